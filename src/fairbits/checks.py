@@ -1,0 +1,115 @@
+"""Checks of what arrives at a public function; each failure says what arrived and what must hold."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fairbits.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None, least: int = 1) -> Floats:
+    """Returns `value` as a float64 array that is finite and holds at least `least` elements."""
+    array = _as_float64(name, value)
+    if ndim is not None and array.ndim != ndim:
+        raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
+    if array.size < least:
+        raise InputError(f"{name} holds {array.size} element(s); at least {least} must be given")
+    finite = np.isfinite(array)
+    if not finite.all():
+        where = np.argwhere(~finite)
+        first = tuple(int(i) for i in where[0])
+        raise InputError(
+            f"{name} holds {len(where)} NaN or infinite element(s), the first ({array[first]}) at {first}; "
+            "every element must be finite: remove or repair them first"
+        )
+    return array
+
+
+def nonnegative_array(name: str, value: ArrayLike, *, ndim: int | None = None, least: int = 1) -> Floats:
+    """Returns `value` as a finite float64 array without negative elements."""
+    array = finite_array(name, value, ndim=ndim, least=least)
+    if (array < 0).any():
+        first = tuple(int(i) for i in np.argwhere(array < 0)[0])
+        raise InputError(f"{name} holds {array[first]} at {first}; every element must be at least 0")
+    return array
+
+
+def weights_vector(name: str, value: ArrayLike, *, size: int) -> Floats:
+    """Returns `value` as nonnegative weights of length `size`, scaled to sum to 1."""
+    array = nonnegative_array(name, value, ndim=1)
+    same_shape(name, array.shape, "the number of parts", (size,))
+    total = float(array.sum())
+    if total <= 0:
+        raise InputError(f"{name} sums to {total}; at least one weight must be positive")
+    return array / total
+
+
+def same_shape(name: str, shape: Sequence[int], other_name: str, other: Sequence[int]) -> None:
+    """Raises unless two shapes are equal."""
+    if tuple(shape) != tuple(other):
+        raise InputError(f"{name} has shape {tuple(shape)} but {other_name} is {tuple(other)}; they must agree")
+
+
+def positive(name: str, value: float) -> float:
+    """Returns `value` if it is a finite number above 0."""
+    return in_range(name, value, above=0.0)
+
+
+def in_range(
+    name: str,
+    value: float,
+    *,
+    above: float = -np.inf,
+    below: float = np.inf,
+    least: float = -np.inf,
+    most: float = np.inf,
+) -> float:
+    """Returns `value` if it is finite with above < value < below and least <= value <= most."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {value!r}; it must be a number") from None
+    if not (np.isfinite(number) and above < number < below and least <= number <= most):
+        limits = [
+            text
+            for text, limit in (
+                (f"above {above:g}", above),
+                (f"below {below:g}", below),
+                (f"at least {least:g}", least),
+                (f"at most {most:g}", most),
+            )
+            if np.isfinite(limit)
+        ]
+        raise InputError(f"{name} is {number:g}; it must be finite{''.join(', ' + text for text in limits)}")
+    return number
+
+
+def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
+    """Returns `value` if it is a whole number with least <= value <= most."""
+    top = f" to {most}" if most is not None else " or more"
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} is {value!r}; it must be a whole number, {least}{top}")
+    if value < least or (most is not None and value > most):
+        raise InputError(f"{name} is {value}; it must be {least}{top}")
+    return int(value)
+
+
+def one_of(name: str, value: str, choices: Sequence[str]) -> str:
+    """Returns `value` if it is one of `choices`."""
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+    return value
+
+
+def _as_float64(name: str, value: ArrayLike) -> Floats:
+    try:
+        array: Any = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError
+        return np.asarray(array, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {type(value).__name__}; it must be an array of real numbers") from None

@@ -1,0 +1,86 @@
+"""Bootstrap-t intervals of one language, of all languages at once, and of combinations of languages."""
+
+import numpy as np
+
+from fairbits.checks import Floats, in_range
+from fairbits.errors import InputError
+from fairbits.stats.resample import Replicates
+
+
+def studentised(deviation: Floats, error: Floats) -> Floats:
+    """Returns deviation/error elementwise, 0 where the deviation is 0, ±∞ where only the error is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = deviation / error
+    return np.where(deviation == 0, 0.0, t)
+
+
+def order_quantile(t: Floats, level: float) -> Floats:
+    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis: no interpolation, so ∞ is safe.
+
+    >>> order_quantile(np.arange(99.0), 0.95).item()
+    94.0
+    """
+    count = t.shape[0]
+    rank = int(np.clip(np.ceil(round(level * (count + 1), 9)) - 1, 0, count - 1))
+    quantile: Floats = np.asarray(np.partition(t, rank, axis=0)[rank])
+    if not np.isfinite(quantile).all():
+        raise InputError(
+            "too many resamples hold copies of one document, so the interval is unbounded; "
+            "give more documents or a lower confidence"
+        )
+    return quantile
+
+
+def marginal(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
+    """Returns the equal-tailed bootstrap-t limits of every language.
+
+    [v − t*_{(1+c)/2} se, v − t*_{(1−c)/2} se], t* = (v* − v)/se*: second-order correct under skewness.
+    """
+    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    t = studentised(replicates.deviation, replicates.replicate_error)
+    low = replicates.value - order_quantile(t, level) * replicates.error
+    high = replicates.value + order_quantile(-t, level) * replicates.error
+    return low, high
+
+
+def simultaneous(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
+    """Returns max-T limits that cover all languages at once with the given confidence.
+
+    v ± q se, q the quantile of max_λ |t*_λ|; dependence between languages is used, not bounded.
+    """
+    in_range("confidence", confidence, above=0, below=1)
+    t = studentised(replicates.deviation, replicates.replicate_error)
+    reach = order_quantile(np.abs(t).max(axis=1), confidence) * replicates.error
+    return replicates.value - reach, replicates.value + reach
+
+
+def combination(replicates: Replicates, coefficients: Floats, confidence: float) -> tuple[float, float, float]:
+    """Returns value and bootstrap-t limits of Σ a_λ v_λ.
+
+    se*² = Σ a_λ a_μ ρ_λμ se*_λ se*_μ, with the correlations ρ of the estimates held fixed.
+    """
+    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    scaled = coefficients * replicates.replicate_error
+    error = np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0))
+    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
+    t = studentised(replicates.deviation @ coefficients, spread if error > 0 else np.zeros_like(spread))
+    value = float(coefficients @ replicates.value)
+    if error == 0:
+        return value, value, value
+    return (
+        value,
+        value - float(order_quantile(t, level)) * error,
+        value + float(order_quantile(-t, level)) * error,
+    )
+
+
+def p_values(replicates: Replicates) -> Floats:
+    """Returns the two-sided bootstrap-t p of v_λ = 0 for every language.
+
+    p = min(1, 2(1 + min(#{t* ≥ t}, #{t* ≤ t}))/(B+1)), t = v/se: the test that inverts `marginal`.
+    """
+    t = studentised(replicates.value, replicates.error)
+    star = studentised(replicates.deviation, replicates.replicate_error)
+    tail = np.minimum((star >= t).sum(axis=0), (star <= t).sum(axis=0))
+    p: Floats = np.minimum(1.0, 2.0 * (1 + tail) / (len(star) + 1))
+    return p

@@ -1,0 +1,88 @@
+"""Power of the test that a correlation is zero, and the number of units it needs."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import integrate, special, stats
+
+from fairbits.checks import in_range, one_of, whole
+from fairbits.errors import InputError
+
+METHODS = ("exact", "fisher")
+MOST = 10**8
+
+
+def correlation_power(rho: float, n: int, *, alpha: float = 0.05, method: str = "exact") -> float:
+    """Returns the probability that the two-sided t test of ρ = 0 at level α rejects, given ρ and n.
+
+    exact:  1 − ∫_{−c}^{c} f(r; ρ, n) dr,  c = t/√(n−2+t²),  t = t_{1−α/2, n−2},
+            f the exact density of r for bivariate normal data (Hotelling 1953);
+    fisher: Φ(ζ√(n−3) − z) + Φ(−ζ√(n−3) − z),  ζ = artanh ρ,  z = z_{1−α/2}: below the exact power at small n.
+
+    >>> round(correlation_power(0.7, 14), 2)
+    0.85
+    """
+    in_range("rho", rho, above=-1, below=1)
+    whole("n", n, least=4)
+    in_range("alpha", alpha, above=0, below=1)
+    return _POWER[one_of("method", method, METHODS)](float(rho), int(n), float(alpha))
+
+
+def sample_size_for_power(rho: float, power: float, *, alpha: float = 0.05, method: str = "fisher") -> int:
+    """Returns the least n at which the two-sided test of ρ = 0 has at least the given power.
+
+    min {n : correlation_power(ρ, n) ≥ power}. The default, Fisher's planning formula, is the textbook
+    number and conservative: the exact one is the same or one to two units smaller.
+
+    >>> [sample_size_for_power(rho, 0.8) for rho in (0.3, 0.4, 0.5, 0.6, 0.7)]
+    [85, 47, 30, 20, 14]
+    """
+    in_range("rho", abs(rho), least=0.001, below=1)
+    in_range("alpha", alpha, above=0, below=1)
+    in_range("power", power, above=alpha, below=1)
+    reach = _POWER[one_of("method", method, METHODS)]
+    low, high = 3, 4
+    while reach(float(rho), high, float(alpha)) < power:
+        low, high = high, 2 * high
+        if high > MOST:
+            raise InputError(f"more than {MOST} units would be needed for power {power:g} at rho {rho:g}")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reach(float(rho), middle, float(alpha)) >= power else (middle, high)
+    return high
+
+
+def _fisher(rho: float, n: int, alpha: float) -> float:
+    shift = np.arctanh(rho) * np.sqrt(n - 3)
+    critical = stats.norm.isf(alpha / 2)
+    return float(stats.norm.cdf(shift - critical) + stats.norm.cdf(-shift - critical))
+
+
+def _exact(rho: float, n: int, alpha: float) -> float:
+    t = stats.t.isf(alpha / 2, n - 2)
+    critical = float(np.arcsinh(t / np.sqrt(n - 2)))  # artanh of the critical r
+    centre, reach = float(np.arctanh(rho)), 15.0 / float(np.sqrt(n - 3))
+    low, high = max(-critical, centre - reach), min(critical, centre + reach)
+    if low >= high:
+        return 1.0
+    accepted, _ = integrate.quad(_density, low, high, args=(rho, n), epsabs=1e-11, limit=200)
+    return float(np.clip(1.0 - accepted, 0.0, 1.0))
+
+
+def _density(z: float, rho: float, n: int) -> float:
+    """Exact density of z = artanh r; the Jacobian 1 − r² is folded into the exponent of (1 − r²)."""
+    r = np.tanh(z)
+    log_one_minus_r2 = -2.0 * np.log(np.cosh(z))
+    log_density = (
+        np.log(n - 2.0)
+        + special.gammaln(n - 1.0)
+        - special.gammaln(n - 0.5)
+        - 0.5 * np.log(2 * np.pi)
+        + 0.5 * (n - 1.0) * np.log1p(-rho * rho)
+        + 0.5 * (n - 2.0) * log_one_minus_r2
+        - (n - 1.5) * np.log1p(-rho * r)
+    )
+    return float(np.exp(log_density) * special.hyp2f1(0.5, 0.5, n - 0.5, 0.5 * (rho * r + 1.0)))
+
+
+_POWER: dict[str, Callable[[float, int, float], float]] = {"exact": _exact, "fisher": _fisher}

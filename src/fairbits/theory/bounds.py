@@ -1,0 +1,171 @@
+"""Bounds on disparity, regret, thresholds and error: those of the founding documents as written, and rigorous ones.
+
+Disparity is max_λ D_λ − min_λ D_λ with D_λ = Σ_l p_l(λ)·m_l: p(λ) a probability vector over blocks, m_l ≥ 0 the error of block l
+under any quantization that does not depend on the language.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbits.checks import (
+    finite_array,
+    in_range,
+    nonnegative_array,
+    positive,
+    same_shape,
+    weights_vector,
+    whole,
+)
+from fairbits.theory.clipping.formulas import additive_alpha
+from fairbits.theory.distributions import Distribution
+
+
+def disparity(damage: ArrayLike) -> float:
+    """Returns max − min of the languages' damage (000-26).
+
+    >>> disparity([0.005, 0.025])
+    0.02
+    """
+    values = finite_array("damage", damage, ndim=1)
+    return float(values.max() - values.min())
+
+
+def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
+    """Returns C·sd_λ(κ_eff), the founding documents' conjecture 1 (000-27). It is false: see `tv_bound`.
+
+    >>> round(conjecture_bound([43.0, 43.0, 37.5, 38.8], 0.009), 3)
+    0.022
+    """
+    return positive("C", C) * float(np.std(finite_array("kappa_eff", kappa_eff, ndim=1)))
+
+
+def variance_bound(slope: ArrayLike, activations: ArrayLike, *, variance: ArrayLike) -> float:
+    """Returns max_l|g′(κ_l)|·max_l Var_λ[ā_l(λ)]·max_l σ_l² (001-14). It is false; rows of `activations` are languages.
+
+    >>> variance_bound([0.1], [[0.2], [0.3]], variance=[0.01])
+    2.499...e-06
+    """
+    patterns = finite_array("activations", activations, ndim=2)
+    spread = float(np.max(np.var(patterns, axis=0)))
+    return (
+        float(np.max(np.abs(finite_array("slope", slope))))
+        * spread
+        * float(np.max(nonnegative_array("variance", variance)))
+    )
+
+
+def revised_estimate(r: float, activation_range: float, *, kappa_range: float, C: float = 0.01) -> float:
+    """Returns C·|r|·Range[ā]·Range[κ] (001-16). Circular: r is a correlation with the damage it predicts.
+
+    >>> round(revised_estimate(-0.834, 0.03, kappa_range=160.0), 4)
+    0.04
+    """
+    in_range("r", r, least=-1.0, most=1.0)
+    return C * abs(r) * positive("activation_range", activation_range) * positive("kappa_range", kappa_range)
+
+
+def total_variation(p: ArrayLike, q: ArrayLike) -> float:
+    """Returns TV(p, q) = ½ Σ|p_l − q_l| of two activation patterns, each normalised.
+
+    >>> round(total_variation([0.9, 0.1], [0.1, 0.9]), 3)
+    0.8
+    """
+    first, second = nonnegative_array("p", p, ndim=1), nonnegative_array("q", q, ndim=1)
+    same_shape("p", first.shape, "q", second.shape)
+    return 0.5 * float(
+        np.abs(weights_vector("p", first, size=first.size) - weights_vector("q", second, size=first.size)).sum()
+    )
+
+
+def tv_bound(p: ArrayLike, q: ArrayLike, *, errors: ArrayLike) -> float:
+    """Returns TV(p, q)·(max_l m_l − min_l m_l) ≥ |D_λ − D_λ'|: the rigorous disparity bound.
+
+    Proof: Σ(p − q)m = Σ(p − q)(m − mid-range), and |m − mid-range| ≤ range/2. It is attained.
+
+    >>> round(tv_bound([0.9, 0.1], [0.1, 0.9], errors=[1.0, 3.0]), 3)
+    1.6
+    """
+    m = nonnegative_array("errors", errors, ndim=1)
+    same_shape("errors", m.shape, "p", np.shape(p))
+    return total_variation(p, q) * float(m.max() - m.min())
+
+
+def own_optimum_bound(p: ArrayLike, q: ArrayLike, *, errors_p: ArrayLike, errors_q: ArrayLike) -> float:
+    """Returns TV·max(range m(α_p*), range m(α_q*)) ≥ |min_α D_p − min_α D_q|, each language at its own threshold.
+
+    >>> round(own_optimum_bound([0.9, 0.1], [0.1, 0.9], errors_p=[1, 3], errors_q=[2, 3]), 3)
+    1.6
+    """
+    return max(tv_bound(p, q, errors=errors_p), tv_bound(p, q, errors=errors_q))
+
+
+def foreign_alpha_bound(p: ArrayLike, q: ArrayLike, *, slopes: ArrayLike, c: float) -> float:
+    """Returns (TV·range_l m_l′(α_q*))²/(4c) ≥ D_p(α_q*) − D_p* in the additive model.
+
+    `slopes` are m_l′ at the threshold tuned for q. Second order in TV: a foreign threshold costs little.
+
+    >>> round(foreign_alpha_bound([0.6, 0.4], [0.5, 0.5], slopes=[-0.01, 0.01], c=0.002), 6)
+    0.0005
+    """
+    m = finite_array("slopes", slopes, ndim=1)
+    same_shape("slopes", m.shape, "p", np.shape(p))
+    return (total_variation(p, q) * float(m.max() - m.min())) ** 2 / (4 * positive("c", c))
+
+
+def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[float, float]:
+    """Returns the limits of f(α) − f(α*) in the additive model: c·(α−α*)² and (c + P(|X| > min(α, α*)))·(α−α*)².
+
+    >>> from fairbits.theory.distributions import Gaussian
+    >>> low, high = excess_bounds(Gaussian(), 3.0, c=1 / 768)
+    >>> from fairbits.theory.noise import additive_mse
+    >>> low < float(additive_mse(Gaussian(), 3.0, 1 / 768) - additive_mse(Gaussian(), 2.559, 1 / 768)) < high
+    True
+    """
+    best = additive_alpha(source, c)
+    square = (positive("alpha", alpha) - best) ** 2
+    beyond = float(source.beyond(min(alpha, best))[0])
+    return c * square, (c + beyond) * square
+
+
+def alpha_limit(kappa: float, c: float) -> float:
+    """Returns (27(κ+3)/(256c))^¼ ≥ α*/σ of the additive model: what κ does say about the threshold.
+
+    From (x − α)₊ ≤ 27x⁴/(256α³).
+
+    >>> round(alpha_limit(0.0, 1 / 768), 2)
+    3.95
+    """
+    return float((27 * (_raw_kurtosis(kappa)) / (256 * positive("c", c))) ** 0.25)
+
+
+def mse_limit(kappa: float, c: float) -> float:
+    """Returns ½√(c(κ+3)) ≥ MSE*/σ² of the additive model.
+
+    >>> round(mse_limit(0.0, 1 / 768), 4)
+    0.0312
+    """
+    return 0.5 * float(np.sqrt(positive("c", c) * _raw_kurtosis(kappa)))
+
+
+def exact_mse_limit(kappa: float, bits: int) -> float:
+    """Returns √(κ+3)/(4(2^(B−1)−1)) ≥ MSE*/σ² of the symmetric grid, with no smoothness assumed.
+
+    >>> round(exact_mse_limit(0.0, 4), 4)
+    0.0619
+    """
+    whole("bits", bits, least=2, most=8)
+    return float(np.sqrt(_raw_kurtosis(kappa)) / (4 * (2 ** (bits - 1) - 1)))
+
+
+def sample_limits(n: int, kappa: float) -> tuple[float, float]:
+    """Returns the largest possible max|w − mean|/σ̂, (n(κ̂+3))^¼, and the largest possible κ̂ + 3, n − 2 + 1/(n−1).
+
+    >>> [round(v, 2) for v in sample_limits(128, 0.0)]
+    [4.43, 126.01]
+    """
+    whole("n", n, least=2)
+    return float((n * _raw_kurtosis(kappa)) ** 0.25), n - 2 + 1 / (n - 1)
+
+
+def _raw_kurtosis(kappa: float) -> float:
+    return in_range("kappa", kappa, least=-2.0) + 3

@@ -1,0 +1,1 @@
+"""Clip thresholds: formulas, certified optima, many blocks at once, streams."""

@@ -1,0 +1,136 @@
+"""Branch and bound over the step, with a certificate: the exact optimum of one language, the exact minimax of several.
+
+f bends down at every breakpoint and C falls with the step, so on [a, b] f(s) − C(a)·s² is concave: f lies above its chord
+less C(a)(s − a)(b − s), and above A − B(a)²/C(b). Intervals whose bound reaches the best value found are dropped, the rest
+cut in four. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the multipliers at the best step
+found, that bound closes as fast as the one of a single language.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbits.checks import Floats
+from fairbits.errors import FairbitsError
+from fairbits.theory.clipping.kernels import minimise_worst_quadratic
+from fairbits.theory.clipping.sums import CodeSums
+
+_CUTS = 4
+_MAX_ROUNDS = 60
+_FLOOR = 2e-15
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A step, its objective, a proven lower bound of the objective, and how many steps were tried.
+
+    `multipliers` are the KKT weights of the languages at that step: at most two are above 0.
+    """
+
+    step: float
+    value: float
+    bound: float
+    evaluations: int
+    multipliers: tuple[float, ...] = (1.0,)
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value: how far, at most, the value is from the true optimum."""
+        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
+
+
+def certified_minimum(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
+    """Returns the step that minimises max_λ f_λ, proven to a relative `tolerance` or to the floor of float64."""
+    if np.max(sums.energy) <= 0:
+        return Certified(0.0, 0.0, 0.0, 0, tuple(np.eye(sums.energy.size)[0]))
+    search = _Search(sums, tolerance)
+    search.start()
+    for _ in range(_MAX_ROUNDS):
+        if not search.refine():
+            return search.result()
+    raise FairbitsError(f"the search for a step did not close in {_MAX_ROUNDS} rounds; this is a defect: report it")
+
+
+class _Search:
+    """One search: the best step so far, the open intervals with B and C at their ends, the bound of the closed ones."""
+
+    def __init__(self, sums: CodeSums, tolerance: float) -> None:
+        self.sums, self.tolerance = sums, tolerance
+        self.evaluations = 0
+        self.best, self.step, self.closed = np.inf, 0.0, np.inf
+        self.mu = np.full(sums.energy.size, 1 / sums.energy.size)
+
+    def start(self) -> None:
+        """Finds a first value on a coarse scan, then opens the range of steps it leaves possible."""
+        scale = float(np.max(self.sums.energy / self.sums.magnitude))
+        self._evaluate(scale * np.geomspace(2.0 ** (1 - self.sums.grid.bits), 2.0, 8))
+        low, high = self.sums.possible(self.best)
+        useful = 2 * np.sqrt(self.best / float(np.max(self.sums.energy)))
+        pieces = int(np.clip(np.log(high / low) / max(useful, 1e-3), 8, 256))
+        edges = np.geomspace(low * (1 - 1e-12), high * (1 + 1e-12), pieces + 1)
+        first, second = self._evaluate(edges)
+        self.low, self.high = edges[:-1], edges[1:]
+        self.ends = np.array([first[:, :-1], second[:, :-1], first[:, 1:], second[:, 1:]])
+
+    def refine(self) -> bool:
+        """Closes intervals that cannot hold the optimum and cuts the rest; returns whether any were left."""
+        bounds = self._bounds()
+        floor = max(self.tolerance * self.best, _FLOOR * float(np.max(self.sums.energy)))
+        keep = bounds < self.best - floor
+        self.closed = min(self.closed, float(np.min(bounds, where=~keep, initial=np.inf)))
+        if not keep.any():
+            return False
+        low, high, (b_low, c_low, b_high, c_high) = self.low[keep], self.high[keep], self.ends[:, :, keep]
+        inner = low[:, None] + (high - low)[:, None] * (np.arange(1, _CUTS) / _CUTS)
+        first, second = self._evaluate(inner.ravel())
+        edges = np.column_stack([low, inner, high])
+        b, c = (
+            np.concatenate([left[..., None], middle.reshape(-1, *inner.shape), right[..., None]], axis=2)
+            for left, middle, right in ((b_low, first, b_high), (c_low, second, c_high))
+        )
+        self.low, self.high = edges[:, :-1].ravel(), edges[:, 1:].ravel()
+        sides = [b[..., :-1], c[..., :-1], b[..., 1:], c[..., 1:]]
+        self.ends = np.array([side.reshape(len(b), -1) for side in sides])
+        return True
+
+    def result(self) -> Certified:
+        """Returns the best step with the bound that the closed intervals prove."""
+        bound = max(0.0, min(self.best, self.closed))
+        return Certified(self.step, max(self.best, 0.0), bound, self.evaluations, tuple(self.mu.tolist()))
+
+    def _evaluate(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C at the steps, keeping the best piece met on the way."""
+        first, second = self.sums.at(steps)
+        self.evaluations += steps.size
+        energy = self.sums.energy
+        if energy.size == 1:
+            vertex = np.divide(first, second, out=np.zeros_like(first), where=second > 0)[0]
+            values = energy[0] - first[0] * vertex
+            at = int(np.argmin(values))
+            if values[at] < self.best:
+                self.best, self.step = float(values[at]), float(vertex[at])
+            return first, second
+        values = (energy[:, None] - 2 * steps * first + steps**2 * second).max(axis=0)
+        for at in np.argsort(values)[:3]:
+            step, value, p, q, mu = minimise_worst_quadratic(energy, first[:, at].copy(), second[:, at].copy())
+            if value < self.best:
+                self.best, self.step = value, step
+                self.mu = np.zeros(energy.size)
+                self.mu[p] += mu
+                self.mu[q] += 1 - mu
+        return first, second
+
+    def _bounds(self) -> Floats:
+        """Returns a lower bound of max_λ f_λ on each open interval."""
+        A, (Ba, Ca, Bb, Cb) = self.sums.energy[:, None], self.ends
+        if len(A) > 1:
+            A, Ba, Ca, Bb, Cb = (np.vstack([v, self.mu @ v]) for v in (A, Ba, Ca, Bb, Cb))
+        a, b = self.low, self.high
+        width = b - a
+        at_a, at_b = A - 2 * a * Ba + a * a * Ca, A - 2 * b * Bb + b * b * Cb
+        bend = np.maximum(Ca, 1e-300)
+        u = np.clip((width - (at_b - at_a) / (bend * width)) / 2, 0, width)
+        chord = np.where(u < width, at_a - Ca * u * u, at_b)
+        vertex = A - np.divide(Ba * Ba, Cb, out=np.full_like(Ba, np.inf), where=Cb > 0)
+        bounds: Floats = np.maximum(chord, vertex).max(axis=0)
+        return bounds

@@ -1,0 +1,164 @@
+"""The exact certified threshold of one law or one sample, for one language or the worst of several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbits.checks import Floats, nonnegative_array, positive
+from fairbits.errors import InputError
+from fairbits.theory.clipping.certified import Certified, certified_minimum
+from fairbits.theory.clipping.sums import CodeSums, LawSums, SampleSums
+from fairbits.theory.distributions import Distribution
+from fairbits.theory.grid import Grid
+from fairbits.theory.noise import mse, sample_error
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One step for several languages, with the proof that no other step serves the worst of them better.
+
+    `values` are the languages' objectives, `multipliers` their KKT weights (they sum to 1 and at most two are above 0:
+    the active set), `stationarity` is Σ μ_λ f′_λ relative to Σ μ_λ|f′_λ| on the piece of the step, 0 where one language
+    alone is active at its own optimum, and `gap` the proven relative distance to the optimum.
+    """
+
+    step: float
+    values: tuple[float, ...]
+    multipliers: tuple[float, ...]
+    stationarity: float
+    gap: float
+
+    @property
+    def worst(self) -> float:
+        """max_λ of the objectives."""
+        return max(self.values)
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The languages that hold the step where it is."""
+        return tuple(i for i, mu in enumerate(self.multipliers) if mu > 0)
+
+
+def clip_law(source: Distribution, grid: Grid, *, tolerance: float = 1e-9) -> Certified:
+    """Returns the step that minimises E(X − Q(X))², certified; α is `grid.alpha(step)`.
+
+    >>> from fairbits.theory.distributions import Gaussian
+    >>> best = clip_law(Gaussian(), Grid(4))
+    >>> round(7 * best.step, 3), round(best.value, 5), best.gap < 1e-9
+    (2.474, 0.01289, True)
+    """
+    positive("tolerance", tolerance)
+    return certified_minimum(LawSums([source], grid), tolerance=tolerance)
+
+
+def clip_sample(
+    w: ArrayLike,
+    grid: Grid,
+    *,
+    importance: ArrayLike | None = None,
+    signed: bool = False,
+    tolerance: float = 1e-9,
+) -> Certified:
+    """Returns the step that minimises Σ h_j (w_j − Q(w_j))² over a whole sample, certified.
+
+    One sort, suffix sums, branch and bound. `signed` also tries negative steps on the twos grid.
+
+    >>> clip_sample([0.5, 1.0], Grid(3)).value
+    0.0
+    """
+    x, h = _sample(w, None if importance is None else np.asarray(importance)[None])
+    if signed and grid.kind != "twos":
+        raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
+    positive("tolerance", tolerance)
+    if not x.any():
+        return Certified(0.0, 0.0, 0.0, 0)
+    sums = SampleSums(x, h, grid)
+    found = certified_minimum(sums, tolerance=tolerance)
+    if signed:
+        other = certified_minimum(sums.turned(), tolerance=tolerance)
+        if other.value < found.value:
+            found = replace(other, step=-other.step, bound=min(found.bound, other.bound))
+        else:
+            found = replace(found, bound=min(found.bound, other.bound))
+    value = sample_error(x, grid, found.step, importance=None if h is None else h[0])
+    return replace(found, value=value, bound=min(found.bound, value))
+
+
+def minimax_law(laws: Sequence[Distribution], grid: Grid, *, relative: bool = False) -> Shared:
+    """Returns the step with the lowest max_λ MSE_λ, or with `relative` the lowest max_λ MSE_λ / MSE_λ*.
+
+    >>> from fairbits.theory.distributions import Gaussian
+    >>> both = minimax_law([Gaussian(1.0), Gaussian(2.0)], Grid(4), relative=True)
+    >>> both.active, [round(value, 2) for value in both.values]
+    ((0, 1), [1.81, 1.81])
+    """
+    if not laws:
+        raise InputError("no language was given; minimax needs at least one")
+    own = np.array([clip_law(law, grid).value for law in laws]) if relative else np.ones(len(laws))
+    if (own <= 0).any():
+        raise InputError("a language can be represented without error; its relative error is not defined")
+    sums = LawSums(laws, grid, scale=1 / own)
+    found = certified_minimum(sums)
+    values = [float(mse(law, grid, found.step) / scale) for law, scale in zip(laws, own, strict=True)]
+    return _shared(sums, found, found.step, values)
+
+
+def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative: bool = False) -> Shared:
+    """Returns the step of a sample with the lowest max_λ Σ_j h_j(λ)(w_j − Q(w_j))²; `importance` is (languages, size).
+
+    With `relative`, each language's error is divided by its own optimum. For many blocks at once use `minimax_blocks`.
+
+    >>> minimax_sample([0.9, -0.3], Grid(2), importance=[[1.0, 0.1], [0.1, 1.0]]).multipliers
+    (0.0, 1.0)
+    """
+    x, h = _sample(w, importance)
+    if h is None or not x.any():
+        raise InputError("w holds only zeros; any step serves it")
+    own = np.ones(len(h))
+    if relative:
+        own = np.array([clip_sample(x, grid, importance=row).value for row in h])
+        if (own <= 0).any():
+            raise InputError("a language can be represented without error; its relative error is not defined")
+    sums = SampleSums(x, np.ascontiguousarray(h / own[:, None]), grid)
+    found = certified_minimum(sums)
+    values = [sample_error(x, grid, found.step, importance=row) / scale for row, scale in zip(h, own, strict=True)]
+    return _shared(sums, found, found.step, values)
+
+
+def regret(source: Distribution, grid: Grid, step: float) -> float:
+    """Returns how much error a foreign step adds to the law's own optimum: MSE(step) − MSE*.
+
+    >>> from fairbits.theory.distributions import Gaussian
+    >>> round(regret(Gaussian(), Grid(4), 2.83 / 7) / clip_law(Gaussian(), Grid(4)).value, 3)
+    0.111
+    """
+    return float(mse(source, grid, step)) - clip_law(source, grid).value
+
+
+def _shared(sums: CodeSums, found: Certified, step: float, values: Sequence[float]) -> Shared:
+    first, second = sums.at(np.array([step]))
+    slopes = np.array(found.multipliers) * (step * second[:, 0] - first[:, 0])
+    scale = np.array(found.multipliers) @ first[:, 0]
+    return Shared(
+        step, tuple(float(value) for value in values), found.multipliers, float(abs(slopes.sum()) / scale), found.gap
+    )
+
+
+def _sample(w: ArrayLike, importance: ArrayLike | None) -> tuple[np.ndarray, Floats | None]:
+    x = np.asarray(w)
+    if x.dtype.kind not in "fiu" or x.size == 0:
+        raise InputError(f"w holds {x.size} element(s) of type {x.dtype}; it must be a non-empty array of numbers")
+    x = x.ravel() if x.dtype in (np.float32, np.float64) else x.ravel().astype(np.float64)
+    if not np.isfinite(x).all():
+        raise InputError(f"w holds {(~np.isfinite(x)).sum()} NaN or infinite element(s); every weight must be finite")
+    if importance is None:
+        return x, None
+    h = nonnegative_array("importance", importance)
+    h = h.reshape(len(h), -1)
+    if h.shape[1] != x.size:
+        raise InputError(f"importance has {h.shape[1]} element(s) per language but w has {x.size}; they must agree")
+    if (h.sum(axis=1) <= 0).any():
+        raise InputError("importance is 0 everywhere; at least one weight must matter")
+    return x, h

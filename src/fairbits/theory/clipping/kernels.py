@@ -1,0 +1,185 @@
+"""Compiled kernels of exact clipping (numba): the loops that NumPy cannot fuse.
+
+Per block of weights the work is a few passes over data that fit the L1 cache: numba compiles them to vector code,
+runs blocks on all cores, needs no compiler on the user's machine and keeps `fairbits.theory` free of torch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, prange
+
+from fairbits.checks import Floats
+
+_CHUNK = 4096
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+@dataclass(frozen=True)
+class SortedSide:
+    """Magnitudes in ascending order with, per language, Σ h·x and Σ h over what is at or after each index."""
+
+    x: np.ndarray
+    first: Floats
+    count: Floats
+
+
+def one_side(x: np.ndarray, importance: Floats | None) -> SortedSide:
+    """Returns the magnitudes x sorted, with their suffix sums."""
+    return _suffix_sums(*_sorted(x, importance))
+
+
+def both_sides(w: np.ndarray, importance: Floats | None) -> list[SortedSide]:
+    """Returns the positive and the negative weights as two sorted sides, from one sort."""
+    ordered, weights = _sorted(w, importance)
+    zero = int(np.searchsorted(ordered, 0))
+    positive = ordered[zero:], None if weights is None else weights[:, zero:]
+    negative = -ordered[:zero][::-1], None if weights is None else weights[:, :zero][:, ::-1]
+    return [_suffix_sums(*positive), _suffix_sums(*negative)]
+
+
+def _sorted(x: np.ndarray, importance: Floats | None) -> tuple[np.ndarray, Floats | None]:
+    if importance is None:
+        return np.sort(x), None
+    order = np.argsort(x)
+    return x[order], importance[:, order]
+
+
+def _suffix_sums(ordered: np.ndarray, weights: Floats | None) -> SortedSide:
+    if weights is None:  # the count is implied by the index
+        return SortedSide(ordered, _suffix(ordered, np.empty(0))[None], np.empty((0, 0)))
+    rows = [np.ascontiguousarray(h) for h in weights]
+    first = np.array([_suffix(ordered, h) for h in rows])
+    return SortedSide(ordered, first, np.array([_suffix(np.empty(0, ordered.dtype), h) for h in rows]))
+
+
+def energy(w: np.ndarray, importance: Floats | None) -> Floats:
+    """Returns Σ h w² per language."""
+    if importance is None:
+        return np.array([_weighted_square_sum(w, np.empty(0))])
+    return np.array([_weighted_square_sum(w, h) for h in importance])
+
+
+@njit(cache=True, parallel=True, fastmath=_FAST)
+def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
+    chunks = (w.size + _CHUNK - 1) // _CHUNK
+    partial = np.zeros(chunks)
+    for c in prange(chunks):
+        total = 0.0
+        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
+            v = np.float64(w[i])
+            total += v * v * (h[i] if h.size else 1.0)
+        partial[c] = total
+    return partial.sum()
+
+
+@njit(cache=True, parallel=True)
+def _suffix(x, h):  # type: ignore[no-untyped-def]
+    """Suffix sums of x·h (an empty x or h stands for ones), in chunks so that rounding does not pile up."""
+    n = max(x.size, h.size)
+    out = np.zeros(n + 1)
+    chunks = (n + _CHUNK - 1) // _CHUNK
+    totals = np.zeros(chunks + 1)
+    for c in prange(chunks):
+        total = 0.0
+        for i in range(min(n, (c + 1) * _CHUNK) - 1, c * _CHUNK - 1, -1):
+            total += (np.float64(x[i]) if x.size else 1.0) * (h[i] if h.size else 1.0)
+            out[i] = total
+        totals[c] = total
+    for c in range(chunks - 1, -1, -1):
+        totals[c] += totals[c + 1]
+    for c in prange(chunks):
+        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
+            out[i] += totals[c + 1]
+    return out
+
+
+@njit(cache=True, parallel=True)
+def add_code_sums(x, first_sums, counts, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
+    """Adds to B and C (languages, steps) what the sorted side x contributes, by binary search per threshold."""
+    n = x.size
+    languages = first_sums.shape[0]
+    for m in prange(steps.size):
+        low = 0
+        for k in range(1, cap + 1):
+            threshold = (k - 0.5 + offset) * steps[m]
+            high = n
+            while low < high:
+                middle = (low + high) // 2
+                if x[middle] > threshold:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low == n:
+                break
+            gain = 2 * k - 1 + 2 * offset
+            for lang in range(languages):
+                first[lang, m] += first_sums[lang, low]
+                second[lang, m] += gain * (counts[lang, low] if counts.size else n - low)
+
+
+@njit(cache=True)
+def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-def]
+    """Returns (s, max_λ q_λ(s), p, q, μ) at the minimum over s of max_λ q_λ, q_λ(s) = A − 2sB + s²C.
+
+    p and q are the active languages with multipliers μ and 1 − μ; one of them may be enough. The pair is exchanged
+    until no third language lies above it, which ends because the minimum rises with every exchange.
+    """
+    low, high = np.inf, -np.inf
+    for i in range(first.size):
+        if second[i] > 0:
+            low, high = min(low, first[i] / second[i]), max(high, first[i] / second[i])
+    if low > high:
+        i = _active(energy, first, second, 0.0)
+        return 0.0, energy[i], i, i, 1.0
+    p, q = _active(energy, first, second, low), _active(energy, first, second, high)
+    s, mu = _minimise_pair(energy, first, second, p, q)
+    for _ in range(4 * first.size + 8):
+        i = _active(energy, first, second, s)
+        if i in (p, q):
+            break
+        if first[i] > s * second[i]:
+            p = i
+        else:
+            q = i
+        s, mu = _minimise_pair(energy, first, second, p, q)
+    return s, _value(energy, first, second, _active(energy, first, second, s), s), p, q, mu
+
+
+@njit(cache=True)
+def _value(energy, first, second, i, s):  # type: ignore[no-untyped-def]
+    return energy[i] - 2 * s * first[i] + s * s * second[i]
+
+
+@njit(cache=True)
+def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
+    best, at = -np.inf, 0
+    for i in range(energy.size):
+        value = _value(energy, first, second, i, s)
+        if value > best:
+            best, at = value, i
+    return at
+
+
+@njit(cache=True)
+def _minimise_pair(energy, first, second, p, q):  # type: ignore[no-untyped-def]
+    """The minimum over s of max(q_p, q_q), and the multiplier of p."""
+    vertex_p = first[p] / second[p] if second[p] > 0 else 0.0
+    vertex_q = first[q] / second[q] if second[q] > 0 else 0.0
+    if p == q or _value(energy, first, second, p, vertex_p) >= _value(energy, first, second, q, vertex_p):
+        return vertex_p, 1.0
+    if _value(energy, first, second, q, vertex_q) >= _value(energy, first, second, p, vertex_q):
+        return vertex_q, 0.0
+    low, high = min(vertex_p, vertex_q), max(vertex_p, vertex_q)
+    below = p if vertex_p > vertex_q else q
+    above = q if below == p else p
+    s = 0.5 * (low + high)
+    while low < s < high:
+        if _value(energy, first, second, below, s) > _value(energy, first, second, above, s):
+            low = s
+        else:
+            high = s
+        s = 0.5 * (low + high)
+    slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
+    mu = slope_q / (slope_q - slope_p) if slope_q != slope_p else 0.5
+    return s, min(1.0, max(0.0, mu))

@@ -1,0 +1,180 @@
+"""The exact minimax step of one block over several languages, compiled.
+
+The same search as `block_kernels`, on F = max_λ f_λ. Rounding to nearest is best for every language at once, so all f_λ share
+their breakpoints and each piece is a maximum of parabolas, solved exactly. An interval is bounded by the highest of the
+languages' chord bounds and by that of Σ μ_λ f_λ, μ being the multipliers at the best step found.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from fairbits.theory.clipping.block_kernels import _interval_bound, _largest, _scale_into, _set_caps
+from fairbits.theory.clipping.kernels import minimise_worst_quadratic
+
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+_PIECES = 12
+_DEPTH = 80
+
+
+@njit(cache=True, fastmath=_FAST)
+def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-untyped-def]
+    """Fills out[0..2, λ] = Σhr², Σhkr, Σhk² at step s; returns Σ of the codes."""
+    t, n = 1.0 / s, 0.0
+    for j in range(x.size):
+        k = min(np.floor(x[j] * t + (0.5 - offset)), cap[j])
+        n += k
+        code[j] = k + offset
+        rest[j] = x[j] - code[j] * s
+    for lang in range(H.shape[0]):
+        f, r, c = 0.0, 0.0, 0.0
+        h = H[lang]
+        for j in range(x.size):
+            f += h[j] * rest[j] * rest[j]
+            r += h[j] * code[j] * rest[j]
+            c += h[j] * code[j] * code[j]
+        out[0, lang], out[1, lang], out[2, lang] = f, r, c
+    return n
+
+
+@njit(cache=True, fastmath=_FAST)
+def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped-def]
+    """The worst language's error from clipping alone (`clipped`) or from the dead zone alone at step s."""
+    worst = 0.0
+    for lang in range(H.shape[0]):
+        total = 0.0
+        for j in range(x.size):
+            if clipped:
+                e = max(x[j] - (cap[j] + offset) * s, 0.0)
+            else:
+                e = x[j] if 2.0 * x[j] < s else 0.0
+            total += H[lang, j] * e * e
+        worst = max(worst, total)
+    return worst
+
+
+@njit(cache=True)
+def _try_piece(s, sums, best):  # type: ignore[no-untyped-def]
+    """best = (value, step, p, q, μ), improved by the piece of s if that can be lower."""
+    floor = 0.0
+    for lang in range(sums.shape[1]):
+        if sums[2, lang] > 0.0:
+            floor = max(floor, sums[0, lang] - sums[1, lang] * sums[1, lang] / sums[2, lang])
+        else:
+            floor = max(floor, sums[0, lang])
+    if floor >= best[0]:
+        return best
+    move, value, p, q, mu = minimise_worst_quadratic(sums[0], sums[1], sums[2])
+    return (value, s + move, p, q, mu) if value < best[0] and s + move > 0.0 else best
+
+
+@njit(cache=True)
+def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
+    bound = _interval_bound(
+        a,
+        mu * at_a[0, p] + (1.0 - mu) * at_a[0, q],
+        mu * at_a[2, p] + (1.0 - mu) * at_a[2, q],
+        b,
+        mu * at_b[0, p] + (1.0 - mu) * at_b[0, q],
+    )
+    for lang in range(at_a.shape[1]):
+        bound = max(bound, _interval_bound(a, at_a[0, lang], at_a[2, lang], b, at_b[0, lang]))
+    return bound
+
+
+@njit(cache=True)
+def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-def]
+    low = start
+    while _worst_edge_error(x, H, cap, offset, low, True) < best:
+        low *= 0.7
+    high = start
+    if offset > 0.0:
+        return low, top
+    while high < top and _worst_edge_error(x, H, cap, offset, high, False) < best:
+        high *= 1.25
+    return low, min(high, top)
+
+
+@njit(cache=True)
+def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, counts):  # type: ignore[no-untyped-def]
+    """Returns the improved best = (value, step, p, q, μ); sums[i], steps[i], counts[i] are a stack of interval ends."""
+    start = largest / (top_cap + 0.5 + offset)
+    _language_sums(x, H, cap, offset, start, code, rest, sums[0])
+    best = _try_piece(start, sums[0], best)
+    low, high = _bracket(x, H, cap, offset, start, largest * (2.0 if offset > 0.0 else 1.0), best[0])
+    ratio = (high / low) ** (1.0 / _PIECES)
+    for i in range(_PIECES + 1):  # the stack holds the ends from the highest (bottom) to the lowest (top)
+        at = _PIECES - i
+        steps[at] = low * ratio**i
+        counts[at] = _language_sums(x, H, cap, offset, steps[at], code, rest, sums[at])
+        best = _try_piece(steps[at], sums[at], best)
+    size = _PIECES + 1
+    while size > 1:
+        a, b = steps[size - 1], steps[size - 2]
+        middle = 0.5 * (a + b)
+        done = counts[size - 1] - counts[size - 2] <= 1.0 or middle <= a or middle >= b or size >= _DEPTH
+        bound = 0.0 if done else _worst_bound(a, sums[size - 1], b, sums[size - 2], best[2], best[3], best[4])
+        if done or bound >= best[0] * (1.0 - 1e-12):
+            size -= 1
+            continue
+        steps[size], counts[size] = a, counts[size - 1]
+        sums[size] = sums[size - 1]
+        steps[size - 1] = middle
+        counts[size - 1] = _language_sums(x, H, cap, offset, middle, code, rest, sums[size - 1])
+        best = _try_piece(middle, sums[size - 1], best)
+        size += 1
+    return best
+
+
+@njit(cache=True, parallel=True)
+def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipliers):  # type: ignore[no-untyped-def]
+    """Fills steps, errors (blocks, languages) and multipliers (blocks, languages) for every row of W.
+
+    H is (languages, 1 or columns of blocks, size); block i uses H[:, i % columns]. Language λ of block i counts
+    scales[λ, i % scales.shape[1]] times.
+    """
+    blocks, size = W.shape
+    languages = H.shape[0]
+    chunk = max(1, min(16, blocks // 8))
+    for task in prange((blocks + chunk - 1) // chunk):
+        x, h, cap = np.empty(size), np.empty((languages, size)), np.empty(size)
+        code, rest = np.empty(size), np.empty(size)
+        sums, ends, counts = np.empty((_DEPTH + 1, 3, languages)), np.empty(_DEPTH + 1), np.empty(_DEPTH + 1)
+        for i in range(task * chunk, min(blocks, (task + 1) * chunk)):
+            largest = _largest(W[i])
+            unit = 2.0 ** math.frexp(largest)[1]
+            if not _scale_into(W[i], unit, x) < np.inf:
+                steps[i] = np.nan
+                continue
+            weight = 0.0
+            for lang in range(languages):
+                scale = scales[lang, i % scales.shape[1]]
+                for j in range(size):
+                    h[lang, j] = H[lang, i % H.shape[1], j] * scale
+                    weight = max(weight, h[lang, j])
+            top = max(caps[0], caps[1])
+            if largest == 0.0 or weight == 0.0:
+                steps[i] = largest / (top + offset)
+                errors[i], multipliers[i] = 0.0, 0.0
+                multipliers[i, 0] = 1.0
+                continue
+            h /= weight
+            best, sign = (np.inf, 0.0, 0, 0, 1.0), 1.0
+            _set_caps(W[i], caps[0], caps[1], cap)
+            best = _solve(x, h, cap, top, offset, largest / unit, best, code, rest, sums, ends, counts)
+            if both_signs:
+                _set_caps(W[i], caps[1], caps[0], cap)
+                other = _solve(x, h, cap, top, offset, largest / unit, best, code, rest, sums, ends, counts)
+                if other[0] < best[0]:
+                    best, sign = other, -1.0
+                else:
+                    _set_caps(W[i], caps[0], caps[1], cap)
+            _language_sums(x, h, cap, offset, best[1], code, rest, sums[0])
+            steps[i] = sign * best[1] * unit
+            multipliers[i] = 0.0
+            multipliers[i, best[2]] += best[4]
+            multipliers[i, best[3]] += 1.0 - best[4]
+            for lang in range(languages):
+                scale = scales[lang, i % scales.shape[1]]
+                errors[i, lang] = sums[0, 0, lang] * weight * unit * unit / scale if scale > 0.0 else 0.0

@@ -1,0 +1,142 @@
+"""What the certified search needs to know of its data: monotone sums over codes.
+
+For the nearest codes at a step s, f(s) = A − 2sB(s) + s²C(s) with B and C non-increasing in s. Laws, sorted samples and
+histograms differ only in how B and C are found. A first axis holds the languages that share the step.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairbits.checks import Floats
+from fairbits.theory.clipping import kernels
+from fairbits.theory.distributions import Distribution
+from fairbits.theory.grid import Grid
+from fairbits.theory.noise import code_sums
+
+
+class CodeSums(ABC):
+    """A = Σhx² (`energy`), Σh|x| (`magnitude`) and Σh (`total`) of every language; B and C at any step."""
+
+    grid: Grid
+    energy: Floats
+    magnitude: Floats
+    total: Floats
+
+    @abstractmethod
+    def at(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C, each (languages, steps), for positive steps."""
+
+    @abstractmethod
+    def beyond(self, points: Floats) -> tuple[Floats, Floats]:
+        """Returns Σh and Σh|x| over |x| > point, each (languages, points)."""
+
+    @abstractmethod
+    def longest(self, best: float) -> float:
+        """Returns a step above which some language's error is at least `best`."""
+
+    def possible(self, best: float) -> tuple[float, float]:
+        """Returns the range of steps where every language's error may be below `best`.
+
+        Below it clipping alone costs as much: Σh(|x| − c)²₊ ≥ (Σh(|x| − c)₊)² / Σh over |x| > c, c = (largest level).
+        Above it the dead zone does: Σh x² over |x| < s/2 is at least (Σh|x|)² / Σh over the same x. (On the midrise grid
+        the levels ±s/2 are s/4 away from all |x| < s/4.)
+        """
+        top = max(self.grid.caps) + self.grid.offset
+        low = float(np.max((self.energy - best) / (2 * top * np.maximum(self.magnitude, 1e-300))))
+        high = self.longest(best)
+        steps = np.geomspace(min(low, high), high, 64)
+        count, first = self.beyond(top * steps)
+        clip = _square_over(first - top * steps * count, count)
+        if self.grid.kind == "midrise":
+            dead = (steps / 4) ** 2 * (self.total[:, None] - self.beyond(steps / 4)[0])
+        else:
+            count, first = self.beyond(steps / 2)
+            dead = _square_over(self.magnitude[:, None] - first, self.total[:, None] - count)
+        below = np.flatnonzero((clip >= best).any(axis=0))
+        above = np.flatnonzero((dead * (1 - 1e-9) >= best).any(axis=0))
+        return float(steps[below[-1]] if below.size else steps[0]), float(steps[above[0]] if above.size else high)
+
+
+def _square_over(first: Floats, count: Floats) -> Floats:
+    # differences of sums: what is left of a sum after cancellation must not count
+    safe = np.maximum(first, 0.0)
+    ratio: Floats = np.divide(safe**2, count, out=np.zeros_like(safe), where=count > 1e-12 * count.max())
+    return ratio
+
+
+class LawSums(CodeSums):
+    """The sums of distributions, one per language, each scaled by a positive factor; `sign` turns the twos grid."""
+
+    def __init__(self, laws: Sequence[Distribution], grid: Grid, *, scale: Floats | None = None, sign: int = 1) -> None:
+        self.grid, self._sign, self._laws = grid, sign, laws
+        self.total = np.ones(len(laws)) if scale is None else scale
+        self.energy = self.total * [law.second_moment for law in laws]
+        self.magnitude = self.total * [law.absolute_moment for law in laws]
+
+    def at(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C from exact tail moments."""
+        return self._scaled([code_sums(law, self.grid, self._sign * steps) for law in self._laws])
+
+    def beyond(self, points: Floats) -> tuple[Floats, Floats]:
+        """Returns the tail moments of order 0 and 1."""
+        return self._scaled([law.beyond(points)[:2] for law in self._laws])
+
+    def longest(self, best: float) -> float:
+        """Returns a step with E[X²; |X| > s/2] ≤ A − best (midrise: with s/2 ≥ √A + √best)."""
+        rms = np.sqrt(np.max(self.energy / self.total))
+        if self.grid.kind == "midrise":
+            return float(2 * rms + 2 * np.sqrt(best / np.min(self.total)))
+        step = 2.0 * rms
+        while not (self.energy - self.total * [float(law.beyond(step / 2)[2]) for law in self._laws] >= best).any():
+            step *= 2
+        return float(step)
+
+    def _scaled(self, pairs: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        first, second = np.array(pairs).transpose(1, 0, 2)
+        return self.total[:, None] * first, self.total[:, None] * second
+
+
+class SampleSums(CodeSums):
+    """The sums of a sample by one sort and suffix sums; `importance` is (languages, size), None for one of ones."""
+
+    def __init__(self, w: np.ndarray, importance: Floats | None, grid: Grid) -> None:
+        self.grid, self._turned = grid, False
+        if grid.kind == "twos":
+            self._sides = kernels.both_sides(w, importance)
+        else:
+            self._sides = [kernels.one_side(np.abs(w), importance)]
+        self.total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
+        self.magnitude = np.sum([side.first[:, 0] for side in self._sides], axis=0)
+        self.energy = kernels.energy(w, importance)
+        self._largest = float(max(side.x[-1] for side in self._sides if side.x.size))
+
+    def turned(self) -> "SampleSums":
+        """Returns the same sums for a negative step, sharing all tables."""
+        other = object.__new__(SampleSums)
+        other.__dict__.update(self.__dict__, _turned=not self._turned)
+        return other
+
+    def at(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C by binary search in the sorted magnitudes."""
+        caps = self.grid.caps[::-1] if self._turned else self.grid.caps
+        offset, shape = self.grid.offset, (1, steps.size)
+        first, second = (
+            np.tile((offset * self.magnitude)[:, None], shape),
+            np.tile((offset**2 * self.total)[:, None], shape),
+        )
+        for side, cap in zip(self._sides, caps, strict=False):
+            kernels.add_code_sums(side.x, side.first, side.count, steps, cap, offset, first, second)
+        return first, second
+
+    def beyond(self, points: Floats) -> tuple[Floats, Floats]:
+        """Returns the suffix sums at each point: one code earned at the point itself."""
+        count, first = np.zeros((2, self.total.size, points.size))
+        for side in self._sides:
+            kernels.add_code_sums(side.x, side.first, side.count, points, 1, 0.5, first, count)
+        return count / 2, first
+
+    def longest(self, best: float) -> float:  # noqa: ARG002 - holds whatever the best is
+        """Returns max|w|, twice that on the midrise grid: above it f only grows with the step."""
+        return self._largest * (2.0 if self.grid.kind == "midrise" else 1.0)

@@ -1,0 +1,352 @@
+"""Weight distributions with exact moments and exact tail moments.
+
+Every distribution answers `upper(x)` and `lower(x)`: the moments of order 0, 1, 2 of what lies beyond x on
+either side. The exact error of the true quantizer is a finite sum of them (`fairbits.theory.noise`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, special, stats
+
+from fairbits.checks import (
+    Floats,
+    finite_array,
+    in_range,
+    nonnegative_array,
+    positive,
+    same_shape,
+    weights_vector,
+)
+from fairbits.errors import InputError
+from fairbits.theory.moments import Moments, mixture_moments
+
+Tails = tuple[Floats, Floats, Floats]
+
+
+class Distribution(ABC):
+    """A law of weights with finite variance; `kappa` is excess kurtosis."""
+
+    @property
+    @abstractmethod
+    def moments(self) -> Moments:
+        """Mean, variance, skewness and excess kurtosis, exact."""
+
+    @abstractmethod
+    def upper(self, x: Floats) -> Tails:
+        """Returns ∫_x^∞ tᵏ dP(t) for k = 0, 1, 2."""
+
+    @abstractmethod
+    def lower(self, x: Floats) -> Tails:
+        """Returns ∫_{−∞}^{−x} |t|ᵏ dP(t) for k = 0, 1, 2 and x ≥ 0: the upper tails of −X."""
+
+    def beyond(self, x: ArrayLike) -> Tails:
+        """Returns E[|X|ᵏ; |X| > x] for k = 0, 1, 2 and x ≥ 0.
+
+        >>> [round(float(v), 4) for v in Gaussian().beyond(2.0)]
+        [0.0455, 0.108, 0.2615]
+        """
+        points = nonnegative_array("x", x)
+        up, down = self.upper(points), self.lower(points)
+        return up[0] + down[0], up[1] + down[1], up[2] + down[2]
+
+    @cached_property
+    def second_moment(self) -> float:
+        """E[X²]."""
+        return self.moments.variance + self.moments.mean**2
+
+    @cached_property
+    def absolute_moment(self) -> float:
+        """E|X|."""
+        return float(self.beyond([0.0])[1][0])
+
+
+@dataclass(frozen=True)
+class Symmetric(Distribution):
+    """A law symmetric about its mean; families give the tails of their unit-variance form."""
+
+    sigma: float = 1.0
+    mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive("sigma", self.sigma)
+        in_range("mean", self.mean)
+
+    @property
+    @abstractmethod
+    def kappa(self) -> float:
+        """Excess kurtosis."""
+
+    @abstractmethod
+    def _unit_tails(self, z: Floats) -> Tails:
+        """The upper tails of the law with mean 0 and variance 1, for z ≥ 0."""
+
+    @property
+    def moments(self) -> Moments:
+        """Mean, variance, skewness 0 and κ."""
+        return Moments(n=np.inf, mean=self.mean, variance=self.sigma**2, skewness=0.0, kappa=self.kappa)
+
+    def upper(self, x: Floats) -> Tails:
+        """Returns the upper tail moments at x."""
+        return self._shifted(x, self.mean)
+
+    def lower(self, x: Floats) -> Tails:
+        """Returns the upper tail moments of −X at x."""
+        return self._shifted(x, -self.mean)
+
+    def _shifted(self, x: Floats, mean: float) -> Tails:
+        z = (np.asarray(x, dtype=np.float64) - mean) / self.sigma
+        p, first, second = self._unit_tails(np.abs(z))
+        p, second = np.where(z < 0, 1 - p, p), np.where(z < 0, 1 - second, second)
+        first = self.sigma * first
+        return p, mean * p + first, mean**2 * p + 2 * mean * first + self.sigma**2 * second
+
+
+@dataclass(frozen=True)
+class Gaussian(Symmetric):
+    """N(mean, σ²)."""
+
+    @property
+    def kappa(self) -> float:
+        """0."""
+        return 0.0
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+        p = special.ndtr(-z)
+        return p, density, p + z * density
+
+
+@dataclass(frozen=True)
+class Uniform(Symmetric):
+    """Uniform with standard deviation σ, so on mean ± √3·σ."""
+
+    @property
+    def kappa(self) -> float:
+        """−1.2."""
+        return -1.2
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        end = np.sqrt(3.0)
+        z = np.minimum(z, end)
+        return (end - z) / (2 * end), (3 - z**2) / (4 * end), (3 * end - z**3) / (6 * end)
+
+
+@dataclass(frozen=True)
+class Laplace(Symmetric):
+    """Laplace with standard deviation σ; its own scale is `laplace_b` = σ/√2."""
+
+    @property
+    def kappa(self) -> float:
+        """3."""
+        return 3.0
+
+    @property
+    def laplace_b(self) -> float:
+        """b of the density e^(−|x|/b) / 2b."""
+        return float(self.sigma / np.sqrt(2))
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        b = np.sqrt(0.5)
+        p = np.exp(-z / b) / 2
+        return p, p * (z + b), p * (z**2 + 2 * z * b + 2 * b**2)
+
+
+@dataclass(frozen=True)
+class StudentT(Symmetric):
+    """Student's t with `dof` > 2 degrees of freedom, scaled to standard deviation σ."""
+
+    dof: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        in_range("dof", self.dof, above=2.0)
+
+    @classmethod
+    def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
+        """Returns the t law of excess kurtosis κ > 0: dof = 4 + 6/κ."""
+        return cls(sigma=sigma, dof=4 + 6 / in_range("kappa of a t law", kappa, above=0.0))
+
+    @property
+    def kappa(self) -> float:
+        """6/(dof − 4), infinite for dof ≤ 4."""
+        return 6 / (self.dof - 4) if self.dof > 4 else np.inf
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        dof = self.dof
+        scale = np.sqrt((dof - 2) / dof)
+        t = z / scale
+        density = stats.t.pdf(t, dof)
+        p = special.stdtr(dof, -t)
+        first = density * (dof + t**2) / (dof - 1)
+        inner = special.stdtr(dof - 2, -t * np.sqrt((dof - 2) / dof))
+        second = dof * (dof - 1) / (dof - 2) * inner - dof * p
+        return p, scale * first, scale**2 * second
+
+
+@dataclass(frozen=True)
+class GeneralisedGaussian(Symmetric):
+    """Density ∝ exp(−|x/c|^shape): 1 is Laplace, 2 Gaussian, ∞ uniform."""
+
+    shape: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        in_range("shape", self.shape, above=0.05)
+
+    @classmethod
+    def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
+        """Returns the law of excess kurtosis κ, −1.2 < κ < 1e9."""
+        in_range("kappa of a generalised Gaussian", kappa, above=-1.2, below=1e9)
+        root = optimize.brentq(
+            lambda v: _ggd_log_raw_kurtosis(np.exp(v)) - np.log(kappa + 3),
+            np.log(0.08),
+            np.log(1e6),
+            xtol=1e-14,
+        )
+        return cls(sigma=sigma, shape=float(np.exp(root)))
+
+    @property
+    def kappa(self) -> float:
+        """Γ(5/p)Γ(1/p)/Γ(3/p)² − 3 for shape p."""
+        return float(np.exp(_ggd_log_raw_kurtosis(self.shape)) - 3)
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        p = self.shape
+        scale = np.exp((special.gammaln(1 / p) - special.gammaln(3 / p)) / 2)
+        u = (z / scale) ** p
+        ratio = np.exp(special.gammaln(2 / p) - special.gammaln(1 / p))
+        first = scale * ratio * special.gammaincc(2 / p, u)
+        return special.gammaincc(1 / p, u) / 2, first / 2, special.gammaincc(3 / p, u) / 2
+
+
+def _ggd_log_raw_kurtosis(p: float) -> float:
+    return float(special.gammaln(5 / p) + special.gammaln(1 / p) - 2 * special.gammaln(3 / p))
+
+
+@dataclass(frozen=True)
+class GaussianScaleMixture(Symmetric):
+    """A share 1 − ε of narrow and ε of wide zero-mean Gaussians; `spread` = wide σ / narrow σ ≥ 1."""
+
+    epsilon: float = 0.01
+    spread: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        in_range("epsilon", self.epsilon, above=0.0, below=1.0)
+        in_range("spread", self.spread, least=1.0)
+
+    @classmethod
+    def with_kappa(cls, kappa: float, *, epsilon: float, sigma: float = 1.0) -> Self:
+        """Returns the mixture of excess kurtosis κ; possible for 0 ≤ κ < 3(1−ε)/ε."""
+        in_range("epsilon", epsilon, above=0.0, below=1.0)
+        in_range(
+            f"kappa of a scale mixture with epsilon {epsilon:g}",
+            kappa,
+            least=0.0,
+            below=3 * (1 - epsilon) / epsilon,
+        )
+        between = np.sqrt(kappa / (3 * epsilon * (1 - epsilon)))
+        narrow = 1 - epsilon * between
+        return cls(sigma=sigma, epsilon=epsilon, spread=float(np.sqrt(1 + between / narrow)))
+
+    @property
+    def kappa(self) -> float:
+        """3·(E σ⁴ / (E σ²)² − 1)."""
+        r, e = self.spread**2, self.epsilon
+        return 3 * ((1 - e + e * r**2) / (1 - e + e * r) ** 2 - 1)
+
+    def _unit_tails(self, z: Floats) -> Tails:
+        narrow = 1 / np.sqrt(1 - self.epsilon + self.epsilon * self.spread**2)
+        bulk = Gaussian(sigma=narrow).upper(z)
+        wide = Gaussian(sigma=narrow * self.spread).upper(z)
+        e = self.epsilon
+        return tuple((1 - e) * b + e * w for b, w in zip(bulk, wide, strict=True))  # type: ignore[return-value]
+
+
+class Empirical(Distribution):
+    """The law of a weighted sample, by one sort and suffix sums."""
+
+    def __init__(self, sample: ArrayLike, weights: ArrayLike | None = None) -> None:
+        x = finite_array("sample", sample).ravel()
+        h = np.ones_like(x) if weights is None else nonnegative_array("weights", weights).ravel()
+        same_shape("weights", h.shape, "sample", x.shape)
+        h = weights_vector("weights", h, size=x.size)
+        self._moments = Moments.of(x, weights=weights)
+        self._positive = _SuffixSums(x[x > 0], h[x > 0])
+        self._negative = _SuffixSums(-x[x < 0], h[x < 0])
+        self._zero = float(h[x == 0].sum())
+
+    @property
+    def moments(self) -> Moments:
+        """The sample's moments."""
+        return self._moments
+
+    def upper(self, x: Floats) -> Tails:
+        """Returns the sums over elements above x."""
+        return self._side(np.asarray(x, dtype=np.float64), self._positive, self._negative)
+
+    def lower(self, x: Floats) -> Tails:
+        """Returns the sums over elements below −x."""
+        return self._side(np.asarray(x, dtype=np.float64), self._negative, self._positive)
+
+    def _side(self, x: Floats, same: "_SuffixSums", other: "_SuffixSums") -> Tails:
+        p, first, second = same.above(np.maximum(x, 0))
+        if (x < 0).any():
+            # what lies above a negative x: all of this side, the zeros, and the other side down to |x|
+            far, near = other.above(np.maximum(-x, 0), inclusive=True), other.above(np.zeros_like(x))
+            p = np.where(x < 0, p + self._zero + near[0] - far[0], p)
+            first = np.where(x < 0, first - (near[1] - far[1]), first)
+            second = np.where(x < 0, second + near[2] - far[2], second)
+        return p, first, second
+
+
+class _SuffixSums:
+    """Sums of h, h·x, h·x² over the elements of x > 0 above a point."""
+
+    def __init__(self, x: Floats, h: Floats) -> None:
+        order = np.argsort(x)
+        self._x = x[order]
+        columns = [h[order], h[order] * self._x, h[order] * self._x**2]
+        self._sums = [np.append(np.cumsum(c[::-1])[::-1], 0.0) for c in columns]
+
+    def above(self, point: Floats, *, inclusive: bool = False) -> Tails:
+        at = np.searchsorted(self._x, point, side="left" if inclusive else "right")
+        return self._sums[0][at], self._sums[1][at], self._sums[2][at]
+
+
+class Mixture(Distribution):
+    """P_λ = Σ_l ā_l P_l: the effective distribution of a language (003-08).
+
+    >>> wide = Mixture([Gaussian(sigma=1), Gaussian(sigma=3)], [0.5, 0.5])
+    >>> round(wide.moments.kappa, 2)
+    1.92
+    """
+
+    def __init__(self, parts: Sequence[Distribution], weights: ArrayLike) -> None:
+        if not parts:
+            raise InputError("a mixture got no parts; it needs at least one distribution")
+        self.parts = tuple(parts)
+        self.weights = weights_vector("weights", weights, size=len(parts))
+
+    @property
+    def moments(self) -> Moments:
+        """The exact moments of the mixture, unequal means and variances included."""
+        return mixture_moments([part.moments for part in self.parts], self.weights)
+
+    def upper(self, x: Floats) -> Tails:
+        """Returns Σ ā_l of the parts' upper tails."""
+        return self._sum([part.upper(x) for part in self.parts])
+
+    def lower(self, x: Floats) -> Tails:
+        """Returns Σ ā_l of the parts' lower tails."""
+        return self._sum([part.lower(x) for part in self.parts])
+
+    def _sum(self, tails: Sequence[Tails]) -> Tails:
+        stacked = np.tensordot(self.weights, np.array(tails), axes=1)
+        return stacked[0], stacked[1], stacked[2]
