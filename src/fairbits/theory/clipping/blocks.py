@@ -156,7 +156,7 @@ def _long_block(block: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -
     largest = float(np.max(np.abs(block)))
     if largest == 0 or (h is not None and not h.any()):
         return largest / (max(grid.caps) + grid.offset), 0.0
-    sums = SampleSums(block, None if h is None else h[None], grid)
+    sums = SampleSums.of(block, None if h is None else h[None], grid=grid)
     best = certified_minimum(sums)
     step = best.step
     if signed:

@@ -74,7 +74,7 @@ def clip_sample(
     positive("tolerance", tolerance)
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)
-    sums = SampleSums(x, h, grid)
+    sums = SampleSums.of(x, h, grid=grid)
     found = certified_minimum(sums, tolerance=tolerance)
     if signed:
         other = certified_minimum(sums.turned(), tolerance=tolerance)
@@ -121,7 +121,7 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
         own = np.array([clip_sample(x, grid, importance=row).value for row in h])
         if (own <= 0).any():
             raise InputError("a language can be represented without error; its relative error is not defined")
-    sums = SampleSums(x, np.ascontiguousarray(h / own[:, None]), grid)
+    sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
     found = certified_minimum(sums)
     values = [sample_error(x, grid, found.step, importance=row) / scale for row, scale in zip(h, own, strict=True)]
     return _shared(sums, found, found.step, values)

@@ -24,13 +24,13 @@ SEED_CONSTANTS = (2.5, 0.3)
 """c_4 and d_4 of the founding documents, given for 4 bits only."""
 
 REFITTED_CONSTANTS = {
-    2: (1.26, 0.00),
-    3: (1.97, 0.14),
-    4: (2.40, 0.64),
-    5: (2.72, 1.34),
-    6: (3.13, 2.01),
-    7: (3.94, 2.60),
-    8: (3.94, 3.97),
+    2: (1.234, 0.005),
+    3: (1.976, 0.137),
+    4: (2.385, 0.656),
+    5: (2.743, 1.316),
+    6: (3.123, 2.028),
+    7: (3.490, 2.913),
+    8: (3.855, 3.986),
 }
 """c_B and d_B that minimise the mean log MSE loss over the families of `fairbits.theory.refit` (symmetric grid)."""
 
@@ -95,7 +95,7 @@ def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = 
     `REFITTED_CONSTANTS[bits]` lose least over many families. Undefined for κ ≤ −1.
 
     >>> round(kappa_alpha(1.0, 43.0), 3), round(kappa_alpha(1.0, 43.0, constants=REFITTED_CONSTANTS[4]), 3)
-    (3.635, 4.822)
+    (3.635, 4.867)
     """
     positive("sigma", sigma)
     in_range("kappa", kappa, above=-1.0)

@@ -6,6 +6,7 @@ histograms differ only in how B and C are found. A first axis holds the language
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -99,23 +100,26 @@ class LawSums(CodeSums):
 
 
 class SampleSums(CodeSums):
-    """The sums of a sample by one sort and suffix sums; `importance` is (languages, size), None for one of ones."""
+    """The sums of a sample from suffix sums; importance is (languages, size), None for one language of ones."""
 
-    def __init__(self, w: np.ndarray, importance: Floats | None, grid: Grid) -> None:
-        self.grid, self._turned = grid, False
-        if grid.kind == "twos":
-            self._sides = kernels.both_sides(w, importance)
-        else:
-            self._sides = [kernels.one_side(np.abs(w), importance)]
-        self.total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
-        self.magnitude = np.sum([side.first[:, 0] for side in self._sides], axis=0)
-        self.energy = kernels.energy(w, importance)
-        self._largest = float(max(side.x[-1] for side in self._sides if side.x.size))
+    def __init__(self, sides: Sequence[kernels.SortedSide], energy: Floats, *, total: Floats, grid: Grid) -> None:
+        self.grid, self._sides, self._turned = grid, sides, False
+        self.energy, self.total = energy, total
+        self.magnitude = np.sum([side.first[:, 0] for side in sides], axis=0)
+        self._largest = float(max(side.x[-1] for side in sides if side.x.size))
+
+    @classmethod
+    def of(cls, w: np.ndarray, importance: Floats | None, *, grid: Grid) -> "SampleSums":
+        """Returns the sums of the weights w, sorted once; the twos grid keeps its two sides apart."""
+        two = grid.kind == "twos"
+        sides = kernels.both_sides(w, importance) if two else [kernels.one_side(np.abs(w), importance)]
+        total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
+        return cls(sides, kernels.energy(w, importance), total=total, grid=grid)
 
     def turned(self) -> "SampleSums":
         """Returns the same sums for a negative step, sharing all tables."""
-        other = object.__new__(SampleSums)
-        other.__dict__.update(self.__dict__, _turned=not self._turned)
+        other = copy(self)
+        other._turned = not self._turned
         return other
 
     def at(self, steps: Floats) -> tuple[Floats, Floats]:
