@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from fairbits import __version__
 from fairbits.errors import FairbitsError
@@ -61,5 +62,5 @@ def main() -> None:
     try:
         app()
     except FairbitsError as error:
-        err.print(f"[bold red]error:[/] {error}", highlight=False)
+        err.print(Text.assemble(("error: ", "bold red"), str(error)))
         sys.exit(2)

@@ -14,15 +14,17 @@ ROWS = ("eng", "fra", "hin", "ara")
 
 @claim(
     "000-09",
-    statement="A 2023 study measured a perplexity increase of 0.005 for English and 0.025 for Arabic, five times as much.",
-    derivation="The study is Marchisio et al. 2024 (arXiv 2407.03211), on Command R, R+ and Aya 23; the two numbers were read off its "
-    "figures, are not perplexities, and belong to other models than the activation patterns they are compared with.",
+    statement="A 2023 study measured a perplexity increase of 0.005 for English and 0.025 for Arabic, five "
+    "times as much.",
+    derivation="The study is Marchisio et al. 2024 (arXiv 2407.03211), on Command R, R+ and Aya 23; the two "
+    "numbers were read off its figures, are not perplexities, and belong to other models than the "
+    "activation patterns they are compared with.",
 )
 def fivefold_gap() -> Finding:
     table = founding_statistics()
     english, arabic = (table.degradation[row] for row in table.rows("eng", "ara"))
     return needs_model(
-        "the ratio is arithmetic on numbers read off another study's figures; damage must be measured on the model itself",
+        "arithmetic on numbers read off another study's figures; damage must be measured on the model itself",
         command="fairbits compare MODEL",
         ratio=arabic / english,
     )
@@ -31,8 +33,9 @@ def fivefold_gap() -> Finding:
 @claim(
     "000-10",
     statement="a_l(λ) = E‖h_l‖ measures how much language λ uses layer l.",
-    derivation="A definition, but not the only one in use: the documents also write ‖h_l(λ)‖ and a_l ∈ [0, 1]. A weight error E enters "
-    "the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)²; the two give different fractions.",
+    derivation="A definition, but not the only one in use: the documents also write ‖h_l(λ)‖ and a_l ∈ [0, 1]. A"
+    " weight error E enters the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)²; the "
+    "two give different fractions.",
 )
 def activation_magnitude() -> Finding:
     rng = np.random.default_rng(0)
@@ -51,7 +54,8 @@ def activation_magnitude() -> Finding:
 @claim(
     "000-11",
     statement="ā_l(λ) = a_l(λ)/Σ a_l(λ) is the fraction of activation in layer l.",
-    derivation="A definition (with the summation index used twice). It makes every language a probability vector over layers.",
+    derivation="A definition (with the summation index used twice). It makes every language a probability vector"
+    " over layers.",
 )
 def activation_fraction() -> Finding:
     patterns = random_patterns(np.random.default_rng(0), 14, 24)
@@ -62,8 +66,8 @@ def activation_fraction() -> Finding:
 @claim(
     "000-13",
     statement="A language with higher effective kurtosis needs a larger clip threshold.",
-    derivation="Only where one threshold is shared by layers (with one per layer every language wants the same), and only along "
-    "families in which α* rises with κ.",
+    derivation="Only where one threshold is shared by layers (with one per layer every language wants the same),"
+    " and only along families in which α* rises with κ.",
 )
 def higher_kurtosis_needs_wider_clip() -> Finding:
     spread = {}
@@ -82,8 +86,10 @@ def higher_kurtosis_needs_wider_clip() -> Finding:
 
 @claim(
     "000-14",
-    statement="English and French spend 20 % of their activation in outlier layers and have κ_eff = 43; Hindi and Arabic less.",
-    derivation="The four rows agree with the public table, whose patterns come from one sentence of 7 to 36 tokens per language.",
+    statement="English and French spend 20 % of their activation in outlier layers and have κ_eff = 43; Hindi "
+    "and Arabic less.",
+    derivation="The four rows agree with the public table, whose patterns come from one sentence of 7 to 36 "
+    "tokens per language.",
 )
 def listed_rows() -> Finding:
     table = founding_statistics()
@@ -103,8 +109,8 @@ def listed_rows() -> Finding:
 @claim(
     "000-15",
     statement="κ_eff and damage correlate with r = −0.838, p < 0.001.",
-    derivation="Recomputed: the four rows of the document give another r with p above 0.05, the public table of fourteen a weaker one. "
-    "The published figure matches neither.",
+    derivation="Recomputed: the four rows of the document give another r with p above 0.05, the public table of "
+    "fourteen a weaker one. The published figure matches neither.",
 )
 def kurtosis_correlation() -> Finding:
     table = founding_statistics()
@@ -125,8 +131,8 @@ def kurtosis_correlation() -> Finding:
 @claim(
     "000-16",
     statement="The negative correlation calls for a reinterpretation of the effective-kurtosis hypothesis.",
-    derivation="The hypothesis says high κ_eff means more damage. On the documents' own table the interval of r lies entirely below 0: "
-    "the data refute the hypothesis rather than refine it.",
+    derivation="The hypothesis says high κ_eff means more damage. On the documents' own table the interval of r "
+    "lies entirely below 0: the data refute the hypothesis rather than refine it.",
 )
 def reinterpretation() -> Finding:
     table = founding_statistics()
@@ -142,8 +148,10 @@ def reinterpretation() -> Finding:
 
 @claim(
     "000-17",
-    statement="Well-represented languages survive quantization because outlier layers give them redundant representations.",
-    derivation="A story told after seeing the sign. Training share and script explain the same ordering and were not separated.",
+    statement="Well-represented languages survive quantization because outlier layers give them redundant "
+    "representations.",
+    derivation="A story told after seeing the sign. Training share and script explain the same ordering and were"
+    " not separated.",
 )
 def redundancy_story() -> Finding:
     table = founding_statistics()
@@ -159,8 +167,9 @@ def redundancy_story() -> Finding:
 @claim(
     "000-18",
     statement="R(λ) = I(h_outlier; y | h_generic)/I(h_all; y) measures representational redundancy.",
-    derivation="Each outlier layer is a deterministic function of the generic layer before it, so given h_generic it adds nothing: the "
-    "numerator is 0 for every language. And what outlier layers add beyond the rest is unique information, not redundancy.",
+    derivation="Each outlier layer is a deterministic function of the generic layer before it, so given "
+    "h_generic it adds nothing: the numerator is 0 for every language. And what outlier layers add "
+    "beyond the rest is unique information, not redundancy.",
 )
 def redundancy_definition() -> Finding:
     rng = np.random.default_rng(0)
@@ -181,8 +190,8 @@ def redundancy_definition() -> Finding:
 @claim(
     "000-19",
     statement="High R(λ) makes a language robust to quantization.",
-    derivation="R as defined measures what only the outlier layers know. A language whose information sits there alone loses it when "
-    "those layers are damaged: high unique information is fragility.",
+    derivation="R as defined measures what only the outlier layers know. A language whose information sits there"
+    " alone loses it when those layers are damaged: high unique information is fragility.",
 )
 def unique_information_is_fragile() -> Finding:
     outlier, generic, target = np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")
@@ -193,7 +202,7 @@ def unique_information_is_fragile() -> Finding:
     kept_redundant = _information_without_outlier(copied)
     return judged(
         unique > redundant and kept_unique > kept_redundant,
-        "the language with the higher R loses everything when the outlier layer is destroyed, the one with R = 0 nothing",
+        "with the outlier layer destroyed, the language of the higher R loses all it knew, that of R = 0 nothing",
         R_of_the_language_known_to_outliers_only=unique,
         R_of_the_language_known_twice=redundant,
         bits_left_to_the_first=kept_unique,
@@ -211,8 +220,8 @@ def _information_without_outlier(joint: np.ndarray) -> float:
 @claim(
     "000-20",
     statement="The outlier activation fraction R̂(λ) stands in for redundancy and correlates with damage, r = −0.834.",
-    derivation="The correlation is reproduced on the public table; that the fraction measures redundancy was never tested. It moves with "
-    "κ_eff almost one to one: the same variable counted twice.",
+    derivation="The correlation is reproduced on the public table; that the fraction measures redundancy was "
+    "never tested. It moves with κ_eff almost one to one: the same variable counted twice.",
 )
 def activation_proxy() -> Finding:
     table = founding_statistics()

@@ -1,4 +1,4 @@
-"""A fixed set of layers of many shapes and widths, with their exact error at many thresholds: evidence for claims on languages."""
+"""Layers of many shapes and widths with their exact error at many thresholds: evidence for claims on languages."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ KAPPAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 @cache
 def layer_errors(bits: int = 4) -> tuple[Floats, Floats]:
-    """Returns 600 thresholds α and the exact error (layer, α) of layers of every family, σ drawn from a lognormal law."""
+    """Returns thresholds α and the exact error (layer, α) of layers of every family; σ is lognormal."""
     rng = np.random.default_rng(0)
     grid = Grid(bits)
     alphas = np.geomspace(0.1, 60.0, 600)

@@ -73,6 +73,7 @@ def redundancy_theorem() -> Finding:
     return judged(
         min(bounds) >= error,
         "the document's own redundancies put the bound below the error of the best 4-bit grid",
+        condition=False,
         error_of_16_levels=error,
         error_of_15_levels=optimum(GAUSSIAN, 4).value,
         bound_high_resource=bounds[0],
@@ -98,6 +99,7 @@ def gaussian_rate_distortion() -> Finding:
     return judged(
         agrees and min(ratios.values()) >= 1,
         "agrees with the numerical optimum over all channels; it is a floor, which no grid of 2^b levels reaches",
+        condition=False,
         numerical_rate=rate,
         numerical_distortion=distortion,
         formula_at_that_rate=rate_distortion(rate),
@@ -220,8 +222,9 @@ def taylor_step() -> Finding:
 @claim(
     "004-08",
     statement="Corollary: the error of the less redundant language exceeds the other's by at least (R₁ + δ)/(R₂ + δ).",
-    derivation="Two upper bounds give no lower bound on a ratio. Where theorem 1 does hold, for example R = 0.8 and "
-    "0.3 bits at 4 bits, both languages read the same quantized weights, so the ratio of their errors is 1.",
+    derivation="The quotient of two ceilings is no floor for the quotient of what lies below them. Where theorem 1 "
+    "does hold, for example R = 0.8 and 0.3 bits at 4 bits, both languages read the same quantized weights, so the "
+    "ratio of their errors is 1.",
 )
 def disparity_corollary() -> Finding:
     r_high, r_low = 0.8, 0.3

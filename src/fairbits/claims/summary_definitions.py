@@ -19,6 +19,9 @@ from fairbits.theory.noise import noise
 KAPPA_GLOBAL = 43.0
 """The κ_eff of English and French in the founding table."""
 
+LAYERS = {0: "fixed_direction", 2: "rare_large_state"}
+"""Two of the three kinds of layer in 002-02."""
+
 
 @claim(
     "002-01",
@@ -46,10 +49,10 @@ def summary_kurtosis() -> Finding:
 )
 def summary_activation_share() -> Finding:
     rng = np.random.default_rng(0)
-    noise_state = rng.standard_normal((3, 4096, 64))
-    noise_state[0] = 0.1 * noise_state[0] + 1
-    noise_state[2, ::64] *= 30
-    states = noise_state / np.linalg.norm(noise_state, axis=2).mean(axis=1)[:, None, None]
+    raw = rng.standard_normal((3, 4096, 64))
+    raw[0] = 0.1 * raw[0] + 1
+    raw[2, ::64] *= 30
+    states = raw / np.linalg.norm(raw, axis=2).mean(axis=1)[:, None, None]
     norms = np.linalg.norm(states, axis=2)
     shares = {
         "mean_norm": norms.mean(axis=1),
@@ -63,9 +66,6 @@ def summary_activation_share() -> Finding:
         "three readings of one symbol give the same states different shares; each is well defined by itself",
         **{f"share_of_{layer}_layer_by_{name}": s[i] for name, s in shares.items() for i, layer in LAYERS.items()},
     )
-
-
-LAYERS = {0: "fixed_direction", 2: "rare_large_state"}
 
 
 @claim(
@@ -88,17 +88,19 @@ def summary_effective_kurtosis() -> Finding:
     return judged(
         all(abs(value / weighted - 1) < 0.01 for value in mixed.values()),
         "only for layers of equal width; a factor of two in σ changes the mixture's kurtosis severalfold",
+        condition=False,
         kappa_weighted=weighted,
         **mixed,
     )
 
 
 def _english_pattern() -> Floats:
-    """Activation over BLOOM-560M's 24 layers: English's share spread over the outlier layers, the rest over the others."""
+    """Activation over BLOOM-560M's layers: English's share spread over the outlier layers, the rest over the others."""
     table = founding_statistics()
     inside = np.isin(np.arange(table.kurtosis["BLOOM-560M"].size), table.outlier_layers)
     outlier = float(table.outlier_activation[table.rows("eng")[0]])
-    return np.where(inside, outlier / inside.sum(), (1 - outlier) / (~inside).sum())
+    pattern: Floats = np.where(inside, outlier / inside.sum(), (1 - outlier) / (~inside).sum())
+    return pattern
 
 
 @claim(
@@ -120,6 +122,7 @@ def summary_rounding_error() -> Finding:
     return judged(
         max(abs(value - 1) for value in claimed) < 1e-6,
         "too small at every width; with the quantizer's own step the formula is exact on a uniform law",
+        condition=False,
         **numbers,
     )
 
@@ -177,7 +180,8 @@ def summary_blind_threshold() -> Finding:
     derivation="Where layers share a threshold, the optimum is that of the mixture Σ ā_l P_l, which neither a global "
     "σ nor κ_eff determines: two Gaussian layers have κ_eff = 0 for every language, yet the languages' optima "
     "differ. Where each layer has its own threshold, D(λ) = Σ ā_l f_l(α_l) is least at argmin f_l for every language "
-    "at once, and nothing is left for λ to choose.",
+    "at once. What can differ is the importance of single weights inside a block, E_λ[x_j²], and κ_eff plays no part "
+    "in that.",
 )
 def summary_language_threshold() -> Finding:
     layers, patterns = [Gaussian(1.0), Gaussian(3.0)], ([0.9, 0.1], [0.1, 0.9])
@@ -196,6 +200,7 @@ def summary_language_threshold() -> Finding:
     return judged(
         max(losses) < 0.05,
         "languages of equal κ_eff need different thresholds; with a threshold per layer the language does not matter",
+        condition=False,
         **numbers,
         error_with_own_thresholds_per_layer=float(np.mean(own)),
         error_with_best_shared_threshold=float(np.mean(shared)),

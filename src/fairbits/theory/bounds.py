@@ -1,7 +1,7 @@
 """Bounds on disparity, regret, thresholds and error: those of the founding documents as written, and rigorous ones.
 
-Disparity is max_λ D_λ − min_λ D_λ with D_λ = Σ_l p_l(λ)·m_l: p(λ) a probability vector over blocks, m_l ≥ 0 the error of block l
-under any quantization that does not depend on the language.
+Disparity is max_λ D_λ − min_λ D_λ with D_λ = Σ_l p_l(λ)·m_l: p(λ) a probability vector over blocks, m_l ≥ 0 the error
+of block l under any quantization that does not depend on the language.
 """
 
 import numpy as np

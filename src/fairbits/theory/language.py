@@ -88,8 +88,8 @@ def foreign_regret(w: ArrayLike, importance: ArrayLike, *, grid: Grid, step: flo
 def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Grid) -> tuple[Floats, Floats]:
     """Returns D_λ = Σ_l ā_l(λ)·f_l with one α per part, and D_λ with one α shared by all parts and chosen for λ.
 
-    With a threshold per part, each part's own optimum is best for every language at once: language-awareness has nothing
-    left to choose. Rows of `activations` are languages.
+    With a threshold per part, each part's own optimum is best for every language at once: language-awareness has
+    nothing left to choose. Rows of `activations` are languages.
 
     >>> from fairbits.theory.distributions import Gaussian
     >>> own, shared = separable([Gaussian(1.0), Gaussian(3.0)], [[0.9, 0.1], [0.1, 0.9]], grid=Grid(4))

@@ -1,13 +1,14 @@
 """The exact step of one block of weights, compiled: branch and bound on residual sums.
 
-For the nearest codes k at step s let r = x − k·s and F = Σhr², R = Σhkr, C = Σhk², N = Σk. Then f(s) = F, f′(s) = −2R, the
-piece of s has its vertex at s + R/C with value F − R²/C, and N(a) − N(b) counts the breakpoints between a and b. (Residual
-sums lose no digits where A − 2sB + s²C would cancel.) Breakpoints bend f downward and C falls with s, so on [a, b]
-f(s) − C(a)·s² is concave: f lies above its chord less C(a)(s − a)(b − s).
+For the nearest codes k at step s let r = x − k·s and F = Σhr², R = Σhkr, C = Σhk², N = Σk. Then f(s) = F, f′(s) =
+−2R, the piece of s has its vertex at s + R/C with value F − R²/C, and N(a) − N(b) counts the breakpoints between a
+and b. (Residual sums lose no digits where A − 2sB + s²C would cancel.) Breakpoints bend f downward and C falls with
+s, so on [a, b] f(s) − C(a)·s² is concave: f lies above its chord less C(a)(s − a)(b − s).
 
 1. The optimum lies between the step whose clip error alone reaches the best value found and the step whose dead zone
-   does. 2. That range is cut into intervals of relative width ~ √(f/A), where the bound of an interval is of the order of
-   f. 3. Intervals that survive are halved. One that holds at most one breakpoint is done: both its pieces were seen.
+   does. 2. That range is cut into intervals of relative width ~ √(f/A), where the bound of an interval is of the
+   order of f. 3. Intervals that survive are halved. One that holds at most one breakpoint is done: both its pieces
+   were seen.
 """
 
 import math
@@ -18,6 +19,7 @@ from numba import njit, prange
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 _MAX_EDGES = 256
 _DEPTH = 80
+_TINY = 1e-30
 _WIDTH = 2.0
 
 
@@ -72,7 +74,7 @@ def _interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
 def _bracket(x, h, cap, offset, start, largest, best):  # type: ignore[no-untyped-def]
     """Steps below and above which the clip error and the dead zone alone reach `best`."""
     low = start
-    while _clip_error(x, h, cap, offset, low) < best:
+    while low > _TINY and _clip_error(x, h, cap, offset, low) < best:
         low *= 0.7
     top = 2.0 * largest if offset > 0.0 else largest
     high = start
@@ -147,20 +149,23 @@ def _polish(x, h, cap, offset, step):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, fastmath=_FAST | {"nnan"})
-def _largest(row):  # type: ignore[no-untyped-def]
-    largest = np.float64(0.0)
+def _largest(row, h):  # type: ignore[no-untyped-def]
+    """The largest magnitude among the weights that matter."""
+    largest = 0.0
     for j in range(row.size):
-        largest = max(largest, abs(np.float64(row[j])))
+        value = abs(np.float64(row[j]))
+        largest = max(largest, value if h is None or h[j] > 0.0 else 0.0)
     return largest
 
 
 @njit(cache=True, fastmath=_FAST)
-def _scale_into(row, unit, out):  # type: ignore[no-untyped-def]
-    """Fills out = |row| / unit; returns its sum, which is not finite if the row is not."""
+def _scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
+    """Fills out = |row| / unit, 0 where h is; returns a sum that is not finite if the row is not."""
     total = 0.0
     for j in range(row.size):
-        out[j] = abs(np.float64(row[j])) / unit
-        total += out[j]
+        value = abs(np.float64(row[j])) / unit
+        total += value
+        out[j] = value if h is None or h[j] > 0.0 else 0.0
     return total
 
 
@@ -171,20 +176,26 @@ def _set_caps(row, up, down, cap):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _best_step(row, largest, h, unit_h, caps, offset, both_signs, x, cap, edges, stack):  # type: ignore[no-untyped-def]
-    """Returns (step, error) of one block whose importance h is scaled by 1/unit_h (None stands for ones)."""
+def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack):  # type: ignore[no-untyped-def]
+    """Returns (step, error) of one block; h is the importance scaled by 1/unit_h, None for ones.
+
+    NaN where the row is not finite. Where nothing that matters differs from 0, any step serves: the one that represents
+    the largest weight (0 on the midrise grid, which has no 0).
+    """
     up, down = caps
+    top, largest = max(up, down), _largest(row, h)
+    if largest == 0.0:
+        return (_largest(row, None) / top if offset == 0.0 else 0.0) + 0.0 * np.sum(row), 0.0
     # scaling by powers of two is exact and keeps squares away from overflow and underflow
     unit = 2.0 ** math.frexp(largest)[1]
-    if not _scale_into(row, unit, x) < np.inf:
+    if not _scale_into(row, h, unit, x) < np.inf:
         return np.nan, np.nan
-    top, scaled = max(up, down), largest / unit
     _set_caps(row, up, down, cap)
-    best, step = _solve(x, h, cap, top, offset, scaled, np.inf, 0.0, edges, stack)
+    best, step = _solve(x, h, cap, top, offset, largest / unit, np.inf, 0.0, edges, stack)
     sign = 1.0
     if both_signs:
         _set_caps(row, down, up, cap)
-        other, other_step = _solve(x, h, cap, top, offset, scaled, best, step, edges, stack)
+        other, other_step = _solve(x, h, cap, top, offset, largest / unit, best, step, edges, stack)
         if other < best:
             step, sign = other_step, -1.0
         else:
@@ -195,33 +206,17 @@ def _best_step(row, largest, h, unit_h, caps, offset, both_signs, x, cap, edges,
 
 @njit(cache=True, parallel=True)
 def best_steps(W, importance, caps, offset, both_signs, steps, errors):  # type: ignore[no-untyped-def]
-    """Fills `steps` and `errors` for every row of W (blocks, size).
-
-    Row i weighs by importance[i % rows]; None weighs all weights alike. A block that holds NaN or infinity gets NaN, an
-    all-zero block step 0, a block without importance the step that represents its largest weight.
-    """
+    """Fills `steps` and `errors` for every row of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
     blocks, size = W.shape
     chunk = max(1, min(64, blocks // 8))
     for task in prange((blocks + chunk - 1) // chunk):
         x, h, cap = np.empty(size), np.empty(size), np.empty(size)
         edges, stack = np.empty((_MAX_EDGES, 4)), np.empty((_DEPTH, 4))
         for i in range(task * chunk, min(blocks, (task + 1) * chunk)):
-            largest = _largest(W[i])
             if importance is None:
-                weight = 1.0
+                steps[i], errors[i] = _best_step(W[i], None, 1.0, caps, offset, both_signs, x, cap, edges, stack)
             else:
                 weights = importance[i % importance.shape[0]]
-                weight = _largest(weights)
-            if largest == 0.0 or weight == 0.0:
-                steps[i] = largest / (max(caps) + offset) + 0.0 * np.sum(W[i])
-                errors[i] = 0.0
-            elif importance is None:
-                steps[i], errors[i] = _best_step(
-                    W[i], largest, None, 1.0, caps, offset, both_signs, x, cap, edges, stack
-                )
-            else:
-                unit_h = 2.0 ** math.frexp(weight)[1]
-                _scale_into(weights, unit_h, h)
-                steps[i], errors[i] = _best_step(
-                    W[i], largest, h, unit_h, caps, offset, both_signs, x, cap, edges, stack
-                )
+                unit_h = 2.0 ** math.frexp(_largest(weights, None))[1]
+                _scale_into(weights, None, unit_h, h)
+                steps[i], errors[i] = _best_step(W[i], h, unit_h, caps, offset, both_signs, x, cap, edges, stack)

@@ -28,8 +28,8 @@ class BlockSteps:
 class SharedSteps:
     """The minimax step of each block, the error of each language, and the certificate.
 
-    `error` and `multipliers` are (rows, blocks per row, languages). A multiplier above 0 marks a language that holds the
-    step where it is; they sum to 1, and Σ μ_λ c_λ f′_λ = 0 on the piece of the step.
+    `error` and `multipliers` are (rows, blocks per row, languages). A multiplier above 0 marks a language that holds
+    the step where it is; they sum to 1, and Σ μ_λ c_λ f′_λ = 0 on the piece of the step.
     """
 
     step: Floats
@@ -81,9 +81,9 @@ def minimax_blocks(
 ) -> SharedSteps:
     """Returns the step of every block that minimises the worst language's error, exactly.
 
-    `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to mean 1,
-    so that loud languages do not win by loudness; `"regret"` takes max_λ f_λ / f_λ*, f_λ* being the block's optimum for that
-    language alone.
+    `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to
+    mean 1, so that loud languages do not win by loudness; `"regret"` takes max_λ f_λ / f_λ*, f_λ* being the block's
+    optimum for that language alone.
 
     >>> w = [[0.9, -0.31, 0.2, 0.05]]
     >>> both = minimax_blocks(w, Grid(2), importance=[[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]])

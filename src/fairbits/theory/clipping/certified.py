@@ -1,9 +1,9 @@
 """Branch and bound over the step, with a certificate: the exact optimum of one language, the exact minimax of several.
 
-f bends down at every breakpoint and C falls with the step, so on [a, b] f(s) − C(a)·s² is concave: f lies above its chord
-less C(a)(s − a)(b − s), and above A − B(a)²/C(b). Intervals whose bound reaches the best value found are dropped, the rest
-cut in four. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the multipliers at the best step
-found, that bound closes as fast as the one of a single language.
+f bends down at every breakpoint and C falls with the step, so on [a, b] f(s) − C(a)·s² is concave: f lies above its
+chord less C(a)(s − a)(b − s), and above A − B(a)²/C(b). Intervals whose bound reaches the best value found are
+dropped, the rest cut in four. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the
+multipliers at the best step found, that bound closes as fast as the one of a single language.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,8 @@ def certified_minimum(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
     if np.max(sums.energy) <= 0:
         return Certified(0.0, 0.0, 0.0, 0, tuple(np.eye(sums.energy.size)[0]))
     search = _Search(sums, tolerance)
-    search.start()
+    if search.start():
+        return search.result()
     for _ in range(_MAX_ROUNDS):
         if not search.refine():
             return search.result()
@@ -60,10 +61,13 @@ class _Search:
         self.best, self.step, self.closed = np.inf, 0.0, np.inf
         self.mu = np.full(sums.energy.size, 1 / sums.energy.size)
 
-    def start(self) -> None:
-        """Finds a first value on a coarse scan, then opens the range of steps it leaves possible."""
+    def start(self) -> bool:
+        """Finds a first value on a coarse scan, then opens the steps it leaves possible; returns whether none are."""
         scale = float(np.max(self.sums.energy / self.sums.magnitude))
         self._evaluate(scale * np.geomspace(2.0 ** (1 - self.sums.grid.bits), 2.0, 8))
+        if self.best <= self._floor():
+            self.closed = 0.0
+            return True
         low, high = self.sums.possible(self.best)
         useful = 2 * np.sqrt(self.best / float(np.max(self.sums.energy)))
         pieces = int(np.clip(np.log(high / low) / max(useful, 1e-3), 8, 256))
@@ -71,12 +75,12 @@ class _Search:
         first, second = self._evaluate(edges)
         self.low, self.high = edges[:-1], edges[1:]
         self.ends = np.array([first[:, :-1], second[:, :-1], first[:, 1:], second[:, 1:]])
+        return False
 
     def refine(self) -> bool:
         """Closes intervals that cannot hold the optimum and cuts the rest; returns whether any were left."""
         bounds = self._bounds()
-        floor = max(self.tolerance * self.best, _FLOOR * float(np.max(self.sums.energy)))
-        keep = bounds < self.best - floor
+        keep = bounds < self.best - self._floor()
         self.closed = min(self.closed, float(np.min(bounds, where=~keep, initial=np.inf)))
         if not keep.any():
             return False
@@ -96,7 +100,11 @@ class _Search:
     def result(self) -> Certified:
         """Returns the best step with the bound that the closed intervals prove."""
         bound = max(0.0, min(self.best, self.closed))
-        return Certified(self.step, max(self.best, 0.0), bound, self.evaluations, tuple(self.mu.tolist()))
+        return Certified(self.step, self.best, bound, self.evaluations, tuple(self.mu.tolist()))
+
+    def _floor(self) -> float:
+        """The difference from the best value that does not count: the tolerance, or what float64 cannot resolve."""
+        return max(self.tolerance * self.best, _FLOOR * float(np.max(self.sums.energy)))
 
     def _evaluate(self, steps: Floats) -> tuple[Floats, Floats]:
         """Returns B and C at the steps, keeping the best piece met on the way."""
@@ -105,7 +113,7 @@ class _Search:
         energy = self.sums.energy
         if energy.size == 1:
             vertex = np.divide(first, second, out=np.zeros_like(first), where=second > 0)[0]
-            values = energy[0] - first[0] * vertex
+            values = np.maximum(energy[0] - first[0] * vertex, 0.0)
             at = int(np.argmin(values))
             if values[at] < self.best:
                 self.best, self.step = float(values[at]), float(vertex[at])
@@ -114,7 +122,7 @@ class _Search:
         for at in np.argsort(values)[:3]:
             step, value, p, q, mu = minimise_worst_quadratic(energy, first[:, at].copy(), second[:, at].copy())
             if value < self.best:
-                self.best, self.step = value, step
+                self.best, self.step = max(value, 0.0), step
                 self.mu = np.zeros(energy.size)
                 self.mu[p] += mu
                 self.mu[q] += 1 - mu

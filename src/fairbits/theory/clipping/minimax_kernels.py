@@ -1,8 +1,8 @@
 """The exact minimax step of one block over several languages, compiled.
 
-The same search as `block_kernels`, on F = max_λ f_λ. Rounding to nearest is best for every language at once, so all f_λ share
-their breakpoints and each piece is a maximum of parabolas, solved exactly. An interval is bounded by the highest of the
-languages' chord bounds and by that of Σ μ_λ f_λ, μ being the multipliers at the best step found.
+The same search as `block_kernels`, on F = max_λ f_λ. Rounding to nearest is best for every language at once, so all
+f_λ share their breakpoints and each piece is a maximum of parabolas, solved exactly. An interval is bounded by the
+highest of the languages' chord bounds and by that of Σ μ_λ f_λ, μ being the multipliers at the best step found.
 """
 
 import math
@@ -16,6 +16,7 @@ from fairbits.theory.clipping.kernels import minimise_worst_quadratic
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 _PIECES = 12
 _DEPTH = 80
+_TINY = 1e-30
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -45,10 +46,8 @@ def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped
     for lang in range(H.shape[0]):
         total = 0.0
         for j in range(x.size):
-            if clipped:
-                e = max(x[j] - (cap[j] + offset) * s, 0.0)
-            else:
-                e = x[j] if 2.0 * x[j] < s else 0.0
+            inside = x[j] if 2.0 * x[j] < s else 0.0
+            e = max(x[j] - (cap[j] + offset) * s, 0.0) if clipped else inside
             total += H[lang, j] * e * e
         worst = max(worst, total)
     return worst
@@ -86,7 +85,7 @@ def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-def]
     low = start
-    while _worst_edge_error(x, H, cap, offset, low, True) < best:
+    while low > _TINY and _worst_edge_error(x, H, cap, offset, low, True) < best:
         low *= 0.7
     high = start
     if offset > 0.0:
@@ -139,23 +138,24 @@ def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipl
     chunk = max(1, min(16, blocks // 8))
     for task in prange((blocks + chunk - 1) // chunk):
         x, h, cap = np.empty(size), np.empty((languages, size)), np.empty(size)
-        code, rest = np.empty(size), np.empty(size)
+        code, rest, overall = np.empty(size), np.empty(size), np.empty(size)
         sums, ends, counts = np.empty((_DEPTH + 1, 3, languages)), np.empty(_DEPTH + 1), np.empty(_DEPTH + 1)
         for i in range(task * chunk, min(blocks, (task + 1) * chunk)):
-            largest = _largest(W[i])
-            unit = 2.0 ** math.frexp(largest)[1]
-            if not _scale_into(W[i], unit, x) < np.inf:
-                steps[i] = np.nan
-                continue
             weight = 0.0
+            overall[:] = 0.0
             for lang in range(languages):
                 scale = scales[lang, i % scales.shape[1]]
                 for j in range(size):
                     h[lang, j] = H[lang, i % H.shape[1], j] * scale
+                    overall[j] = max(overall[j], h[lang, j])
                     weight = max(weight, h[lang, j])
-            top = max(caps[0], caps[1])
-            if largest == 0.0 or weight == 0.0:
-                steps[i] = largest / (top + offset)
+            top, largest = max(caps[0], caps[1]), _largest(W[i], overall)
+            unit = 2.0 ** math.frexp(largest)[1]
+            if not _scale_into(W[i], overall, unit, x) < np.inf:
+                steps[i] = np.nan
+                continue
+            if largest == 0.0:
+                steps[i] = _largest(W[i], None) / top if offset == 0.0 else 0.0
                 errors[i], multipliers[i] = 0.0, 0.0
                 multipliers[i, 0] = 1.0
                 continue

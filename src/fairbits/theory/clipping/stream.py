@@ -1,8 +1,9 @@
 """Thresholds of weights that arrive in pieces: a mergeable histogram on the bits of a float.
 
-A bin holds the magnitudes that share exponent and leading mantissa bits, so no range must be known beforehand and merging is
-addition. Ten mantissa bits hold every float16 and bfloat16 weight in a bin of its own: for such checkpoints the result is
-exact. Otherwise the loss is bounded afterwards from the widths of the bins that a decision threshold cuts.
+A bin holds the magnitudes that share exponent and leading mantissa bits, so no range must be known beforehand and
+merging is addition. Ten mantissa bits hold every float16 and bfloat16 weight in a bin of its own: for such
+checkpoints the result is exact. Otherwise the loss is bounded afterwards from the widths of the bins that a decision
+threshold cuts.
 """
 
 from dataclasses import replace
@@ -56,7 +57,7 @@ class WeightHistogram:
     def __add__(self, other: "WeightHistogram") -> "WeightHistogram":
         if self.mantissa_bits != other.mantissa_bits:
             raise InputError(
-                f"histograms of {self.mantissa_bits} and {other.mantissa_bits} mantissa bits do not merge; use one width"
+                f"histograms of {self.mantissa_bits} and {other.mantissa_bits} mantissa bits do not merge; use one"
             )
         merged = WeightHistogram(mantissa_bits=self.mantissa_bits)
         merged._sums = self._sums + other._sums
@@ -65,7 +66,7 @@ class WeightHistogram:
 
     def clip(self, grid: Grid) -> Certified:
         """Returns the best step of all weights added; its bound allows for the bins that a threshold cuts."""
-        count, first, second = self._sums.reshape(3, -1)
+        count, _, second = self._sums.reshape(3, -1)
         if not count.any():
             raise InputError("the histogram is empty; add weights first")
         sides = self._sides(merge=grid.kind != "twos")

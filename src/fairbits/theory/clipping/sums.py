@@ -41,8 +41,8 @@ class CodeSums(ABC):
         """Returns the range of steps where every language's error may be below `best`.
 
         Below it clipping alone costs as much: Σh(|x| − c)²₊ ≥ (Σh(|x| − c)₊)² / Σh over |x| > c, c = (largest level).
-        Above it the dead zone does: Σh x² over |x| < s/2 is at least (Σh|x|)² / Σh over the same x. (On the midrise grid
-        the levels ±s/2 are s/4 away from all |x| < s/4.)
+        Above it the dead zone does: Σh x² over |x| < s/2 is at least (Σh|x|)² / Σh over the same x. (On the midrise
+        grid the levels ±s/2 are s/4 away from all |x| < s/4.)
         """
         top = max(self.grid.caps) + self.grid.offset
         low = float(np.max((self.energy - best) / (2 * top * np.maximum(self.magnitude, 1e-300))))
@@ -90,7 +90,9 @@ class LawSums(CodeSums):
         if self.grid.kind == "midrise":
             return float(2 * rms + 2 * np.sqrt(best / np.min(self.total)))
         step = 2.0 * rms
-        while not (self.energy - self.total * [float(law.beyond(step / 2)[2]) for law in self._laws] >= best).any():
+        while not (
+            self.energy - self.total * [float(law.beyond(step / 2)[2]) for law in self._laws] >= best * (1 - 1e-12)
+        ).any():
             step *= 2
         return float(step)
 

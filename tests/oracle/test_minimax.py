@@ -1,0 +1,138 @@
+"""The minimax step against enumeration of all pieces, with its KKT certificate."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fairbits.theory import (
+    Gaussian,
+    GeneralisedGaussian,
+    Grid,
+    Laplace,
+    clip_blocks,
+    clip_law,
+    minimax_blocks,
+    minimax_law,
+    minimax_sample,
+    mse,
+    sample_error,
+)
+
+
+def piece_enumeration(w, H, grid):
+    """min over s of max_λ f_λ: codes are fixed on a piece, so its candidates are vertices, crossings and ends."""
+    x = np.abs(w)
+    thresholds = np.arange(1, max(grid.caps) + 1) - 0.5 + grid.offset
+    ends = np.unique((x[x > 0][:, None] / thresholds).ravel())
+    ends = np.concatenate([[ends[0] / 2], ends, [2 * ends[-1] + x.max()]])
+    best = np.inf
+    for low, high in itertools.pairwise(ends):
+        k = grid.codes(w, (low + high) / 2) + grid.offset
+        A, B, C = H @ w**2, H @ (w * k), H @ (k * k)
+        candidates = [low, high, *(B[C > 0] / C[C > 0])]
+        for i, j in itertools.combinations(range(len(H)), 2):
+            roots = np.roots([C[i] - C[j], -2 * (B[i] - B[j]), A[i] - A[j]])
+            candidates += [root.real for root in roots if abs(root.imag) < 1e-9]
+        for s in candidates:
+            if s > 0:
+                # fixed codes bound the true error from above at any s, so no candidate can undercut the truth
+                best = min(best, max(A - 2 * s * B + s * s * C))
+    return best
+
+
+def draw(rng, case, bits):
+    size, languages = int(rng.integers(1, 8)), int(rng.integers(2, 5))
+    w = rng.standard_normal(size) if case % 3 else rng.choice([-2.0, -1.0, 0.5, 1.0, 3.0], size)
+    H = rng.lognormal(0, 2, (languages, size))
+    if case % 5 == 0:
+        H[:, rng.integers(size)] *= 1e-9
+    if case % 7 == 0:
+        w[rng.integers(size)] = 1e3
+    return w, H, bits
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "twos", "midrise"])
+def test_minimax_equals_piece_enumeration(kind) -> None:
+    rng = np.random.default_rng(23)
+    two_active = 0
+    for case in range(160):
+        w, H, bits = draw(rng, case, int(rng.integers(2, 5)))
+        grid = Grid(bits, kind)
+        truth = piece_enumeration(w, H, grid)
+        floor = 1e-13 * float((H @ w**2).max())
+        found = minimax_sample(w, grid, importance=H)
+        assert found.worst == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
+        block = minimax_blocks(w[None], grid, importance=H)
+        scaled = H / H.mean(axis=1, keepdims=True)
+        truth = piece_enumeration(w, scaled, grid)
+        floor = 1e-13 * float((scaled @ w**2).max())
+        assert block.error[0, 0].max() == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
+        two_active += len(found.active) == 2
+    assert two_active > 20
+
+
+def test_certificate_active_languages_tie_and_slopes_cancel() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        w, H = rng.standard_normal(300), rng.lognormal(0, 1.5, (5, 300))
+        found = minimax_sample(w, Grid(4), importance=H, relative=True)
+        assert sum(found.multipliers) == pytest.approx(1)
+        assert len(found.active) <= 2
+        assert found.gap < 2e-9
+        values = np.array(found.values)
+        assert values[list(found.active)] == pytest.approx(values.max(), rel=1e-9)
+        assert found.stationarity < 1e-6
+
+
+def test_certificate_of_blocks() -> None:
+    rng = np.random.default_rng(4)
+    W, H = rng.standard_normal((12, 256)), rng.lognormal(0, 1.5, (6, 256))
+    found = minimax_blocks(W, Grid(4), importance=H, group=64)
+    assert found.multipliers.sum(axis=-1) == pytest.approx(1)
+    assert ((found.multipliers > 0).sum(axis=-1) <= 2).all()
+    scaled = (H / H.mean(axis=1, keepdims=True)).reshape(6, 4, 64)
+    for row, column in itertools.product(range(12), range(4)):
+        w, h, step = W[row].reshape(4, 64)[column], scaled[:, column], found.step[row, column]
+        errors = [sample_error(w, Grid(4), step, importance=each) for each in h]
+        assert found.error[row, column] == pytest.approx(errors, rel=1e-9)
+        k = Grid(4).codes(w, step)
+        slopes = h @ (k * (w - k * step))
+        active = found.multipliers[row, column]
+        assert abs(active @ slopes) <= 1e-6 * active @ (h @ (np.abs(k * w)))
+        assert max(errors) == pytest.approx(min(errors[i] for i in np.flatnonzero(active)), rel=1e-6)
+
+
+def test_minimax_is_never_worse_for_the_worst_language_than_any_other_step() -> None:
+    rng = np.random.default_rng(5)
+    W, H = rng.standard_normal((20, 128)), rng.lognormal(0, 1.5, (4, 128))
+    scaled = H / H.mean(axis=1, keepdims=True)
+    shared = minimax_blocks(W, Grid(4), importance=H)
+    for other in (clip_blocks(W, Grid(4)), clip_blocks(W, Grid(4), importance=scaled.mean(axis=0))):
+        residual = W - Grid(4).quantize(W, other.step)
+        assert (shared.error.max(axis=-1)[:, 0] <= (residual**2 @ scaled.T).max(axis=1) * (1 + 1e-12)).all()
+
+
+def test_regret_objective_equalises_relative_regret() -> None:
+    rng = np.random.default_rng(6)
+    W, H = rng.standard_normal((10, 64)), rng.lognormal(0, 1.5, (3, 64))
+    scaled = H / H.mean(axis=1, keepdims=True)
+    own = np.array([clip_blocks(W, Grid(4), importance=h).error[:, 0] for h in scaled])
+    regret = minimax_blocks(W, Grid(4), importance=H, objective="regret")
+    worst = minimax_blocks(W, Grid(4), importance=H, objective="worst")
+    relative = regret.error[:, 0].T / own
+    assert (relative >= 1 - 1e-9).all()
+    assert (relative.max(axis=0) <= (worst.error[:, 0].T / own).max(axis=0) * (1 + 1e-9)).all()
+
+
+def test_laws_have_the_same_certificate() -> None:
+    laws = [Gaussian(1.0), Laplace(1.4), GeneralisedGaussian.with_kappa(20.0, sigma=0.8)]
+    for bits, relative in itertools.product((2, 4, 6), (False, True)):
+        grid = Grid(bits)
+        found = minimax_law(laws, grid, relative=relative)
+        scale = [clip_law(law, grid).value if relative else 1.0 for law in laws]
+        steps = np.geomspace(found.step / 3, found.step * 3, 4001)
+        curves = np.array([mse(law, grid, steps) / each for law, each in zip(laws, scale, strict=True)])
+        assert found.worst <= curves.max(axis=0).min() * (1 + 1e-9)
+        assert found.gap < 2e-9
+        assert found.stationarity < 1e-4
