@@ -1,7 +1,8 @@
 """Checks of what arrives at a public function; each failure says what arrived and what must hold."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from fairbits.errors import InputError
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
+Result = TypeVar("Result", float, Floats)
 
 
 def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None, least: int = 1) -> Floats:
@@ -42,10 +45,11 @@ def weights_vector(name: str, value: ArrayLike, *, size: int) -> Floats:
     """Returns `value` as nonnegative weights of length `size`, scaled to sum to 1."""
     array = nonnegative_array(name, value, ndim=1)
     same_shape(name, array.shape, "the number of parts", (size,))
-    total = float(array.sum())
-    if total <= 0:
-        raise InputError(f"{name} sums to {total}; at least one weight must be positive")
-    return array / total
+    largest = float(array.max())
+    if largest <= 0:
+        raise InputError(f"{name} sums to 0; at least one weight must be positive")
+    scaled: Floats = np.ldexp(array, -np.frexp(largest)[1])  # exact, and the sum cannot overflow
+    return scaled / float(scaled.sum())
 
 
 def same_shape(name: str, shape: Sequence[int], other_name: str, other: Sequence[int]) -> None:
@@ -69,10 +73,7 @@ def in_range(
     most: float = np.inf,
 ) -> float:
     """Returns `value` if it is finite with above < value < below and least <= value <= most."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is {value!r}; it must be a number") from None
+    number = _number(name, value)
     if not (np.isfinite(number) and above < number < below and least <= number <= most):
         limits = [
             text
@@ -100,16 +101,68 @@ def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
 
 def one_of(name: str, value: str, choices: Sequence[str]) -> str:
     """Returns `value` if it is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
     return value
 
 
-def _as_float64(name: str, value: ArrayLike) -> Floats:
+def instance(name: str, value: T, kind: type[Any]) -> T:
+    """Returns `value` if it is an object of the class `kind`."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {_described(value)}; it must be a {kind.__name__}")
+    return value
+
+
+def instances(name: str, values: Iterable[T], kind: type[Any]) -> tuple[T, ...]:
+    """Returns `values` as a tuple if all are objects of the class `kind` and there is at least one."""
     try:
-        array: Any = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise TypeError
-        return np.asarray(array, dtype=np.float64, order="C")
+        items = tuple(values)
+    except TypeError:
+        raise InputError(f"{name} is {_described(values)}; it must hold {kind.__name__} objects") from None
+    if not items:
+        raise InputError(f"{name} is empty; it must hold at least one {kind.__name__}")
+    return tuple(instance(f"{name}[{i}]", item, kind) for i, item in enumerate(items))
+
+
+def representable(name: str, value: Result) -> Result:
+    """Returns the result `value` unless it left the range of float64."""
+    if not np.isfinite(value).all():
+        raise InputError(f"{name} is beyond the range of float64; the input must be scaled down (or up) first")
+    return value
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Returns `value` as a NumPy array of whatever type it has."""
+    try:
+        return np.asarray(value)
     except (TypeError, ValueError):
-        raise InputError(f"{name} is {type(value).__name__}; it must be an array of real numbers") from None
+        raise InputError(f"{name} is {_described(value)}; it must be an array, every row of the same length") from None
+
+
+def _number(name: str, value: Any) -> float:
+    # float() alone would take a string, and an array of one element with a warning
+    if not (isinstance(value, Real) or (isinstance(value, np.ndarray) and value.shape == () and _real(value))):
+        raise InputError(f"{name} is {_described(value)}; it must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{name} is beyond the range of float64; it must be a smaller number") from None
+
+
+def _as_float64(name: str, value: ArrayLike) -> Floats:
+    array = as_array(name, value)
+    if not _real(array):
+        raise InputError(f"{name} is {_described(value)}; it must be an array of real numbers")
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite and is refused as such
+        return np.asarray(array, dtype=np.float64, order="C")
+
+
+def _real(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fiub"
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text}" if len(text) <= 40 else f"a {type(value).__name__}"

@@ -12,6 +12,7 @@ __all__ = ["DOCUMENTS", "Claim", "Finding", "Verdict", "all_claims", "find_claim
 _MODULES = (
     "framework_clipping",
     "framework_evidence",
+    "framework_options",
     "framework_proposals",
     "refined_causes",
     "refined_bounds",

@@ -18,8 +18,9 @@ from fairbits.checks import (
     Floats,
     finite_array,
     in_range,
+    instances,
     nonnegative_array,
-    positive,
+    representable,
     same_shape,
     weights_vector,
 )
@@ -27,6 +28,9 @@ from fairbits.errors import InputError
 from fairbits.theory.moments import Moments, mixture_moments
 
 Tails = tuple[Floats, Floats, Floats]
+
+_SIZE = 1e100
+"""Means and standard deviations of laws lie below it and above its inverse: squares of squares stay in float64."""
 
 
 class Distribution(ABC):
@@ -74,8 +78,8 @@ class Symmetric(Distribution):
     mean: float = 0.0
 
     def __post_init__(self) -> None:
-        positive("sigma", self.sigma)
-        in_range("mean", self.mean)
+        in_range("sigma", self.sigma, least=1 / _SIZE, most=_SIZE)
+        in_range("mean", self.mean, least=-_SIZE, most=_SIZE)
 
     @property
     @abstractmethod
@@ -100,8 +104,9 @@ class Symmetric(Distribution):
         return self._shifted(x, -self.mean)
 
     def _shifted(self, x: Floats, mean: float) -> Tails:
-        z = (np.asarray(x, dtype=np.float64) - mean) / self.sigma
-        p, first, second = self._unit_tails(np.abs(z))
+        with np.errstate(over="ignore"):
+            z = (finite_array("x", x, least=0) - mean) / self.sigma
+        p, first, second = self._unit_tails(np.minimum(np.abs(z), _SIZE))
         p, second = np.where(z < 0, 1 - p, p), np.where(z < 0, 1 - second, second)
         first = self.sigma * first
         return p, mean * p + first, mean**2 * p + 2 * mean * first + self.sigma**2 * second
@@ -159,13 +164,13 @@ class Laplace(Symmetric):
 
 @dataclass(frozen=True)
 class StudentT(Symmetric):
-    """Student's t with `dof` > 2 degrees of freedom, scaled to standard deviation σ."""
+    """Student's t with `dof` ≥ 2.05 degrees of freedom, scaled to standard deviation σ; at 2 σ is infinite."""
 
     dof: float = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        in_range("dof", self.dof, above=2.0)
+        in_range("dof", self.dof, least=2.05, most=1e12)
 
     @classmethod
     def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
@@ -184,8 +189,7 @@ class StudentT(Symmetric):
         density = stats.t.pdf(t, dof)
         p = special.stdtr(dof, -t)
         first = density * (dof + t**2) / (dof - 1)
-        inner = special.stdtr(dof - 2, -t * np.sqrt((dof - 2) / dof))
-        second = dof * (dof - 1) / (dof - 2) * inner - dof * p
+        second = (t * density * (dof + t**2) + dof * p) / (dof - 2)
         return p, scale * first, scale**2 * second
 
 
@@ -201,11 +205,11 @@ class GeneralisedGaussian(Symmetric):
 
     @classmethod
     def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
-        """Returns the law of excess kurtosis κ, −1.2 < κ < 1e9."""
-        in_range("kappa of a generalised Gaussian", kappa, above=-1.2, below=1e9)
+        """Returns the law of excess kurtosis κ, −1.2 + 1e-9 ≤ κ < 1e9."""
+        in_range("kappa of a generalised Gaussian", kappa, least=-1.2 + 1e-9, below=1e9)
         root = optimize.brentq(
             lambda v: _ggd_log_raw_kurtosis(np.exp(v)) - np.log(kappa + 3),
-            np.log(0.08),
+            np.log(0.05),
             np.log(1e6),
             xtol=1e-14,
         )
@@ -219,10 +223,18 @@ class GeneralisedGaussian(Symmetric):
     def _unit_tails(self, z: Floats) -> Tails:
         p = self.shape
         scale = np.exp((special.gammaln(1 / p) - special.gammaln(3 / p)) / 2)
-        u = (z / scale) ** p
         ratio = np.exp(special.gammaln(2 / p) - special.gammaln(1 / p))
-        first = scale * ratio * special.gammaincc(2 / p, u)
-        return special.gammaincc(1 / p, u) / 2, first / 2, special.gammaincc(3 / p, u) / 2
+        mass, first, second = (_ggd_share_beyond(z / scale, p, k) / 2 for k in (1, 2, 3))
+        return mass, scale * ratio * first, second
+
+
+def _ggd_share_beyond(y: Floats, p: float, k: int) -> Floats:
+    """Returns Γ(k/p, yᵖ)/Γ(k/p)."""
+    with np.errstate(over="ignore"):
+        u = y**p
+    # where yᵖ is next to nothing, 1 − yᵏ/Γ(1 + k/p): for large p it underflows long before y does
+    near = 1 - np.minimum(y, 1.0) ** k / special.gamma(1 + k / p)
+    return np.where(u < 1e-30, near, special.gammaincc(k / p, u))
 
 
 def _ggd_log_raw_kurtosis(p: float) -> float:
@@ -239,7 +251,7 @@ class GaussianScaleMixture(Symmetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         in_range("epsilon", self.epsilon, above=0.0, below=1.0)
-        in_range("spread", self.spread, least=1.0)
+        in_range("spread", self.spread, least=1.0, most=1e60)
 
     @classmethod
     def with_kappa(cls, kappa: float, *, epsilon: float, sigma: float = 1.0) -> Self:
@@ -253,6 +265,8 @@ class GaussianScaleMixture(Symmetric):
         )
         between = np.sqrt(kappa / (3 * epsilon * (1 - epsilon)))
         narrow = 1 - epsilon * between
+        if narrow <= 0:
+            raise InputError(f"kappa is {kappa:g} with epsilon {epsilon:g}; it must be further below 3(1−ε)/ε")
         return cls(sigma=sigma, epsilon=epsilon, spread=float(np.sqrt(1 + between / narrow)))
 
     @property
@@ -274,6 +288,7 @@ class Empirical(Distribution):
 
     def __init__(self, sample: ArrayLike, weights: ArrayLike | None = None) -> None:
         x = finite_array("sample", sample).ravel()
+        representable("the square of the sample", float(np.max(np.abs(x))) * float(np.max(np.abs(x))))
         h = np.ones_like(x) if weights is None else nonnegative_array("weights", weights).ravel()
         same_shape("weights", h.shape, "sample", x.shape)
         h = weights_vector("weights", h, size=x.size)
@@ -289,11 +304,11 @@ class Empirical(Distribution):
 
     def upper(self, x: Floats) -> Tails:
         """Returns the sums over elements above x."""
-        return self._side(np.asarray(x, dtype=np.float64), self._positive, self._negative)
+        return self._side(finite_array("x", x, least=0), self._positive, self._negative)
 
     def lower(self, x: Floats) -> Tails:
         """Returns the sums over elements below −x."""
-        return self._side(np.asarray(x, dtype=np.float64), self._negative, self._positive)
+        return self._side(finite_array("x", x, least=0), self._negative, self._positive)
 
     def _side(self, x: Floats, same: "_SuffixSums", other: "_SuffixSums") -> Tails:
         p, first, second = same.above(np.maximum(x, 0))
@@ -329,10 +344,8 @@ class Mixture(Distribution):
     """
 
     def __init__(self, parts: Sequence[Distribution], weights: ArrayLike) -> None:
-        if not parts:
-            raise InputError("a mixture got no parts; it needs at least one distribution")
-        self.parts = tuple(parts)
-        self.weights = weights_vector("weights", weights, size=len(parts))
+        self.parts: tuple[Distribution, ...] = instances("parts", parts, Distribution)
+        self.weights = weights_vector("weights", weights, size=len(self.parts))
 
     @property
     def moments(self) -> Moments:

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.checks import Floats, finite_array, one_of, whole
+from fairbits.checks import Floats, finite_array, nonnegative_array, one_of, representable, whole
 from fairbits.errors import InputError
 
 GridKind = Literal["symmetric", "twos", "midrise"]
@@ -73,11 +73,13 @@ class Grid:
 
     def step(self, alpha: ArrayLike) -> Floats:
         """Returns the step that belongs to the clip threshold α."""
-        return finite_array("alpha", alpha) / self.steps_per_alpha
+        return nonnegative_array("alpha", alpha) / self.steps_per_alpha
 
     def alpha(self, step: ArrayLike) -> Floats:
         """Returns the clip threshold |step|·α/step."""
-        return np.abs(finite_array("step", step)) * self.steps_per_alpha
+        steps = np.abs(finite_array("step", step))
+        with np.errstate(over="ignore"):
+            return representable("alpha", steps * self.steps_per_alpha)
 
     def codes(self, x: ArrayLike, step: ArrayLike) -> Codes:
         """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
@@ -86,7 +88,8 @@ class Grid:
         """
         x, step = finite_array("x", x), self._checked_step(step)
         _broadcastable(x, step)
-        ratio = np.divide(x, step, out=np.zeros(np.broadcast_shapes(x.shape, step.shape)), where=step != 0)
+        with np.errstate(over="ignore"):  # what is too large for the step is clipped
+            ratio = np.divide(x, step, out=np.zeros(np.broadcast_shapes(x.shape, step.shape)), where=step != 0)
         nearest = np.rint(ratio - self.offset)
         codes = np.clip(nearest, self.lowest, self.highest)
         return np.where(step != 0, codes, 0).astype(np.int16)
@@ -100,12 +103,14 @@ class Grid:
                 f"codes run from {codes.min():g} to {codes.max():g}; on the {self.kind} grid of {self.bits} bits "
                 f"they must be whole numbers from {self.lowest} to {self.highest}"
             )
-        return (codes + self.offset) * step
+        with np.errstate(over="ignore"):
+            return representable("(code + offset)·step", (codes + self.offset) * step)
 
     def quantize(self, x: ArrayLike, step: ArrayLike) -> Floats:
         """Returns the grid value nearest to each x."""
         levels: Floats = self.codes(x, step) + np.float64(self.offset)
-        return levels * np.asarray(step, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            return representable("(code + offset)·step", levels * np.asarray(step, dtype=np.float64))
 
     def _checked_step(self, step: ArrayLike) -> Floats:
         array = finite_array("step", step)

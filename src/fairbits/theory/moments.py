@@ -4,6 +4,7 @@ Central sums are kept in float64 and merged by the pairwise formulas of Chan and
 streams give the same result as one pass.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -11,7 +12,17 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, nonnegative_array, same_shape, weights_vector
+from fairbits.checks import (
+    Floats,
+    finite_array,
+    in_range,
+    instance,
+    instances,
+    nonnegative_array,
+    representable,
+    same_shape,
+    weights_vector,
+)
 from fairbits.errors import InputError
 
 
@@ -31,6 +42,14 @@ class Moments:
     skewness: float
     kappa: float
 
+    def __post_init__(self) -> None:
+        in_range("n", min(self.n, 1.0) if isinstance(self.n, int | float) else self.n, above=0.0)
+        in_range("mean", self.mean)
+        in_range("variance", self.variance, least=0.0)
+        in_range("skewness", self.skewness)
+        if self.kappa != np.inf:  # as of a t law with few degrees of freedom
+            in_range("kappa", self.kappa, least=-2.0 - 1e-9)
+
     @classmethod
     def of(cls, sample: ArrayLike, *, weights: ArrayLike | None = None) -> Self:
         """Returns the population moments of a (weighted) sample; shape moments of a constant are 0."""
@@ -38,28 +57,30 @@ class Moments:
         if weights is None:
             h, total = None, float(x.size)
         else:
-            h = nonnegative_array("weights", weights).ravel()
-            same_shape("weights", h.shape, "sample", x.shape)
-            total = float(h.sum())
-            if total <= 0:
-                raise InputError("weights sum to 0; at least one must be positive")
-        mean = _weighted_mean(x, h, total)
+            raw = nonnegative_array("weights", weights).ravel()
+            same_shape("weights", raw.shape, "sample", x.shape)
+            h = weights_vector("weights", raw, size=x.size)
+            with np.errstate(over="ignore"):
+                total = representable("the sum of the weights", float(raw.sum()))
+        # scaling by powers of two is exact and keeps the fourth powers away from overflow and underflow
+        x, unit = scaled(x)
+        mean = _weighted_mean(x, h)
         d = x - mean
-        mean, d = mean + (shift := _weighted_mean(d, h, total)), d - shift
+        mean, d = mean + (shift := _weighted_mean(d, h)), d - shift
+        d, width = scaled(d)
         square = d * d
-        return cls._from_central(
-            total,
-            mean,
-            _weighted_mean(square, h, total),
-            _weighted_mean(square * d, h, total),
-            _weighted_mean(square * square, h, total),
-        )
+        powers = (_weighted_mean(square, h), _weighted_mean(square * d, h), _weighted_mean(square * square, h))
+        return cls._from_central(total, mean * unit, *powers, unit=width * unit)
 
     @classmethod
-    def _from_central(cls, n: float, mean: float, second: float, third: float, fourth: float) -> Self:
+    def _from_central(
+        cls, n: float, mean: float, second: float, third: float, fourth: float, *, unit: float = 1.0
+    ) -> Self:
+        """The moments from central ones of the data divided by `unit`."""
         if second <= 0:
             return cls(n, mean, 0.0, 0.0, 0.0)
-        return cls(n, mean, second, third / second**1.5, fourth / second**2 - 3)
+        variance = representable("the variance", second * unit * unit)
+        return cls(n, mean, variance, third / second**1.5, fourth / second**2 - 3)
 
     @property
     def sigma(self) -> float:
@@ -67,15 +88,21 @@ class Moments:
         return float(np.sqrt(self.variance))
 
     def __add__(self, other: "Moments") -> "Moments":
+        instance("what is added", other, Moments)
         total = self.n + other.n
         if not np.isfinite(total):
             raise InputError("moments of a theoretical distribution have no count; merge samples, mix distributions")
         return mixture_moments([self, other], [self.n / total, other.n / total], n=total)
 
 
-def _weighted_mean(x: Floats, h: Floats | None, total: float) -> float:
-    # divide first: the sum must not overflow where the mean does not
-    return float(np.mean(x)) if h is None else float(np.dot(x, h / total))
+def scaled(x: Floats) -> tuple[Floats, float]:
+    """Returns x divided by a power of two near its largest magnitude, and that power (1 if x is 0)."""
+    exponent = int(np.clip(np.frexp(np.max(np.abs(x)))[1], -1021, 1023))
+    return np.ldexp(x, -exponent), math.ldexp(1.0, exponent)
+
+
+def _weighted_mean(x: Floats, h: Floats | None) -> float:
+    return float(np.mean(x)) if h is None else float(np.dot(x, h))
 
 
 def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = np.inf) -> Moments:
@@ -88,19 +115,21 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
     >>> round(mixture_moments([one, three], [0.5, 0.5]).kappa, 2)
     1.92
     """
-    if not parts:
-        raise InputError("a mixture got no parts; it needs at least one")
+    parts = instances("parts", parts, Moments)
     share = weights_vector("weights", weights, size=len(parts))
+    parts = [part for part, weight in zip(parts, share, strict=True) if weight > 0]  # 0·∞ is not 0
+    share = share[share > 0]
     mu, variance, skewness, kappa = (
         np.array([getattr(part, name) for part in parts]) for name in ("mean", "variance", "skewness", "kappa")
     )
-    sigma = np.sqrt(variance)
     mean = float(share @ mu)
-    d = mu - mean
+    sizes, unit = scaled(np.concatenate([np.sqrt(variance), mu - mean]))
+    sigma, d = np.split(sizes, 2)
+    variance = sigma**2
     second = share @ (variance + d**2)
     third = share @ (skewness * sigma**3 + 3 * d * variance + d**3)
     fourth = share @ ((kappa + 3) * variance**2 + 4 * d * skewness * sigma**3 + 6 * d**2 * variance + d**4)
-    return Moments._from_central(n, mean, float(second), float(third), float(fourth))
+    return Moments._from_central(n, mean, float(second), float(third), float(fourth), unit=unit)
 
 
 def kappa_weighted(activation: ArrayLike, kappa: ArrayLike) -> float:

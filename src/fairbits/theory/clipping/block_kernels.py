@@ -206,7 +206,7 @@ def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack): 
 
 @njit(cache=True, parallel=True)
 def best_steps(W, importance, caps, offset, both_signs, steps, errors):  # type: ignore[no-untyped-def]
-    """Fills `steps` and `errors` for every row of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
+    """Fills `steps` and `errors` of every row of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
     blocks, size = W.shape
     chunk = max(1, min(64, blocks // 8))
     for task in prange((blocks + chunk - 1) // chunk):

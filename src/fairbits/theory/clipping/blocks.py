@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 from fairbits.checks import Floats, nonnegative_array, one_of, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import block_kernels, minimax_kernels
-from fairbits.theory.clipping.certified import certified_minimum
-from fairbits.theory.clipping.sums import SampleSums
+from fairbits.theory.clipping.exact import check_signed, clip_sample
 from fairbits.theory.grid import Grid
 
 _LONG = 32_768
@@ -57,7 +56,7 @@ def clip_blocks(
     weights, size = _as_blocks(W, group)
     out, columns = weights.shape[0], weights.shape[1] // size
     h = None if importance is None else _importance(importance, weights.shape, size)
-    _check_signed(grid, signed)
+    check_signed(grid, signed)
     steps, errors = np.empty(out * columns), np.empty(out * columns)
     blocks = weights.reshape(-1, size)
     if size > _LONG:
@@ -97,7 +96,7 @@ def minimax_blocks(
         raise InputError(f"importance has shape {H.shape} but W is {weights.shape}; its rows must match W's inputs")
     if (H.sum(axis=1) <= 0).any():
         raise InputError("importance is 0 everywhere for a language; leave that language out or measure it again")
-    _check_signed(grid, signed)
+    check_signed(grid, signed)
     one_of("objective", objective, ("worst", "regret"))
     H = H / H.mean(axis=1, keepdims=True)
     scales = np.ones((len(H), 1))
@@ -145,25 +144,14 @@ def _importance(importance: ArrayLike, shape: tuple[int, ...], size: int) -> Flo
     return h.reshape(-1, size)
 
 
-def _check_signed(grid: Grid, signed: bool) -> None:
-    if signed and grid.kind != "twos":
-        raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
-
-
 def _long_block(block: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -> tuple[float, float]:
     if not np.isfinite(block).all():
         return np.nan, np.nan
     largest = float(np.max(np.abs(block)))
-    if largest == 0 or (h is not None and not h.any()):
-        return largest / (max(grid.caps) + grid.offset), 0.0
-    sums = SampleSums.of(block, None if h is None else h[None], grid=grid)
-    best = certified_minimum(sums)
-    step = best.step
-    if signed:
-        other = certified_minimum(sums.turned())
-        step = step if best.value <= other.value else -other.step
-    residual = block - grid.quantize(block, step)
-    return step, float(np.sum(residual**2 if h is None else h * residual**2))
+    if largest == 0 or (h is not None and not h @ np.abs(block) > 0):
+        return largest / max(grid.caps) if grid.offset == 0 else 0.0, 0.0
+    found = clip_sample(block, grid, importance=h, signed=signed)
+    return found.step, found.value
 
 
 def _raise_where_nan(steps: Floats, columns: int) -> None:

@@ -6,7 +6,7 @@ dropped, the rest cut in four. For several languages F = max_λ f_λ ≥ Σ μ_�
 multipliers at the best step found, that bound closes as fast as the one of a single language.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,13 @@ def certified_minimum(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
         if not search.refine():
             return search.result()
     raise FairbitsError(f"the search for a step did not close in {_MAX_ROUNDS} rounds; this is a defect: report it")
+
+
+def certified_either_sign(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
+    """Returns the better of the certified minima over positive and over negative steps."""
+    found, other = (certified_minimum(each, tolerance=tolerance) for each in (sums, sums.turned()))
+    bound = min(found.bound, other.bound)
+    return replace(other, step=-other.step, bound=bound) if other.value < found.value else replace(found, bound=bound)
 
 
 class _Search:

@@ -8,11 +8,12 @@ from numpy.typing import ArrayLike
 
 from fairbits.checks import Floats, nonnegative_array, positive
 from fairbits.errors import InputError
-from fairbits.theory.clipping.certified import Certified, certified_minimum
+from fairbits.theory.clipping import kernels
+from fairbits.theory.clipping.certified import Certified, certified_either_sign, certified_minimum
 from fairbits.theory.clipping.sums import CodeSums, LawSums, SampleSums
 from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
-from fairbits.theory.noise import mse, sample_error
+from fairbits.theory.noise import mse
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class Shared:
         return tuple(i for i, mu in enumerate(self.multipliers) if mu > 0)
 
 
-def clip_law(source: Distribution, grid: Grid, *, tolerance: float = 1e-9) -> Certified:
+def clip_law(source: Distribution, grid: Grid, *, signed: bool = False, tolerance: float = 1e-9) -> Certified:
     """Returns the step that minimises E(X − Q(X))², certified; α is `grid.alpha(step)`.
+
+    `signed` also tries negative steps, which serve skewed laws on the twos grid.
 
     >>> from fairbits.theory.distributions import Gaussian
     >>> best = clip_law(Gaussian(), Grid(4))
@@ -50,7 +53,9 @@ def clip_law(source: Distribution, grid: Grid, *, tolerance: float = 1e-9) -> Ce
     (2.474, 0.01289, True)
     """
     positive("tolerance", tolerance)
-    return certified_minimum(LawSums([source], grid), tolerance=tolerance)
+    check_signed(grid, signed)
+    search = certified_either_sign if signed else certified_minimum
+    return search(LawSums([source], grid), tolerance=tolerance)
 
 
 def clip_sample(
@@ -69,20 +74,13 @@ def clip_sample(
     0.0
     """
     x, h = _sample(w, None if importance is None else np.asarray(importance)[None])
-    if signed and grid.kind != "twos":
-        raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
+    check_signed(grid, signed)
     positive("tolerance", tolerance)
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)
-    sums = SampleSums.of(x, h, grid=grid)
-    found = certified_minimum(sums, tolerance=tolerance)
-    if signed:
-        other = certified_minimum(sums.turned(), tolerance=tolerance)
-        if other.value < found.value:
-            found = replace(other, step=-other.step, bound=min(found.bound, other.bound))
-        else:
-            found = replace(found, bound=min(found.bound, other.bound))
-    value = sample_error(x, grid, found.step, importance=None if h is None else h[0])
+    search = certified_either_sign if signed else certified_minimum
+    found = search(SampleSums.of(x, h, grid=grid), tolerance=tolerance)
+    value = _error(x, None if h is None else h[0], grid, found.step)
     return replace(found, value=value, bound=min(found.bound, value))
 
 
@@ -123,7 +121,7 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
             raise InputError("a language can be represented without error; its relative error is not defined")
     sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
     found = certified_minimum(sums)
-    values = [sample_error(x, grid, found.step, importance=row) / scale for row, scale in zip(h, own, strict=True)]
+    values = [_error(x, row, grid, found.step) / scale for row, scale in zip(h, own, strict=True)]
     return _shared(sums, found, found.step, values)
 
 
@@ -135,6 +133,17 @@ def regret(source: Distribution, grid: Grid, step: float) -> float:
     0.111
     """
     return float(mse(source, grid, step)) - clip_law(source, grid).value
+
+
+def check_signed(grid: Grid, signed: bool) -> None:
+    """Raises if signed steps are asked for on a grid that gains nothing from them."""
+    if signed and grid.kind != "twos":
+        raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
+
+
+def _error(x: np.ndarray, h: Floats | None, grid: Grid, step: float) -> float:
+    weights = np.empty(0) if h is None else h
+    return float(kernels.squared_error(x, weights, step, grid.lowest, grid.highest, grid.offset))
 
 
 def _shared(sums: CodeSums, found: Certified, step: float, values: Sequence[float]) -> Shared:

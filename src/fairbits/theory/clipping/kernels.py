@@ -73,6 +73,22 @@ def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
     return partial.sum()
 
 
+@njit(cache=True, parallel=True, fastmath=_FAST)
+def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyped-def]
+    """Σ h (w − Q(w))² at one step other than 0, summed from the residuals (an empty h stands for ones)."""
+    chunks = (w.size + _CHUNK - 1) // _CHUNK
+    partial = np.zeros(chunks)
+    for c in prange(chunks):
+        total = 0.0
+        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
+            v = np.float64(w[i])
+            code = min(max(np.rint(v / step - offset), lowest), highest)
+            r = v - (code + offset) * step
+            total += r * r * (h[i] if h.size else 1.0)
+        partial[c] = total
+    return partial.sum()
+
+
 @njit(cache=True, parallel=True)
 def _suffix(x, h):  # type: ignore[no-untyped-def]
     """Suffix sums of x·h (an empty x or h stands for ones), in chunks so that rounding does not pile up."""
@@ -94,12 +110,12 @@ def _suffix(x, h):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True)
 def add_code_sums(x, first_sums, counts, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
     """Adds to B and C (languages, steps) what the sorted side x contributes, by binary search per threshold."""
     n = x.size
     languages = first_sums.shape[0]
-    for m in prange(steps.size):
+    for m in range(steps.size):
         low = 0
         for k in range(1, cap + 1):
             threshold = (k - 0.5 + offset) * steps[m]

@@ -7,6 +7,7 @@ histograms differ only in how B and C are found. A first axis holds the language
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from typing import Self
 
 import numpy as np
 
@@ -32,6 +33,10 @@ class CodeSums(ABC):
     @abstractmethod
     def beyond(self, points: Floats) -> tuple[Floats, Floats]:
         """Returns Σh and Σh|x| over |x| > point, each (languages, points)."""
+
+    @abstractmethod
+    def turned(self) -> Self:
+        """Returns the same sums for steps of the other sign, which gives the longer side of the twos grid away."""
 
     @abstractmethod
     def longest(self, best: float) -> float:
@@ -68,10 +73,10 @@ def _square_over(first: Floats, count: Floats) -> Floats:
 
 
 class LawSums(CodeSums):
-    """The sums of distributions, one per language, each scaled by a positive factor; `sign` turns the twos grid."""
+    """The sums of distributions, one per language, each scaled by a positive factor."""
 
-    def __init__(self, laws: Sequence[Distribution], grid: Grid, *, scale: Floats | None = None, sign: int = 1) -> None:
-        self.grid, self._sign, self._laws = grid, sign, laws
+    def __init__(self, laws: Sequence[Distribution], grid: Grid, *, scale: Floats | None = None) -> None:
+        self.grid, self._sign, self._laws = grid, 1, laws
         self.total = np.ones(len(laws)) if scale is None else scale
         self.energy = self.total * [law.second_moment for law in laws]
         self.magnitude = self.total * [law.absolute_moment for law in laws]
@@ -83,6 +88,12 @@ class LawSums(CodeSums):
     def beyond(self, points: Floats) -> tuple[Floats, Floats]:
         """Returns the tail moments of order 0 and 1."""
         return self._scaled([law.beyond(points)[:2] for law in self._laws])
+
+    def turned(self) -> Self:
+        """Returns the sums for negative steps."""
+        other = copy(self)
+        other._sign = -self._sign
+        return other
 
     def longest(self, best: float) -> float:
         """Returns a step with E[X²; |X| > s/2] ≤ A − best (midrise: with s/2 ≥ √A + √best)."""
@@ -118,8 +129,8 @@ class SampleSums(CodeSums):
         total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
         return cls(sides, kernels.energy(w, importance), total=total, grid=grid)
 
-    def turned(self) -> "SampleSums":
-        """Returns the same sums for a negative step, sharing all tables."""
+    def turned(self) -> Self:
+        """Returns the sums for negative steps, sharing all tables."""
         other = copy(self)
         other._turned = not self._turned
         return other

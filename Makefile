@@ -1,0 +1,34 @@
+# make demo: set up and show the main job.  make test: set up, lint, type-check, test.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test docs bench validity clean
+
+demo: .venv/installed
+	$(BIN)/fairbits theory
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n auto
+
+docs: .venv/installed
+	$(BIN)/fairbits theory --markdown > docs/theory.md.new
+	mv docs/theory.md.new docs/theory.md
+
+bench: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/clip.py
+
+validity: .venv/installed
+	$(BIN)/pytest -n auto tests/validity
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

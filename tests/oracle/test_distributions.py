@@ -1,0 +1,127 @@
+"""Tail moments and moments of every distribution against SciPy's own laws, quadrature and sampling."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from fairbits.theory import (
+    Empirical,
+    Gaussian,
+    GaussianScaleMixture,
+    GeneralisedGaussian,
+    Laplace,
+    Mixture,
+    Moments,
+    StudentT,
+    Uniform,
+    kappa_mixture,
+    kappa_weighted,
+)
+
+PEERS = [
+    (Gaussian(2.0, 0.3), stats.norm(0.3, 2.0)),
+    (Uniform(1.5, -0.4), stats.uniform(-0.4 - 1.5 * np.sqrt(3), 3.0 * np.sqrt(3))),
+    (Laplace(1.2, 0.5), stats.laplace(0.5, 1.2 / np.sqrt(2))),
+    (StudentT(0.8, -0.2, 9.0), stats.t(9.0, -0.2, 0.8 * np.sqrt(7 / 9))),
+    (GeneralisedGaussian(1.1, 0.1, 0.7), stats.gennorm(0.7, 0.1, 1.1 / stats.gennorm(0.7).std())),
+]
+
+
+@pytest.mark.parametrize(("law", "peer"), PEERS, ids=lambda value: type(value).__name__)
+def test_moments_equal_scipy(law, peer) -> None:
+    mean, variance, skewness, kappa = (float(value) for value in peer.stats("mvsk"))
+    assert law.moments.mean == pytest.approx(mean)
+    assert law.moments.variance == pytest.approx(variance, rel=1e-9)
+    assert law.moments.skewness == pytest.approx(skewness, abs=1e-9)
+    assert law.moments.kappa == pytest.approx(kappa, rel=1e-9)
+
+
+@pytest.mark.parametrize(("law", "peer"), PEERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("x", [-1.3, 0.0, 0.4, 2.5])
+def test_tail_moments_equal_quadrature(law, peer, x) -> None:
+    low, high = peer.support()
+    low, high = max(low, -400.0), min(high, 400.0)
+    middle = float(peer.mean())
+
+    def partial(order, a, b):
+        cuts = sorted({a, b, *[p for p in (middle, middle - 20, middle + 20) if a < p < b]})
+        return sum(
+            integrate.quad(lambda t: t**order * peer.pdf(t), u, v, limit=400)[0]
+            for u, v in zip(cuts[:-1], cuts[1:], strict=True)
+        )
+
+    upper = law.upper(np.array(x))
+    for order in range(3):
+        assert float(upper[order]) == pytest.approx(partial(order, x, high) if x < high else 0.0, rel=3e-6, abs=1e-9)
+    lower = law.lower(np.array(abs(x)))
+    for order in range(3):
+        expected = (-1) ** order * partial(order, low, -abs(x)) if -abs(x) > low else 0.0
+        assert float(lower[order]) == pytest.approx(expected, rel=3e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("kappa", [0.5, 3.0, 40.0, 200.0])
+def test_laws_are_built_to_their_kurtosis(kappa) -> None:
+    assert StudentT.with_kappa(kappa).kappa == pytest.approx(kappa)
+    assert GeneralisedGaussian.with_kappa(kappa).kappa == pytest.approx(kappa, rel=1e-9)
+    assert GaussianScaleMixture.with_kappa(kappa, epsilon=1e-3).kappa == pytest.approx(kappa, rel=1e-9)
+    assert GaussianScaleMixture.with_kappa(kappa, epsilon=1e-3).second_moment == pytest.approx(1.0)
+
+
+def test_special_shapes_coincide() -> None:
+    z = np.array([0.0, 0.7, 3.0])
+    for law, twin in ((GeneralisedGaussian(shape=1.0), Laplace()), (GeneralisedGaussian(shape=2.0), Gaussian())):
+        for mine, other in zip(law.upper(z), twin.upper(z), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-12)
+    spread = GaussianScaleMixture(spread=1.0)
+    assert spread.kappa == pytest.approx(0.0)
+
+
+def test_empirical_tails_are_plain_sums() -> None:
+    rng = np.random.default_rng(0)
+    x, h = rng.choice([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0], 200), rng.lognormal(0, 1, 200)
+    law, share = Empirical(x, h), h / h.sum()
+    for point in (-2.0, -1.0, -0.3, 0.0, 0.5, 2.0, 3.0):
+        beyond = x > point
+        expected = [share[beyond].sum(), share[beyond] @ x[beyond], share[beyond] @ x[beyond] ** 2]
+        assert [float(tail) for tail in law.upper(np.array(point))] == pytest.approx(expected)
+    below = x < -1.0
+    assert [float(tail) for tail in law.lower(np.array(1.0))] == pytest.approx(
+        [share[below].sum(), -share[below] @ x[below], share[below] @ x[below] ** 2]
+    )
+
+
+def test_mixture_moments_equal_those_of_the_pooled_sample() -> None:
+    rng = np.random.default_rng(1)
+    samples = [rng.gamma(2.0, 1.0, 3000), rng.normal(-1.0, 3.0, 5000), rng.exponential(0.5, 700) + 4]
+    pooled = Moments.of(np.concatenate(samples))
+    merged = Moments.of(samples[0]) + Moments.of(samples[1]) + Moments.of(samples[2])
+    weights = [sample.size for sample in samples]
+    parts = [Moments.of(sample) for sample in samples]
+    for found in (merged, Mixture([Empirical(sample) for sample in samples], weights).moments):
+        assert found.mean == pytest.approx(pooled.mean)
+        assert found.variance == pytest.approx(pooled.variance)
+        assert found.skewness == pytest.approx(pooled.skewness)
+        assert found.kappa == pytest.approx(pooled.kappa)
+    assert kappa_mixture(weights, parts) == pytest.approx(stats.kurtosis(np.concatenate(samples)))
+    assert pooled.skewness == pytest.approx(stats.skew(np.concatenate(samples)))
+
+
+def test_mixture_kurtosis_worked_examples() -> None:
+    assert Mixture([Gaussian(1.0), Gaussian(3.0)], [0.5, 0.5]).moments.kappa == pytest.approx(1.92)
+    assert kappa_weighted([0.2, 0.8], [150.0, 8.0]) == pytest.approx(36.4)
+    for ratio, kappa in ((0.5, 11.8), (1.0, 36.4), (2.0, 191.7)):
+        parts = [Moments(1, 0, ratio**2, 0, 150.0), Moments(1, 0, 1.0, 0, 8.0)]
+        assert kappa_mixture([0.2, 0.8], parts) == pytest.approx(kappa, abs=0.05)
+
+
+def test_moments_survive_a_large_offset() -> None:
+    x = np.random.default_rng(2).standard_normal(100_000)
+    shifted = Moments.of(x + 1e6)
+    assert shifted.variance == pytest.approx(x.var(), rel=1e-6)
+    assert shifted.kappa == pytest.approx(stats.kurtosis(x), abs=1e-4)
+    chunks = [Moments.of(part) for part in np.array_split(x + 1e6, 7)]
+    total = chunks[0]
+    for chunk in chunks[1:]:
+        total = total + chunk
+    assert total.kappa == pytest.approx(shifted.kappa, abs=1e-4)
+    assert total.n == x.size

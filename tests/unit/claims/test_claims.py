@@ -1,0 +1,78 @@
+"""Every claim is decided by its own evidence, and the page docs/theory.md says what the code says."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from fairbits.claims import DOCUMENTS, Verdict, all_claims, find_claim
+from fairbits.claims.claim import judged
+from fairbits.claims.render import as_data, as_markdown
+from fairbits.errors import InputError
+
+PAGE = Path(__file__).parents[3] / "docs" / "theory.md"
+COUNTS = {"000": 33, "001": 25, "002": 15, "003": 13, "004": 34}
+CLAIMS = all_claims()
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {claim: claim.check() for claim in CLAIMS}
+
+
+def test_every_claim_of_every_document_is_there_once() -> None:
+    for document, count in COUNTS.items():
+        assert [claim.id for claim in CLAIMS if claim.document == document] == [
+            f"{document}-{number:02}" for number in range(1, count + 1)
+        ]
+
+
+def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
+    decided = [finding for finding in results.values() if finding.verdict is not Verdict.NEEDS_MODEL]
+    assert len(decided) >= 80
+    assert all(finding.numbers for finding in decided)
+
+
+def test_open_claims_name_the_command_that_will_decide_them(results) -> None:
+    for claim, finding in results.items():
+        assert (finding.command is not None) == (finding.verdict is Verdict.NEEDS_MODEL), claim.id
+        assert finding.command is None or finding.command.startswith("fairbits "), claim.id
+
+
+def test_numbers_are_finite_and_texts_complete(results) -> None:
+    for claim, finding in results.items():
+        assert all(math.isfinite(value) for value in finding.numbers.values()), claim.id
+        assert claim.statement.endswith(".")
+        assert claim.derivation.endswith((".", ".)"))
+        assert not finding.summary.endswith(".")
+
+
+def numbers_and_words(text: str) -> tuple[list[float], list[str]]:
+    pattern = r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    return [float(token) for token in re.findall(pattern, text)], re.sub(pattern, "#", text).split()
+
+
+def test_page_is_current(results) -> None:
+    """Words must be equal; numbers may differ by what another processor's rounding can do."""
+    (now, words), (stored, stored_words) = numbers_and_words(as_markdown(results)), numbers_and_words(PAGE.read_text())
+    assert words == stored_words, "run `make docs`"
+    assert now == pytest.approx(stored, rel=0.02, abs=1e-6), "run `make docs`"
+
+
+def test_data_holds_every_claim(results) -> None:
+    data = as_data(results)
+    assert len(data["claims"]) == sum(data["counts"].values()) == len(CLAIMS)
+    assert {row["document"] for row in data["claims"]} == set(DOCUMENTS.values())
+
+
+def test_a_verdict_follows_its_condition() -> None:
+    assert judged(True, "x", n=1).verdict is Verdict.HOLDS
+    assert judged(True, "x", condition=True).verdict is Verdict.CONDITIONAL
+    assert judged(False, "x", condition=True).verdict is Verdict.FAILS
+
+
+@pytest.mark.parametrize("id", ["", "004", "004-99", "x"])
+def test_unknown_ids_are_refused_with_those_that_exist(id) -> None:
+    with pytest.raises(InputError, match="there is no claim"):
+        find_claim(id)
