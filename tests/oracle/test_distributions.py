@@ -1,5 +1,7 @@
 """Tail moments and moments of every distribution against SciPy's own laws, quadrature and sampling."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -45,10 +47,7 @@ def test_tail_moments_equal_quadrature(law, peer, x) -> None:
 
     def partial(order, a, b):
         cuts = sorted({a, b, *[p for p in (middle, middle - 20, middle + 20) if a < p < b]})
-        return sum(
-            integrate.quad(lambda t: t**order * peer.pdf(t), u, v, limit=400)[0]
-            for u, v in zip(cuts[:-1], cuts[1:], strict=True)
-        )
+        return sum(integrate.quad(lambda t: t**order * peer.pdf(t), u, v, limit=400)[0] for u, v in pairwise(cuts))
 
     upper = law.upper(np.array(x))
     for order in range(3):

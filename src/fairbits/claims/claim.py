@@ -56,8 +56,10 @@ def claim(id: str, *, statement: str, derivation: str) -> Callable[[Callable[[],
     return wrap
 
 
-def judged(holds: bool, summary: str, /, *, condition: bool = False, **numbers: float) -> Finding:
+def judged(holds: bool, summary: str, /, *, condition: float = False, **numbers: float) -> Finding:
     """Returns a finding that holds (under a condition, if so) or fails; numbers are keyword arguments.
+
+    `condition` is true or false; its type is float only so that a dictionary of numbers can be unpacked beside it.
 
     >>> judged(2 < 3, "two is less", two=2).verdict
     <Verdict.HOLDS: 'holds'>

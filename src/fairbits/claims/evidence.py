@@ -129,7 +129,7 @@ def formula_losses(bits: int) -> Floats:
 
 @cache
 def outlier_correlation() -> tuple[Correlation, Correlation]:
-    """Returns the correlation of outlier activation with damage in the table: Fisher's interval, then the bootstrap's."""
+    """Returns the table's correlation of outlier activation with damage, with Fisher's interval and the bootstrap's."""
     table = founding_statistics()
     x, y = table.outlier_activation, table.degradation
     return pearson(x, y), pearson(x, y, interval="percentile", resamples=50_000)

@@ -13,11 +13,11 @@ from fairbits.theory.redundancy import unique_information
 
 @claim(
     "000-09",
-    statement="A 2023 study measured a perplexity increase of 0.005 for English and 0.025 for Arabic, five "
-    "times as much.",
-    derivation="The study is Marchisio et al. 2024 (arXiv 2407.03211), on Command R, R+ and Aya 23; the two "
-    "numbers were read off its figures, are not perplexities, and belong to other models than BLOOM-560M, whose "
-    "activation patterns they are compared with.",
+    statement="A 2023 study measured a perplexity increase of 0.005 for English and 0.025 for Arabic, five times as "
+    "much.",
+    derivation="The study is Marchisio et al. 2024 (arXiv 2407.03211), on Command R, R+ and Aya 23; the two numbers "
+    "were read off its figures, are not perplexities, and belong to other models than BLOOM-560M, whose activation "
+    "patterns they are compared with.",
 )
 def fivefold_gap() -> Finding:
     table = founding_statistics()
@@ -32,9 +32,10 @@ def fivefold_gap() -> Finding:
 @claim(
     "000-10",
     statement="a_l(λ) = E‖h_l‖ measures how much language λ uses layer l.",
-    derivation="A definition, but not the only one in use: the documents also write ‖h_l(λ)‖ and a_l ∈ [0, 1]. A weight "
-    "error E enters the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)². Layers whose norms vary alike "
-    "are ranked the same by both; a layer of few large states is ranked lower by E‖h‖ than by the energy of its error.",
+    derivation="A definition, but not the only one in use: the documents also write ‖h_l(λ)‖ and a_l ∈ [0, 1]. A "
+    "weight error E enters the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)². Layers whose norms "
+    "vary alike are ranked the same by both; a layer of few large states is ranked lower by E‖h‖ than by the energy "
+    "of its error.",
 )
 def activation_magnitude() -> Finding:
     norm = np.random.default_rng(0).lognormal(0, 1, 100_000)
@@ -58,8 +59,8 @@ def activation_magnitude() -> Finding:
 @claim(
     "000-11",
     statement="ā_l(λ) = a_l(λ)/Σ a_l(λ) is the fraction of activation in layer l.",
-    derivation="A definition (with the summation index used twice). It makes every language a probability vector over "
-    "layers, whatever its loudness.",
+    derivation="A definition (with the summation index used twice). It makes every language a probability vector "
+    "over layers, whatever its loudness.",
 )
 def activation_fraction() -> Finding:
     raw = np.random.default_rng(0).lognormal(0, 1, (14, 24))
@@ -79,10 +80,10 @@ def activation_fraction() -> Finding:
 @claim(
     "000-13",
     statement="A language with higher effective kurtosis needs a larger clip threshold.",
-    derivation="Only where layers share one threshold (with one per layer every language wants the same), and only if "
-    "the layers' tails are of one kind. Here a language moves from a tenth to nine tenths of its activation in a layer "
-    "of κ = 100, next to a generalised Gaussian one of κ = 3 and equal σ: the best α rises if the first layer is a "
-    "generalised Gaussian too and falls if its κ comes from one outlier in ten thousand weights.",
+    derivation="Only where layers share one threshold (with one per layer every language wants the same), and only "
+    "if the layers' tails are of one kind. Here a language moves from a tenth to nine tenths of its activation in a "
+    "layer of κ = 100, next to a generalised Gaussian one of κ = 3 and equal σ: the best α rises if the first layer "
+    "is a generalised Gaussian too and falls if its κ comes from one outlier in ten thousand weights.",
 )
 def higher_kurtosis_needs_wider_clip() -> Finding:
     def alphas(heavy: Distribution) -> list[float]:
@@ -106,10 +107,10 @@ def higher_kurtosis_needs_wider_clip() -> Finding:
 
 @claim(
     "000-14",
-    statement="English and French spend 20 % of their activation in outlier layers and have κ_eff = 43; Hindi "
-    "and Arabic less.",
-    derivation="The four rows agree with the public table, whose patterns come from one sentence of 7 to 36 "
-    "tokens per language.",
+    statement="English and French spend 20 % of their activation in outlier layers and have κ_eff = 43; Hindi and "
+    "Arabic less.",
+    derivation="The four rows agree with the public table, whose patterns come from one sentence of 7 to 36 tokens "
+    "per language.",
 )
 def listed_rows() -> Finding:
     table = founding_statistics()
@@ -117,7 +118,7 @@ def listed_rows() -> Finding:
     listed = np.array([[0.205, 43.0], [0.202, 43.0], [0.172, 37.5], [0.177, 38.8]])
     off = np.max(np.abs(np.column_stack([table.outlier_activation[rows], table.kappa_weighted[rows]]) - listed), axis=0)
     return needs_model(
-        "the listed values repeat the public table up to rounding; one sentence per language is too little to measure them",
+        "the listed values are those of the public table, rounded; one sentence per language is too little data",
         command="fairbits audit MODEL",
         largest_difference_in_activation=off[0],
         largest_difference_in_kappa=off[1],
@@ -151,8 +152,8 @@ def kurtosis_correlation() -> Finding:
 @claim(
     "000-16",
     statement="The negative correlation calls for a reinterpretation of the effective-kurtosis hypothesis.",
-    derivation="The hypothesis was that a high κ_eff means more damage. In the documents' own table the interval of r "
-    "lies entirely below 0, so the data refute the hypothesis and leave nothing of it to refine.",
+    derivation="The hypothesis was that a high κ_eff means more damage. In the documents' own table the interval of "
+    "r lies entirely below 0, so the data refute the hypothesis and leave nothing of it to refine.",
 )
 def reinterpretation() -> Finding:
     table = founding_statistics()
@@ -187,9 +188,9 @@ def redundancy_story() -> Finding:
 @claim(
     "000-18",
     statement="R(λ) = I(h_outlier; y | h_generic)/I(h_all; y) measures representational redundancy.",
-    derivation="Each outlier layer is a deterministic function of the generic layer before it, so given "
-    "h_generic it adds nothing: the numerator is 0 for every language. And what outlier layers add "
-    "beyond the rest is unique information, not redundancy.",
+    derivation="Each outlier layer is a deterministic function of the generic layer before it, so given h_generic it "
+    "adds nothing: the numerator is 0 for every language. And what outlier layers add beyond the rest is unique "
+    "information, not redundancy.",
 )
 def redundancy_definition() -> Finding:
     rng = np.random.default_rng(0)
@@ -211,8 +212,8 @@ def redundancy_definition() -> Finding:
 @claim(
     "000-19",
     statement="High R(λ) makes a language robust to quantization.",
-    derivation="R as defined measures what only the outlier layers know. A language whose information sits there"
-    " alone loses it when those layers are damaged: high unique information is fragility.",
+    derivation="R as defined measures what only the outlier layers know. A language whose information sits there "
+    "alone loses it when those layers are damaged: high unique information is fragility.",
 )
 def unique_information_is_fragile() -> Finding:
     outlier, generic, target = np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")
@@ -241,8 +242,8 @@ def _information_without_outlier(joint: np.ndarray) -> float:
 @claim(
     "000-20",
     statement="The outlier activation fraction R̂(λ) stands in for redundancy and correlates with damage, r = −0.834.",
-    derivation="The correlation is reproduced on the public table; that the fraction measures redundancy was "
-    "never tested. It goes with κ_eff almost one to one, so the two correlations are one finding.",
+    derivation="The correlation is reproduced on the public table; that the fraction measures redundancy was never "
+    "tested. It goes with κ_eff almost one to one, so the two correlations are one finding.",
 )
 def activation_proxy() -> Finding:
     table = founding_statistics()

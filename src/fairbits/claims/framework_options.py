@@ -24,16 +24,16 @@ GROUP = 128
     "000-21",
     statement="Banner's result is α* = σ·(c_B + d_B·log(1 + κ)), with c_4 = 2.5 and d_4 = 0.3.",
     derivation="Banner treats Gaussian and Laplace laws and never uses κ. Over t, generalised Gaussian and "
-    "scale-mixture laws with κ from 0 to 200 the constants cost 17 % more error on average at 4 bits and more at other "
-    "widths. Refitted constants still cost about a tenth: at one κ the best α differs severalfold between families, so "
-    "no constants can be right. The formula is undefined for κ ≤ −1 (a uniform law has −1.2).",
+    "scale-mixture laws with κ from 0 to 200 the constants cost 17 % more error on average at 4 bits and more at "
+    "other widths. Refitted constants still cost about a tenth: at one κ the best α differs severalfold between "
+    "families, so no constants can be right. The formula is undefined for κ ≤ −1 (a uniform law has −1.2).",
 )
 def kappa_formula() -> Finding:
     losses = {bits: formula_losses(bits) for bits in (3, 4, 6)}
     refitted = {bits: curves(bits).losses(*refit(curves(bits))) for bits in losses}
     return judged(
         mean_loss(losses[4]) < 0.02,
-        "not Banner's, and far from optimal at every width, even with the constants fitted anew",
+        "not Banner's; it costs a sixth more error at 4 bits and more at other widths, and no constants are right",
         **{f"mean_loss_{bits}_bits": mean_loss(ratios) for bits, ratios in losses.items()},
         **{f"mean_loss_refitted_{bits}_bits": mean_loss(ratios) for bits, ratios in refitted.items()},
         largest_error_over_best_4_bits=losses[4].max(),
@@ -43,9 +43,9 @@ def kappa_formula() -> Finding:
 @claim(
     "000-22",
     statement="The best threshold of language λ is σ_global·f(κ_eff(λ)).",
-    derivation="For layers that share a threshold, the right scale is the σ of the language's own mixture and the right "
-    "shape is the whole mixture. What a language feels is Σ h_j(w_j − Q(w_j))² with its own importance h_j. Over random "
-    "generalised Gaussian layers the formula's threshold costs a third more error than the best one.",
+    derivation="For layers that share a threshold, the right scale is the σ of the language's own mixture and the "
+    "right shape is the whole mixture. What a language feels is Σ h_j(w_j − Q(w_j))² with its own importance h_j. "
+    "Over random generalised Gaussian layers the formula's threshold costs a third more error than the best one.",
 )
 def proposition_one() -> Finding:
     rng = np.random.default_rng(0)
@@ -73,9 +73,10 @@ def proposition_one() -> Finding:
 @claim(
     "000-23",
     statement="Calibrating for each language (option A) costs O(|Λ|) calibration passes.",
-    derivation="True of the passes: each language needs one, and one search whose cost does not depend on the others. "
-    "But with thresholds of their own the languages also need codes of their own: |Λ| copies of the quantized weights, "
-    "which for 14 languages at 4 bits is more than the model takes at 16 bits, or one compromise for all.",
+    derivation="True of the passes: each language needs one, and one search whose cost does not depend on the "
+    "others. But with thresholds of their own the languages also need codes of their own: |Λ| copies of the "
+    "quantized weights, which for 14 languages at 4 bits is more than the model takes at 16 bits, or one compromise "
+    "for all.",
 )
 def option_a() -> Finding:
     rng = np.random.default_rng(0)
@@ -109,14 +110,17 @@ def mixed_precision() -> tuple[float, float]:
 @claim(
     "000-24",
     statement="Giving outlier layers more bits (option B) costs nothing at run time.",
-    derivation="Every weight is read for every token. Three of 24 equal layers at 8 bits instead of 4 raise the mean to "
-    "4.5 bits: with one 16-bit scale per 128 weights an eighth more bytes, and decoding that waits for memory is slower "
-    "by as much.",
+    derivation="Every weight is read for every token. Three of 24 equal layers at 8 bits instead of 4 raise the mean "
+    "to 4.5 bits: with one 16-bit scale per 128 weights an eighth more bytes, and decoding that waits for memory is "
+    "slower by as much.",
 )
 def option_b() -> Finding:
     mean_bits, added = mixed_precision()
     return judged(
-        added <= 0, "about an eighth more bytes are read for every token", mean_bits=mean_bits, share_of_bytes_added=added
+        added <= 0,
+        "about an eighth more bytes are read for every token",
+        mean_bits=mean_bits,
+        share_of_bytes_added=added,
     )
 
 
@@ -144,9 +148,10 @@ def switching_gains() -> tuple[float, float, float]:
 @claim(
     "000-25",
     statement="The threshold can be switched per request by language detection and a table lookup (option C).",
-    derivation="Stored codes were rounded for one threshold. For fixed codes k only the scale can still change, and the "
-    "best one is s_λ = Σ h w k / Σ h k² with the language's importance h. Even where importance differs extremely "
-    "(independent log-normal inputs, groups of 128 weights), that recovers a fifth of what codes of its own would gain.",
+    derivation="Stored codes were rounded for one threshold. For fixed codes k only the scale can still change, and "
+    "the best one is s_λ = Σ h w k / Σ h k² with the language's importance h. Even where importance differs "
+    "extremely (independent log-normal inputs, groups of 128 weights), that recovers a fifth of what codes of its "
+    "own would gain.",
 )
 def option_c() -> Finding:
     scale, codes, changed = switching_gains()

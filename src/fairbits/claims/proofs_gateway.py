@@ -24,9 +24,9 @@ _GATEWAYS = [0, _LAYERS - 1]
     "004-21",
     statement="If the end layers are language-specific, the middle is a bottleneck and low-resource languages are "
     "less redundant, then protecting both ends minimises disparity.",
-    derivation="No step of the proof uses the assumptions. Disparity depends on how differently a layer hurts two "
-    "languages: where the end layers hurt both alike, however much, protecting layers that hurt one of them does "
-    "more, and the worst language's damage is another objective with another answer.",
+    derivation="The proof puts the assumptions into words and into no formula. Disparity depends on how differently "
+    "a layer hurts two languages: where the end layers hurt both alike, however much, protecting layers that hurt "
+    "one of them does more, and the worst language's damage is another objective with another answer.",
 )
 def gateway_assumptions() -> Finding:
     middle = [_LAYERS // 2 <= layer <= 3 * _LAYERS // 4 for layer in range(_LAYERS)]
@@ -37,7 +37,7 @@ def gateway_assumptions() -> Finding:
     rule = gateway_set(_LAYERS, _PROTECTED)
     return judged(
         set(_GATEWAYS) <= set(best.blocks),
-        "a case that meets every assumption, with end layers the most sensitive of all, and whose best set has neither",
+        "a case in line with every assumption, with the most sensitive layers at the ends, whose best set has neither",
         disparity_unprotected=disparity(damage.sum(axis=1)),
         disparity_both_ends=disparity(damage.sum(axis=1) - damage[:, rule].sum(axis=1)),
         disparity_best_set=best.value,
@@ -48,8 +48,8 @@ def gateway_assumptions() -> Finding:
 
 @claim(
     "004-22",
-    statement="Theorem 3: every disparity-minimising set of three or more protected layers contains the first and the "
-    "last layer.",
+    statement="Theorem 3: every disparity-minimising set of three or more protected layers contains the first and "
+    "the last layer.",
     derivation="Not a theorem. With additive random sensitivities, those of both end layers doubled, most best sets "
     "lack one of them, for the disparity more often than for the worst language's damage. Which layers to protect "
     "follows from measured damages per layer and language; the shares refute a law and estimate nothing about real "
@@ -57,7 +57,7 @@ def gateway_assumptions() -> Finding:
 )
 def gateway_theorem() -> Finding:
     misses = {
-        f"share_without_both_ends_{name}_{k}_of_12": gateway_misses(
+        f"share_of_best_sets_lacking_an_end_{name}_{k}_of_12": gateway_misses(
             cases, rng=np.random.default_rng(0), objective=objective, k=k
         )
         for name, objective, k, cases in (
@@ -69,10 +69,9 @@ def gateway_theorem() -> Finding:
     strong = gateway_misses(500, rng=np.random.default_rng(0), objective="gap", gateway_factor=10.0)
     return judged(
         max(misses.values()) < 0.01,
-        "most random cases have a best set that lacks an end layer, even with far more sensitive end layers",
-        condition=False,
+        "most random cases have a best set that lacks an end layer, even if the ends are ten times as sensitive",
         **misses,
-        share_without_both_ends_disparity_factor_10=strong,
+        share_lacking_an_end_if_ends_are_ten_times_as_sensitive=strong,
     )
 
 
@@ -82,20 +81,23 @@ def gateway_theorem() -> Finding:
     "ones.",
     derivation="Nothing follows the last layer, so its factor is 1. With equal errors the formula protects the first "
     "layers if ‖W‖ > 1 and the last ones if ‖W‖ < 1, never both ends, so it refutes the theorem it serves. In a "
-    "pre-LN residual network h ← h + W·LN(h) errors travel along the identity path, and norms of blocks do not "
-    "multiply.",
+    "residual network h ← h + W·LN(h) (LN normalises h) errors travel along the identity path, and the norms of the "
+    "blocks do not multiply: through 12 random blocks an error grows 1.3-fold at norm ½ and 3.7-fold at norm 2.",
 )
 def error_amplification() -> Finding:
     norms = (0.5, 0.8, 1.25, 2.0)
-    tops = [set(_top(amplification_sensitivity(np.ones(_LAYERS), np.full(_LAYERS, norm)))) for norm in norms]
-    claimed = amplification_sensitivity(np.ones(_LAYERS), np.full(_LAYERS, 0.5))
-    measured = _residual_amplification(0.5)
+    terms = {norm: amplification_sensitivity(np.ones(_LAYERS), np.full(_LAYERS, norm)) for norm in norms}
+    claimed = {norm: float(term[0] / term[-1]) for norm, term in terms.items()}
+    measured = {norm: _residual_amplification(norm) for norm in norms}
     return judged(
-        any(set(_GATEWAYS) <= top for top in tops),
-        "the formula never protects both ends, and a residual network does not follow it",
-        norms_that_protect_both_ends=sum(set(_GATEWAYS) <= top for top in tops),
-        first_over_last_claimed_norm_0_5=claimed[0] / claimed[-1],
-        first_over_last_residual_norm_0_5=measured,
+        all(0.5 < claimed[norm] / measured[norm] < 2 for norm in norms),
+        "a residual network does not follow it, and the formula itself never protects both ends",
+        first_over_last_layer_claimed_norm_one_half=claimed[0.5],
+        first_over_last_layer_measured_norm_one_half=measured[0.5],
+        first_over_last_layer_claimed_norm_two=claimed[2.0],
+        first_over_last_layer_measured_norm_two=measured[2.0],
+        norms_tried=len(norms),
+        norms_at_which_it_protects_both_ends=sum(set(_GATEWAYS) <= set(_top(term)) for term in terms.values()),
     )
 
 
@@ -120,8 +122,8 @@ def _residual_amplification(norm: float, width: int = 64) -> float:
     "004-24",
     statement="The error of the logits is ΔW·h + W·Δh.",
     derivation="First order: the exact error has the further term ΔW·Δh, negligible at 8 bits and not at 2. The "
-    "formula is for the output projection; the theorem speaks of the last block, as it takes the first block for the "
-    "embedding.",
+    "formula is that of the output projection; the theorem applies it to the last block, which is another tensor, as "
+    "it takes the first block for the embedding.",
 )
 def logit_error() -> Finding:
     shares = {bits: _second_order_share(bits) for bits in (2, 3, 4, 8)}
@@ -129,7 +131,7 @@ def logit_error() -> Finding:
         shares[8] < 0.02,
         "right to first order; the dropped product matters at few bits",
         condition=shares[2] > 0.05,
-        **{f"dropped_term_over_error_{bits}_bits": share for bits, share in shares.items()},
+        **{f"dropped_term_over_whole_error_{bits}_bits": share for bits, share in shares.items()},
     )
 
 
@@ -150,8 +152,8 @@ def _second_order_share(bits: int) -> float:
     statement="Given both end layers, the other slots belong to the layers with the largest summed sensitivity of "
     "low-resource languages.",
     derivation="That lowers the damage of low-resource languages; disparity also depends on what the same layer does "
-    "to the others. The exact choice minimises max_λ D_λ − min_λ D_λ over sets; the rule is a heuristic for another "
-    "objective.",
+    "to the others. The exact choice minimises max_λ D_λ − min_λ D_λ over sets; the rule serves another objective. "
+    "Random cases: four languages, the last two 1.5 times as sensitive, both ends and one more layer protected.",
 )
 def fill_by_sensitivity() -> Finding:
     rng = np.random.default_rng(0)
@@ -165,8 +167,8 @@ def fill_by_sensitivity() -> Finding:
     unfilled = np.ptp(inner.sum(axis=2), axis=1)
     return judged(
         float(np.mean(chosen > best)) < 0.01,
-        "the rule often misses the set of least disparity",
-        share_not_optimal=float(np.mean(chosen > best)),
+        "the rule misses the set of least disparity in half of the random cases",
+        share_of_cases_where_another_layer_is_better=float(np.mean(chosen > best)),
         mean_disparity_of_rule=float(chosen.mean()),
         mean_disparity_of_best=float(best.mean()),
         share_where_filling_raises_disparity=float(np.mean(chosen > unfilled)),
@@ -175,8 +177,8 @@ def fill_by_sensitivity() -> Finding:
 
 @claim(
     "004-26",
-    statement="On GPT-2 small the best three layers to protect are {0, 9, 11}, and the four best sets all contain {0, "
-    "11}.",
+    statement="On GPT-2 small the best three layers to protect are {0, 9, 11}, and the four best sets all contain "
+    "{0, 11}.",
     derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be no accident if "
     "sets were exchangeable; overlapping sets are not. Protection need not lower disparity: with additive damages it "
     "raises it whenever it helps the best language more. Only measured damages of GPT-2 decide.",

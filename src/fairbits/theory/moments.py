@@ -43,11 +43,12 @@ class Moments:
     kappa: float
 
     def __post_init__(self) -> None:
-        in_range("n", min(self.n, 1.0) if isinstance(self.n, int | float) else self.n, above=0.0)
+        if not _infinite(self.n):  # as of a theoretical distribution
+            in_range("n", self.n, above=0.0)
         in_range("mean", self.mean)
         in_range("variance", self.variance, least=0.0)
         in_range("skewness", self.skewness)
-        if self.kappa != np.inf:  # as of a t law with few degrees of freedom
+        if not _infinite(self.kappa):  # as of a t law with few degrees of freedom
             in_range("kappa", self.kappa, least=-2.0 - 1e-9)
 
     @classmethod
@@ -80,7 +81,7 @@ class Moments:
         if second <= 0:
             return cls(n, mean, 0.0, 0.0, 0.0)
         variance = representable("the variance", second * unit * unit)
-        return cls(n, mean, variance, third / second**1.5, fourth / second**2 - 3)
+        return cls(n, mean, variance, third / second / math.sqrt(second), fourth / second / second - 3)
 
     @property
     def sigma(self) -> float:
@@ -93,6 +94,10 @@ class Moments:
         if not np.isfinite(total):
             raise InputError("moments of a theoretical distribution have no count; merge samples, mix distributions")
         return mixture_moments([self, other], [self.n / total, other.n / total], n=total)
+
+
+def _infinite(value: float) -> bool:
+    return isinstance(value, float) and value == math.inf
 
 
 def scaled(x: Floats) -> tuple[Floats, float]:
@@ -123,7 +128,9 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
         np.array([getattr(part, name) for part in parts]) for name in ("mean", "variance", "skewness", "kappa")
     )
     mean = float(share @ mu)
-    sizes, unit = scaled(np.concatenate([np.sqrt(variance), mu - mean]))
+    with np.errstate(over="ignore"):
+        d = representable("the distance of the means", mu - mean)
+    sizes, unit = scaled(np.concatenate([np.sqrt(variance), d]))
     sigma, d = np.split(sizes, 2)
     variance = sigma**2
     second = share @ (variance + d**2)

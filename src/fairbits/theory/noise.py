@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range, nonnegative_array, positive
+from fairbits.checks import Floats, finite_array, in_range, instance, nonnegative_array, positive, representable
 from fairbits.errors import InputError
 from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
@@ -52,10 +52,13 @@ def mse(source: Distribution, grid: Grid, step: ArrayLike) -> Floats:
     >>> round(float(mse(Gaussian(), Grid(4), 2.474 / 7)), 5)
     0.01289
     """
+    instance("source", source, Distribution)
     steps = _usable(grid, step)
     first, second = code_sums(source, grid, steps)
     size = np.abs(steps)
-    return np.maximum(source.second_moment - 2 * size * first + size**2 * second, 0.0)
+    with np.errstate(over="ignore"):
+        value = source.second_moment - 2 * size * first + size * (size * second)
+    return np.maximum(representable("the mean squared error", value), 0.0)
 
 
 def noise(source: Distribution, grid: Grid, step: float) -> Noise:
@@ -66,6 +69,7 @@ def noise(source: Distribution, grid: Grid, step: float) -> Noise:
     >>> round(part.clip, 6), round(part.round, 6)
     (0.002399, 0.010501)
     """
+    step = in_range("step", step)
     total = float(mse(source, grid, step))
     high, low = (abs((code + grid.offset) * step) for code in (grid.highest, grid.lowest))
     if step < 0:
@@ -76,7 +80,7 @@ def noise(source: Distribution, grid: Grid, step: float) -> Noise:
 
 def _beyond_level(tails: tuple[Floats, Floats, Floats], level: float) -> float:
     p, first, second = (float(tail) for tail in tails)
-    return max(second - 2 * level * first + level**2 * p, 0.0)
+    return max(second - 2 * level * first + level * (level * p), 0.0)
 
 
 def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
@@ -86,9 +90,12 @@ def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
     >>> round(float(additive_mse(Gaussian(), 2.559, 1 / (3 * 4**4))), 5)
     0.01049
     """
+    instance("source", source, Distribution)
     a = nonnegative_array("alpha", alpha)
     p, first, second = source.beyond(a)
-    return np.maximum(second - 2 * a * first + a**2 * p, 0.0) + positive("c", c) * a**2
+    with np.errstate(over="ignore"):
+        value = np.maximum(second - 2 * a * first + a * (a * p), 0.0) + positive("c", c) * a * a
+    return representable("the error of the additive model", value)
 
 
 def sample_error(w: ArrayLike, grid: Grid, step: float, *, importance: ArrayLike | None = None) -> float:
@@ -97,19 +104,23 @@ def sample_error(w: ArrayLike, grid: Grid, step: float, *, importance: ArrayLike
     >>> round(sample_error([0.4, -1.0], Grid(4), 0.5), 3)
     0.01
     """
+    instance("grid", grid, Grid)
     x = finite_array("w", w)
     residual = x - grid.quantize(x, in_range("step", step))
-    if importance is None:
-        return float(np.sum(residual**2))
-    h = nonnegative_array("importance", importance)
+    h = np.ones(()) if importance is None else nonnegative_array("importance", importance)
     try:
-        return float(np.sum(h * residual**2))
+        h = np.broadcast_to(h, x.shape)
     except ValueError:
         raise InputError(f"importance has shape {h.shape} but w is {x.shape}; they must agree") from None
+    with np.errstate(over="ignore"):
+        return representable("the squared error", float(np.sum(residual * h * residual)))
 
 
 def _usable(grid: Grid, step: ArrayLike) -> Floats:
+    instance("grid", grid, Grid)
     steps = finite_array("step", step)
+    if (np.abs(steps) > 1e300).any():
+        raise InputError(f"step reaches {np.abs(steps).max():g}; its size must be at most 1e300")
     if (steps == 0).any() or (grid.kind != "twos" and (steps < 0).any()):
         raise InputError(f"step is {steps.ravel().tolist()[:4]}; it must be above 0 (below 0 only on the twos grid)")
     return steps

@@ -100,8 +100,8 @@ def _branch(x, h, cap, offset, edges, at, best, step, stack):  # type: ignore[no
             waiting += 1
             b = middle
             fb, r, cb, nb = _residual_sums(x, h, cap, offset, b)
-            if cb > 0.0 and fb - r * r / cb < best:
-                best, step = fb - r * r / cb, b + r / cb
+            if cb > 0.0 and fb - r * (r / cb) < best:
+                best, step = fb - r * (r / cb), b + r / cb
         elif waiting == 0:
             return best, step
         else:
@@ -116,8 +116,8 @@ def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: 
     energy = _clip_error(x, h, cap, offset, 0.0)
     start = largest / (top + 0.5 + offset)
     f, r1, c, n = _residual_sums(x, h, cap, offset, start)
-    if c > 0.0 and f - r1 * r1 / c < best:
-        best, step = f - r1 * r1 / c, start + r1 / c
+    if c > 0.0 and f - r1 * (r1 / c) < best:  # r² alone could underflow
+        best, step = f - r1 * (r1 / c), start + r1 / c
     if best <= 1e-30 * energy:
         return best, step
     low, high = _bracket(x, h, cap, offset, start, largest, best)
@@ -128,8 +128,8 @@ def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: 
     for i in range(pieces + 1):
         f, r1, c, n = _residual_sums(x, h, cap, offset, s)
         edges[i, 0], edges[i, 1], edges[i, 2], edges[i, 3] = s, f, c, n
-        if c > 0.0 and f - r1 * r1 / c < best:
-            best, step = f - r1 * r1 / c, s + r1 / c
+        if c > 0.0 and f - r1 * (r1 / c) < best:
+            best, step = f - r1 * (r1 / c), s + r1 / c
         s *= ratio
     for i in range(pieces):
         best, step = _branch(x, h, cap, offset, edges, i, best, step, stack)
@@ -158,14 +158,20 @@ def _largest(row, h):  # type: ignore[no-untyped-def]
     return largest
 
 
+@njit(cache=True)
+def _unit(largest):  # type: ignore[no-untyped-def]
+    """The power of two just above `largest`, kept where it and its inverse are normal numbers."""
+    return 2.0 ** min(max(math.frexp(largest)[1], -1021), 1021)
+
+
 @njit(cache=True, fastmath=_FAST)
 def _scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
-    """Fills out = |row| / unit, 0 where h is; returns a sum that is not finite if the row is not."""
+    """Fills out = |row| / unit, 0 where h is; returns 0, or NaN if the row is not finite."""
     total = 0.0
     for j in range(row.size):
-        value = abs(np.float64(row[j])) / unit
-        total += value
-        out[j] = value if h is None or h[j] > 0.0 else 0.0
+        value = np.float64(row[j])
+        total += 0.0 * value
+        out[j] = abs(value) / unit if h is None or h[j] > 0.0 else 0.0
     return total
 
 
@@ -184,12 +190,12 @@ def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack): 
     """
     up, down = caps
     top, largest = max(up, down), _largest(row, h)
-    if largest == 0.0:
-        return (_largest(row, None) / top if offset == 0.0 else 0.0) + 0.0 * np.sum(row), 0.0
     # scaling by powers of two is exact and keeps squares away from overflow and underflow
-    unit = 2.0 ** math.frexp(largest)[1]
-    if not _scale_into(row, h, unit, x) < np.inf:
+    unit = _unit(largest)
+    if _scale_into(row, h, unit, x) != 0.0:
         return np.nan, np.nan
+    if largest == 0.0:
+        return (_largest(row, None) / top if offset == 0.0 else 0.0), 0.0
     _set_caps(row, up, down, cap)
     best, step = _solve(x, h, cap, top, offset, largest / unit, np.inf, 0.0, edges, stack)
     sign = 1.0
@@ -201,12 +207,12 @@ def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack): 
         else:
             _set_caps(row, up, down, cap)
     error, step = _polish(x, h, cap, offset, step)
-    return sign * step * unit, error * unit * unit * unit_h
+    return sign * step * unit, error * unit * unit_h * unit
 
 
 @njit(cache=True, parallel=True)
 def best_steps(W, importance, caps, offset, both_signs, steps, errors):  # type: ignore[no-untyped-def]
-    """Fills `steps` and `errors` of every row of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
+    """Fills `steps` and `errors` of the rows of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
     blocks, size = W.shape
     chunk = max(1, min(64, blocks // 8))
     for task in prange((blocks + chunk - 1) // chunk):
@@ -217,6 +223,6 @@ def best_steps(W, importance, caps, offset, both_signs, steps, errors):  # type:
                 steps[i], errors[i] = _best_step(W[i], None, 1.0, caps, offset, both_signs, x, cap, edges, stack)
             else:
                 weights = importance[i % importance.shape[0]]
-                unit_h = 2.0 ** math.frexp(_largest(weights, None))[1]
+                unit_h = _unit(_largest(weights, None))
                 _scale_into(weights, None, unit_h, h)
                 steps[i], errors[i] = _best_step(W[i], h, unit_h, caps, offset, both_signs, x, cap, edges, stack)

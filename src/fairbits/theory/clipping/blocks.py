@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, nonnegative_array, one_of, whole
+from fairbits.checks import Floats, as_array, nonnegative_array, one_of, representable, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import block_kernels, minimax_kernels
 from fairbits.theory.clipping.exact import check_signed, clip_sample
 from fairbits.theory.grid import Grid
+from fairbits.theory.moments import scaled
 
 _LONG = 32_768
 """Blocks above this many weights are sorted instead of scanned (measured by benchmarks/clip.py)."""
@@ -53,10 +54,10 @@ def clip_blocks(
     >>> found.error.tolist()
     [[0.0]]
     """
+    check_signed(grid, signed)
     weights, size = _as_blocks(W, group)
     out, columns = weights.shape[0], weights.shape[1] // size
     h = None if importance is None else _importance(importance, weights.shape, size)
-    check_signed(grid, signed)
     steps, errors = np.empty(out * columns), np.empty(out * columns)
     blocks = weights.reshape(-1, size)
     if size > _LONG:
@@ -66,6 +67,7 @@ def clip_blocks(
         caps = tuple(float(cap) for cap in grid.caps)
         block_kernels.best_steps(blocks, h, caps, grid.offset, signed, steps, errors)
     _raise_where_nan(steps, columns)
+    representable("the squared error of a block", errors)
     return BlockSteps(steps.reshape(out, columns), errors.reshape(out, columns))
 
 
@@ -89,20 +91,22 @@ def minimax_blocks(
     >>> both.multipliers.round(2).tolist()
     [[[0.0, 1.0]]]
     """
+    check_signed(grid, signed)
+    one_of("objective", objective, ("worst", "regret"))
     weights, size = _as_blocks(W, group)
     out, columns = weights.shape[0], weights.shape[1] // size
     H = nonnegative_array("importance", importance, ndim=2)
     if H.shape[1] != weights.shape[1]:
         raise InputError(f"importance has shape {H.shape} but W is {weights.shape}; its rows must match W's inputs")
-    if (H.sum(axis=1) <= 0).any():
+    if not H.any(axis=1).all():
         raise InputError("importance is 0 everywhere for a language; leave that language out or measure it again")
-    check_signed(grid, signed)
-    one_of("objective", objective, ("worst", "regret"))
+    H = np.stack([scaled(h)[0] for h in H])  # so that the sums cannot overflow
     H = H / H.mean(axis=1, keepdims=True)
     scales = np.ones((len(H), 1))
     if objective == "regret":
-        own = [clip_blocks(weights, grid, group=group, importance=h, signed=signed).error.ravel() for h in H]
-        energy = (H @ np.square(weights, dtype=np.float64).T).T.mean() / columns
+        near_one = weights if weights.dtype == np.float32 else scaled(weights)[0]
+        own = [clip_blocks(near_one, grid, group=group, importance=h, signed=signed).error.ravel() for h in H]
+        energy = (H @ np.square(near_one, dtype=np.float64).T).T.mean() / columns
         scales = 1 / np.maximum(np.array(own), 1e-12 * energy + 1e-300)
     steps = np.empty(out * columns)
     errors, multipliers = np.empty((2, out * columns, len(H)))
@@ -119,12 +123,13 @@ def minimax_blocks(
         multipliers,
     )
     _raise_where_nan(steps, columns)
+    representable("the squared error of a block", errors)
     shape = (out, columns)
     return SharedSteps(steps.reshape(shape), errors.reshape(*shape, -1), multipliers.reshape(*shape, -1))
 
 
 def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, int]:
-    array = np.asarray(W)
+    array = as_array("W", W)
     if array.dtype.kind not in "fiu" or array.ndim != 2 or array.size == 0:
         raise InputError(
             f"W has shape {array.shape} and type {array.dtype}; it must be a non-empty (out, in) matrix of numbers"
@@ -148,7 +153,7 @@ def _long_block(block: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -
     if not np.isfinite(block).all():
         return np.nan, np.nan
     largest = float(np.max(np.abs(block)))
-    if largest == 0 or (h is not None and not h @ np.abs(block) > 0):
+    if largest == 0 or (h is not None and not block[h > 0].any()):
         return largest / max(grid.caps) if grid.offset == 0 else 0.0, 0.0
     found = clip_sample(block, grid, importance=h, signed=signed)
     return found.step, found.value

@@ -70,7 +70,8 @@ class _Search:
 
     def start(self) -> bool:
         """Finds a first value on a coarse scan, then opens the steps it leaves possible; returns whether none are."""
-        scale = float(np.max(self.sums.energy / self.sums.magnitude))
+        energy, magnitude = self.sums.energy, self.sums.magnitude
+        scale = float(np.max(np.divide(energy, magnitude, out=np.zeros_like(energy), where=magnitude > 0)))
         self._evaluate(scale * np.geomspace(2.0 ** (1 - self.sums.grid.bits), 2.0, 8))
         if self.best <= self._floor():
             self.closed = 0.0

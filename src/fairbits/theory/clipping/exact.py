@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, nonnegative_array, positive
+from fairbits.checks import Floats, as_array, instance, instances, nonnegative_array, positive, representable
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_either_sign, certified_minimum
 from fairbits.theory.clipping.sums import CodeSums, LawSums, SampleSums
 from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
+from fairbits.theory.moments import scaled
 from fairbits.theory.noise import mse
 
 
@@ -52,6 +53,7 @@ def clip_law(source: Distribution, grid: Grid, *, signed: bool = False, toleranc
     >>> round(7 * best.step, 3), round(best.value, 5), best.gap < 1e-9
     (2.474, 0.01289, True)
     """
+    instance("source", source, Distribution)
     positive("tolerance", tolerance)
     check_signed(grid, signed)
     search = certified_either_sign if signed else certified_minimum
@@ -73,15 +75,15 @@ def clip_sample(
     >>> clip_sample([0.5, 1.0], Grid(3)).value
     0.0
     """
-    x, h = _sample(w, None if importance is None else np.asarray(importance)[None])
     check_signed(grid, signed)
     positive("tolerance", tolerance)
+    x, h, units = _sample(w, None if importance is None else as_array("importance", importance)[None])
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)
     search = certified_either_sign if signed else certified_minimum
     found = search(SampleSums.of(x, h, grid=grid), tolerance=tolerance)
-    value = _error(x, None if h is None else h[0], grid, found.step)
-    return replace(found, value=value, bound=min(found.bound, value))
+    value = units.error(_error(x, None if h is None else h[0], grid, found.step))
+    return replace(found, step=units.step(found.step), value=value, bound=min(units.error(found.bound), value))
 
 
 def minimax_law(laws: Sequence[Distribution], grid: Grid, *, relative: bool = False) -> Shared:
@@ -92,8 +94,8 @@ def minimax_law(laws: Sequence[Distribution], grid: Grid, *, relative: bool = Fa
     >>> both.active, [round(value, 2) for value in both.values]
     ((0, 1), [1.81, 1.81])
     """
-    if not laws:
-        raise InputError("no language was given; minimax needs at least one")
+    laws = instances("laws", laws, Distribution)
+    check_signed(grid, False)
     own = np.array([clip_law(law, grid).value for law in laws]) if relative else np.ones(len(laws))
     if (own <= 0).any():
         raise InputError("a language can be represented without error; its relative error is not defined")
@@ -111,9 +113,10 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     >>> minimax_sample([0.9, -0.3], Grid(2), importance=[[1.0, 0.1], [0.1, 1.0]]).multipliers
     (0.0, 1.0)
     """
-    x, h = _sample(w, importance)
+    check_signed(grid, False)
+    x, h, units = _sample(w, as_array("importance", importance), alone=relative)
     if h is None or not x.any():
-        raise InputError("w holds only zeros; any step serves it")
+        raise InputError("w holds only zeros where it matters; at least one weight must differ from 0")
     own = np.ones(len(h))
     if relative:
         own = np.array([clip_sample(x, grid, importance=row).value for row in h])
@@ -122,7 +125,9 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
     found = certified_minimum(sums)
     values = [_error(x, row, grid, found.step) / scale for row, scale in zip(h, own, strict=True)]
-    return _shared(sums, found, found.step, values)
+    shared = _shared(sums, found, found.step, values)
+    worth = [float(value) if relative else units.error(value) for value in values]
+    return replace(shared, step=units.step(found.step), values=tuple(worth))
 
 
 def regret(source: Distribution, grid: Grid, step: float) -> float:
@@ -136,7 +141,8 @@ def regret(source: Distribution, grid: Grid, step: float) -> float:
 
 
 def check_signed(grid: Grid, signed: bool) -> None:
-    """Raises if signed steps are asked for on a grid that gains nothing from them."""
+    """Raises if `grid` is none, or if signed steps are asked for on a grid that gains nothing from them."""
+    instance("grid", grid, Grid)
     if signed and grid.kind != "twos":
         raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
 
@@ -150,24 +156,52 @@ def _shared(sums: CodeSums, found: Certified, step: float, values: Sequence[floa
     first, second = sums.at(np.array([step]))
     slopes = np.array(found.multipliers) * (step * second[:, 0] - first[:, 0])
     scale = np.array(found.multipliers) @ first[:, 0]
-    return Shared(
-        step, tuple(float(value) for value in values), found.multipliers, float(abs(slopes.sum()) / scale), found.gap
-    )
+    rest = float(abs(slopes.sum()) / scale) if scale > 0 else 0.0
+    return Shared(step, tuple(float(value) for value in values), found.multipliers, rest, found.gap)
 
 
-def _sample(w: ArrayLike, importance: ArrayLike | None) -> tuple[np.ndarray, Floats | None]:
-    x = np.asarray(w)
+@dataclass(frozen=True)
+class _Units:
+    """The powers of two that weights and importance were divided by: their products stay in the range of float64."""
+
+    weight: float = 1.0
+    importance: float = 1.0
+
+    def step(self, step: float) -> float:
+        return representable("the step", step * self.weight)
+
+    def error(self, error: float) -> float:
+        return representable("the squared error", error * self.weight * self.importance * self.weight)
+
+
+def _sample(
+    w: ArrayLike, importance: np.ndarray | None, *, alone: bool = False
+) -> tuple[np.ndarray, Floats | None, _Units]:
+    """Returns the weights and the importance (languages, size), scaled; `alone` scales every language by itself."""
+    x = as_array("w", w)
     if x.dtype.kind not in "fiu" or x.size == 0:
         raise InputError(f"w holds {x.size} element(s) of type {x.dtype}; it must be a non-empty array of numbers")
     x = x.ravel() if x.dtype in (np.float32, np.float64) else x.ravel().astype(np.float64)
     if not np.isfinite(x).all():
         raise InputError(f"w holds {(~np.isfinite(x)).sum()} NaN or infinite element(s); every weight must be finite")
-    if importance is None:
-        return x, None
+    h, unit_h = None, 1.0
+    if importance is not None:
+        h = _importance(importance, x.size)
+        if alone:
+            h = np.stack([scaled(row)[0] for row in h])
+        h, unit_h = scaled(h)
+        x = np.where((h > 0).any(axis=0), x, x.dtype.type(0))
+    if x.dtype == np.float32:  # its squares fit
+        return x, h, _Units(importance=unit_h)
+    x, unit = scaled(x)
+    return x, h, _Units(unit, unit_h)
+
+
+def _importance(importance: np.ndarray, size: int) -> Floats:
     h = nonnegative_array("importance", importance)
+    if h.ndim == 0 or h[0].size != size:
+        raise InputError(f"importance has shape {h.shape}; it must hold one number for each of the {size} weight(s)")
     h = h.reshape(len(h), -1)
-    if h.shape[1] != x.size:
-        raise InputError(f"importance has {h.shape[1]} element(s) per language but w has {x.size}; they must agree")
-    if (h.sum(axis=1) <= 0).any():
+    if not h.any(axis=1).all():
         raise InputError("importance is 0 everywhere; at least one weight must matter")
-    return x, h
+    return h

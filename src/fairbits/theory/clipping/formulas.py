@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import special
 
-from fairbits.checks import in_range, one_of, positive, whole
+from fairbits.checks import in_range, instance, one_of, positive, whole
 from fairbits.errors import InputError
 from fairbits.theory.distributions import Distribution, Gaussian
 
@@ -58,6 +58,7 @@ def additive_alpha(source: Distribution, c: float) -> float:
     2.559
     """
     positive("c", c)
+    instance("source", source, Distribution)
     if source.second_moment <= 0:
         raise InputError("the distribution is a point mass at 0; it has no clip threshold")
     alpha = 0.0

@@ -5,12 +5,10 @@ f_λ share their breakpoints and each piece is a maximum of parabolas, solved ex
 highest of the languages' chord bounds and by that of Σ μ_λ f_λ, μ being the multipliers at the best step found.
 """
 
-import math
-
 import numpy as np
 from numba import njit, prange
 
-from fairbits.theory.clipping.block_kernels import _interval_bound, _largest, _scale_into, _set_caps
+from fairbits.theory.clipping.block_kernels import _interval_bound, _largest, _scale_into, _set_caps, _unit
 from fairbits.theory.clipping.kernels import minimise_worst_quadratic
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
@@ -59,7 +57,7 @@ def _try_piece(s, sums, best):  # type: ignore[no-untyped-def]
     floor = 0.0
     for lang in range(sums.shape[1]):
         if sums[2, lang] > 0.0:
-            floor = max(floor, sums[0, lang] - sums[1, lang] * sums[1, lang] / sums[2, lang])
+            floor = max(floor, sums[0, lang] - sums[1, lang] * (sums[1, lang] / sums[2, lang]))
         else:
             floor = max(floor, sums[0, lang])
     if floor >= best[0]:
@@ -150,8 +148,8 @@ def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipl
                     overall[j] = max(overall[j], h[lang, j])
                     weight = max(weight, h[lang, j])
             top, largest = max(caps[0], caps[1]), _largest(W[i], overall)
-            unit = 2.0 ** math.frexp(largest)[1]
-            if not _scale_into(W[i], overall, unit, x) < np.inf:
+            unit = _unit(largest)
+            if _scale_into(W[i], overall, unit, x) != 0.0:
                 steps[i] = np.nan
                 continue
             if largest == 0.0:
@@ -177,4 +175,4 @@ def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipl
             multipliers[i, best[3]] += 1.0 - best[4]
             for lang in range(languages):
                 scale = scales[lang, i % scales.shape[1]]
-                errors[i, lang] = sums[0, 0, lang] * weight * unit * unit / scale if scale > 0.0 else 0.0
+                errors[i, lang] = sums[0, 0, lang] * unit * (weight / scale) * unit if scale > 0.0 else 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, nonnegative_array, same_shape, whole
+from fairbits.checks import Floats, as_array, instance, nonnegative_array, representable, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_minimum
@@ -41,20 +41,22 @@ class WeightHistogram:
 
     def add(self, w: ArrayLike, *, importance: ArrayLike | None = None) -> None:
         """Adds weights, each counted by its importance h ≥ 0."""
-        x = np.asarray(w)
+        x = as_array("w", w)
         if x.dtype.kind not in "fiu":
             raise InputError(f"w is of type {x.dtype}; it must hold real numbers")
         x = np.ascontiguousarray(x, dtype=None if x.dtype in (np.float32, np.float64) else np.float64).ravel()
         h = np.ones(1) if importance is None else nonnegative_array("importance", importance, least=0).ravel()
         if importance is not None:
             same_shape("importance", h.shape, "w", x.shape)
-        rounded = x.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = x.astype(np.float32)
         if not np.isfinite(rounded).all():
             raise InputError("w holds NaN, infinite or beyond-float32 elements; every weight must be a finite float32")
         shift = _MANTISSA_OF_FLOAT32 - self.mantissa_bits
         _fill(x, rounded.view(np.int32), h, shift, self._sums, self._least, self._most)
 
     def __add__(self, other: "WeightHistogram") -> "WeightHistogram":
+        instance("what is added", other, WeightHistogram)
         if self.mantissa_bits != other.mantissa_bits:
             raise InputError(
                 f"histograms of {self.mantissa_bits} and {other.mantissa_bits} mantissa bits do not merge; use one"
@@ -66,7 +68,10 @@ class WeightHistogram:
 
     def clip(self, grid: Grid) -> Certified:
         """Returns the best step of all weights added; its bound allows for the bins that a threshold cuts."""
+        instance("grid", grid, Grid)
         count, _, second = self._sums.reshape(3, -1)
+        with np.errstate(over="ignore"):
+            representable("Σ of importance, or of importance·w²,", np.array([count.sum(), second.sum()]))
         if not count.any():
             raise InputError("the histogram is empty; add weights first")
         sides = self._sides(merge=grid.kind != "twos")

@@ -1,0 +1,175 @@
+"""Statistics: correlations, power, frames of languages and the mediation chain."""
+
+import numpy as np
+
+from fairbits import stats
+from fairbits.stats import LanguageFrame
+
+SOURCE = np.random.default_rng(0)
+X, Y, Z = SOURCE.normal(size=(3, 12))
+T = SOURCE.normal(size=24)
+A = 0.8 * T + SOURCE.normal(size=24) / 5
+R = 6 + A / 2 + SOURCE.normal(size=24) / 9
+D = 2 / R + SOURCE.normal(size=24) / 50
+LANG, DOCUMENT = np.repeat(["deu", "heb"], 24), np.tile(np.arange(24), 2)
+VALUES, SIZES = SOURCE.normal(np.repeat([3.0, 9.0], 24)), np.full(48, 100.0)
+FRAME = LanguageFrame(LANG, DOCUMENT, values=VALUES, weights=SIZES, resamples=200)
+REPLICATES, BLOCKS = FRAME.replicates, FRAME._blocks
+
+SIDE = ("array", "required", "shaped", "flat", "not all zero")
+LABELS = {"longer": np.arange(13), "two axes": np.zeros((12, 1)), "one unit each": np.arange(12), "scalar": 1}
+ODD_LABELS = {"nan": np.full(12, np.nan), "objects": np.full(12, object()), "ragged": [[1], [1, 2]]}
+CONFIDENCE, SEED = (0.9, "share"), (0, "generator")
+RESAMPLES = (200, "count", {"few": 50})
+PAIR = {"x": (X, *SIDE), "y": (Y, *SIDE)}
+RECORD = ("array", "required", "shaped", "flat")
+FRAME_OPTIONS = {
+    "unit": ("nats_per_token", "choice"),
+    "confidence": CONFIDENCE,
+    "resamples": RESAMPLES,
+    "seed": (0, "whole"),
+}
+CODES = {"numbers": np.arange(48), "empty": [], "none": None, "two axes": LANG[None], "longer": [*LANG, "heb"]}
+IDS = {"floats": DOCUMENT / 2, "twice": 0 * DOCUMENT, "none": None, "two axes": DOCUMENT[None], "longer": np.arange(49)}
+REPLICATED = (REPLICATES, "object")
+TWO_RAGGED = {"ragged": [["a"], ["a", "b"]]}
+OF_CHAIN = ("array", "required", "shaped", "flat", "not all zero")
+
+
+def correlation(function):
+    """A correlation's row with a bootstrap interval, so that every option is read."""
+    options = {"interval": ("percentile", "choice"), "confidence": CONFIDENCE, "resamples": RESAMPLES, "rng": SEED}
+    return function, PAIR | options
+
+
+ROWS = {
+    "Estimate": (
+        stats.Estimate,
+        {
+            "value": (1.0, "number"),
+            "low": (0.5, "number", {"above high": 3.0}),
+            "high": (2.0, "number"),
+            "n": (4, "count"),
+            "confidence": CONFIDENCE,
+        },
+    ),
+    "Estimate.excludes": (stats.Estimate(1.0, 0.5, 2.0, 4).excludes, {"x": (0.0, "number")}),
+    "pearson": correlation(stats.pearson),
+    "spearman": correlation(stats.spearman),
+    "leave_one_out": (stats.leave_one_out, PAIR),
+    "holm": (
+        stats.holm,
+        {"pvalues": (np.array([0.1, 0.5]), "array", "required", "flat", "nonnegative", {"above 1": [0.5, 1.1]})},
+    ),
+    "permutation_test": (
+        stats.permutation_test,
+        PAIR
+        | {
+            "method": ("spearman", "choice"),
+            "blocks": (np.repeat([0, 1], 6), LABELS | ODD_LABELS),
+            "resamples": RESAMPLES,
+            "rng": SEED,
+        },
+    ),
+    "partial_correlation": (
+        stats.partial_correlation,
+        PAIR
+        | {
+            "covariates": (Z, *SIDE[:3], "not all zero", {"collinear": np.column_stack([Z, 2 * Z]), "scalar": 1.0}),
+            "blocks": (np.repeat([0, 1], 6), LABELS | ODD_LABELS),
+            "confidence": CONFIDENCE,
+            "resamples": RESAMPLES,
+            "rng": SEED,
+        },
+    ),
+    "correlation_power": (
+        stats.correlation_power,
+        {
+            "rho": (0.5, "number", {"one": 1.0, "minus one": -1.0}),
+            "n": (14, "count", {"three": 3}),
+            "alpha": (0.05, "share"),
+            "method": ("fisher", "choice"),
+        },
+    ),
+    "sample_size_for_power": (
+        stats.sample_size_for_power,
+        {
+            "rho": (0.5, "number", {"zero": 0.0, "one": 1.0}),
+            "power": (0.8, "share", {"below alpha": 0.01}),
+            "alpha": (0.05, "share"),
+            "method": ("exact", "choice"),
+        },
+    ),
+    "e_value": (stats.e_value, {"effect": (0.5, "number"), "sd": (1.0, "positive")}),
+    "robustness_value": (stats.robustness_value, {"t": (4.0, "number"), "df": (20, "count")}),
+    "LanguageFrame": (
+        LanguageFrame,
+        {
+            "lang": (LANG, CODES | TWO_RAGGED),
+            "document": (DOCUMENT, IDS | TWO_RAGGED),
+            "values": (VALUES, *RECORD),
+            "weights": (SIZES, *RECORD, "nonnegative"),
+        }
+        | FRAME_OPTIONS,
+    ),
+    "LanguageFrame.from_nll": (
+        LanguageFrame.from_nll,
+        {
+            "lang": (LANG, CODES | TWO_RAGGED),
+            "document": (DOCUMENT, IDS | TWO_RAGGED),
+            "reference": (SIZES, *RECORD, "nonnegative"),
+            "quantized": (SIZES + 1, *RECORD, "nonnegative"),
+            "tokens": (SIZES, *RECORD, "nonnegative"),
+            "size_bytes": (SIZES, *RECORD, "nonnegative"),
+        }
+        | FRAME_OPTIONS,
+    ),
+    "LanguageFrame.language": (FRAME.language, {"lang": ("deu", {"unknown": "fra", "none": None, "list": ["deu"]})}),
+    "LanguageFrame.contrast": (
+        FRAME.contrast,
+        {"other": (FRAME, "object", {"other documents": LanguageFrame(["a"] * 6, range(6), values=T[:6], weights=A[:6] ** 2)})},
+    ),
+    "worst_of": (stats.worst_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
+    "best_of": (stats.best_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
+    "bias_corrected_range": (
+        stats.bias_corrected_range,
+        {"replicates": REPLICATED, "confidence": CONFIDENCE, "method": ("naive", "choice")},
+    ),
+    "random_effects_sd": (stats.random_effects_sd, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
+    "replicate": (
+        stats.replicate,
+        {
+            "blocks": (BLOCKS, "objects"),
+            "languages": (("deu", "heb"), {"one": ("deu",), "none": None, "empty": ()}),
+            "resamples": RESAMPLES[:2],
+            "rng": (SOURCE, {"none": None, "string": "0"}),
+        },
+    ),
+    "split_half": (
+        stats.split_half,
+        {
+            "blocks": (BLOCKS, "objects"),
+            "languages": (("deu", "heb"), {"one": ("deu",), "none": None, "empty": ()}),
+            "confidence": CONFIDENCE,
+            "resamples": RESAMPLES[:2],
+            "rng": SEED,
+        },
+    ),
+    "mediate": (
+        stats.mediate,
+        {
+            "T": (T, *OF_CHAIN),
+            "A": (A, *OF_CHAIN),
+            "R": (R, *OF_CHAIN, "nonnegative"),
+            "D": (D, *OF_CHAIN),
+            "covariates": (SOURCE.normal(size=24), *OF_CHAIN[:1], "shaped", "not all zero"),
+            "families": (np.arange(24) % 12, {"two": np.arange(24) % 2, "longer": np.arange(25), "ragged": [[1], [1, 2]]}),
+            "change": (0.1, "number"),
+            "levels": (None, {"one": (1.0,), "nan": (np.nan, 1.0), "a number": 1.0, "strings": ("a", "b")}),
+            "interval": ("percentile", "choice"),
+            "confidence": CONFIDENCE,
+            "resamples": RESAMPLES,
+            "rng": SEED,
+        },
+    ),
+}

@@ -1,0 +1,147 @@
+"""Every public function refuses bad input with a reason, whatever the argument.
+
+The tables in bad_input/ say, per public callable, a good value and the kinds of bad ones per argument:
+`ROWS["name"] = call, {"argument": (good, *kinds)}`. A kind is a name of KINDS, or a dict of bad values by label. Every
+bad value takes the place of the good one and must be refused; every extreme one must give numbers or a reason.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import importlib
+import inspect
+import pkgutil
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fairbits.stats
+import fairbits.theory
+from fairbits.errors import FairbitsError, InputError
+
+ROWS = {}
+for table in sorted((Path(__file__).parent / "bad_input").glob("*.py")):
+    ROWS |= runpy.run_path(str(table))["ROWS"]
+
+FLAGS = {"signed", "relative", "simultaneous", "as_written", "inclusive"}
+"""Yes or no: anything is one of them."""
+
+NOT_NUMBERS = {"string": "1", "none": None, "object": object(), "complex": 1 + 1j, "list": [1.0], "array": np.ones(2)}
+NOT_FINITE = {"nan": np.nan, "inf": np.inf, "minus inf": -np.inf, "beyond float64": 10**400}
+NOT_WHOLE = {"nan": np.nan, "half": 2.5, "float": 4.0, "string": "4", "none": None, "true": True, "list": [4]}
+
+
+def _arrays(good):
+    array = np.atleast_1d(np.asarray(good, dtype=np.float64))
+    return {
+        "nan": np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array),
+        "inf": np.where(np.arange(array.size).reshape(array.shape) == array.size - 1, np.inf, array),
+        "empty": np.zeros((0, *array.shape[1:])),
+        "empty list": [],
+        "string": "abc",
+        "strings": np.full(array.shape, "1.0"),
+        "objects": np.full(array.shape, object()),
+        "dict": {"a": 1.0},
+        "complex": array + 1j,
+        "ragged": [[1.0], [1.0, 2.0]],
+    }
+
+
+def _longer(good):
+    array = np.asarray(good)
+    return {"longer": np.concatenate([array, array[..., -1:]], axis=-1)}
+
+
+KINDS = {
+    "array": _arrays,
+    "required": {"none": None},
+    "shaped": _longer,
+    "flat": lambda good: {"one axis more": np.asarray(good)[None], "scalar": np.asarray(good).flat[0]},
+    "nonnegative": lambda good: {"negative": -1.0 - np.asarray(good)},
+    "not all zero": lambda good: {"zeros": 0.0 * np.asarray(good)},
+    "number": NOT_NUMBERS | NOT_FINITE,
+    "positive": NOT_NUMBERS | NOT_FINITE | {"zero": 0.0, "negative": -1.0},
+    "at least 0": NOT_NUMBERS | NOT_FINITE | {"negative": -1e-300},
+    "share": NOT_NUMBERS | NOT_FINITE | {"zero": 0.0, "one": 1.0, "negative": -0.1, "percent": 95},
+    "whole": NOT_WHOLE | {"negative": -1},
+    "count": NOT_WHOLE | {"negative": -1, "zero": 0},
+    "bits": NOT_WHOLE | {"one": 1, "nine": 9, "zero": 0},
+    "choice": lambda good: {"unknown": "other", "none": None, "number": 3, "list": [good]},
+    "object": lambda good: {"none": None, "number": 4, "string": "symmetric", "class": type(good)},
+    "objects": lambda good: {"none": None, "number": 4, "empty": [], "class": [type(good[0])], "mixed": [*good, None]},
+    "generator": {"none": None, "half": 0.5, "negative": -1, "string": "0", "class": np.random.Generator},
+}
+EXTREMES = {"1e300": 1e300, "1e150": 1e150, "1e-150": 1e-150, "1e-310": 1e-310, "-1e300": -1e300, "0": 0.0}
+
+
+def _good(arguments):
+    return {argument: value[0] for argument, value in arguments.items()}
+
+
+def _bad_values(good, kinds):
+    values = {}
+    for kind in kinds:
+        found = kind if isinstance(kind, dict) else KINDS[kind]
+        values |= found(good) if callable(found) else found
+    return values
+
+
+def _extreme_values(good, kinds):
+    if not any(kind in ("array", "number", "positive", "at least 0", "share") for kind in kinds):
+        return {}
+    if "array" not in kinds:
+        return EXTREMES
+    array = np.asarray(good, dtype=np.float64)
+    one = np.arange(array.size).reshape(array.shape) == 0
+    return {f"times {label}": array * factor for label, factor in EXTREMES.items()} | {
+        f"with one {label}": np.where(one, factor, array) for label, factor in EXTREMES.items()
+    }
+
+
+def numbers_in(result):
+    """All numbers of a result, however nested."""
+    if dataclasses.is_dataclass(result):
+        return [n for field in dataclasses.fields(result) for n in numbers_in(getattr(result, field.name))]
+    if isinstance(result, dict):
+        return numbers_in(list(result.values()))
+    if isinstance(result, list | tuple):
+        return [n for item in result for n in numbers_in(item)]
+    array = np.asarray(result)
+    return array.ravel().tolist() if array.dtype.kind in "fiub" else []
+
+
+def _cases(values_of):
+    return [
+        pytest.param(call, _good(arguments) | {argument: value}, id=f"{name}: {argument} {label}")
+        for name, (call, arguments) in ROWS.items()
+        for argument, (good, *kinds) in arguments.items()
+        for label, value in values_of(good, kinds).items()
+    ]
+
+
+@pytest.fixture(autouse=True)
+def watchdog():
+    """Ends the process where a compiled loop does not end: no signal reaches it."""
+    faulthandler.dump_traceback_later(120, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_good_values_are_good(name):
+    call, arguments = ROWS[name]
+    call(**_good(arguments))
+
+
+@pytest.mark.parametrize(("call", "arguments"), _cases(_bad_values))
+def test_bad_input_is_refused_with_a_reason(call, arguments):
+    with pytest.raises(InputError, match=r".+; .+"):
+        call(**arguments)
+
+
+@pytest.mark.parametrize(("call", "arguments"), _cases(_extreme_values))
+def test_extreme_input_gives_numbers_or_a_reason(call, arguments):
+    with contextlib.suppress(FairbitsError):
+        assert not np.isnan(numbers_in(call(**arguments))).any()
