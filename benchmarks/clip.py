@@ -3,8 +3,8 @@
     make bench            (or: python benchmarks/clip.py [--weights MILLIONS])
 
 Groups: the plain NumPy prefix sweep (all n·g breakpoints sorted), and a 20-point grid search in vectorised torch as the
-MSE observers of compressed-tensors and llm-compressor do it, on all cores. Whole tensors: `np.sort` of the same weights.
-Each time is the best of several runs, after one warm-up that compiles.
+MSE observers of compressed-tensors and llm-compressor do it, on all cores. Whole tensors: `np.sort` of the same
+weights. Each time is the best of several runs, after one warm-up that compiles.
 """
 
 import argparse
@@ -95,10 +95,8 @@ def tensors(weights: np.ndarray) -> None:
             grid = Grid(bits, kind)
             seconds = best_of(lambda grid=grid: clip_sample(weights, grid))
             ratios.append(seconds / sort)
-            label = f"exact {bits} bit, {kind}"
-            print(
-                f"  {label:44}{1e9 * seconds / weights.size:9.2f}{ratios[-1]:12.2f}{clip_sample(weights, grid).gap:9.0e}"
-            )
+            label, rate = f"exact {bits} bit, {kind}", 1e9 * seconds / weights.size
+            print(f"  {label:44}{rate:9.2f}{ratios[-1]:12.2f}{clip_sample(weights, grid).gap:9.0e}")
     verdict("slowest exact / np.sort", max(ratios), most=BARS["sort"])
 
 
@@ -120,9 +118,8 @@ def main() -> None:
     parser.add_argument("--weights", type=float, default=4.0, help="millions of weights")
     size = int(parser.parse_args().weights * 2**20) // 128 * 128
     weights = np.random.default_rng(0).standard_normal(size).astype(np.float32)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores; numba {get_num_threads()}, torch {torch.get_num_threads()} threads"
-    )
+    threads = f"numba {get_num_threads()}, torch {torch.get_num_threads()} threads"
+    print(f"{platform.machine()}, {os.cpu_count()} cores; {threads}")
     groups(weights)
     tensors(weights)
 

@@ -94,7 +94,7 @@ def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
     top = f" to {most}" if most is not None else " or more"
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{name} is {value!r}; it must be a whole number, {least}{top}")
-    if value < least or (most is not None and value > most):
+    if value < least or value > (2**63 - 1 if most is None else most):
         raise InputError(f"{name} is {value}; it must be {least}{top}")
     return int(value)
 
@@ -106,6 +106,36 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
     return value
 
 
+def sequence(name: str, value: Iterable[T]) -> tuple[T, ...]:
+    """Returns `value`, a list or the like but no string, as a tuple."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return tuple(value)
+    except TypeError:
+        raise InputError(f"{name} is {_described(value)}; it must be a list or a tuple") from None
+
+
+def labels(name: str, value: ArrayLike, size: int) -> NDArray[np.intp]:
+    """Returns the code 0, 1, … of every one of `size` labels, which are strings or finite numbers."""
+    array = as_array(name, value)
+    same_shape(name, array.shape, "the number of units", (size,))
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array):
+        array = array.astype(np.str_)
+    if array.dtype.kind not in "Ubiuf" or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+        raise InputError(f"{name} is an array of {array.dtype}; its labels must be strings or finite numbers")
+    return np.unique(array, return_inverse=True)[1]
+
+
+def near_one(x: Floats) -> tuple[Floats, float]:
+    """Returns x divided by a power of two near its largest magnitude, and that power (1 if x is 0).
+
+    Exact, and it keeps squares and sums away from overflow and underflow.
+    """
+    exponent = int(np.clip(np.frexp(np.max(np.abs(x)))[1], -1021, 1023))
+    return np.ldexp(x, -exponent), float(np.ldexp(1.0, exponent))
+
+
 def instance(name: str, value: T, kind: type[Any]) -> T:
     """Returns `value` if it is an object of the class `kind`."""
     if not isinstance(value, kind):
@@ -115,10 +145,7 @@ def instance(name: str, value: T, kind: type[Any]) -> T:
 
 def instances(name: str, values: Iterable[T], kind: type[Any]) -> tuple[T, ...]:
     """Returns `values` as a tuple if all are objects of the class `kind` and there is at least one."""
-    try:
-        items = tuple(values)
-    except TypeError:
-        raise InputError(f"{name} is {_described(values)}; it must hold {kind.__name__} objects") from None
+    items = sequence(name, values)
     if not items:
         raise InputError(f"{name} is empty; it must hold at least one {kind.__name__}")
     return tuple(instance(f"{name}[{i}]", item, kind) for i, item in enumerate(items))

@@ -7,7 +7,7 @@ from importlib import resources
 
 import numpy as np
 
-from fairbits.checks import Floats
+from fairbits.checks import Floats, one_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FoundingStatistics:
 
     def rows(self, *languages: str) -> list[int]:
         """Returns the row of each language."""
-        return [self.languages.index(lang) for lang in languages]
+        return [self.languages.index(one_of("language", lang, self.languages)) for lang in languages]
 
 
 @cache

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairbits.checks import Floats, in_range, one_of
+from fairbits.checks import Floats, in_range, instance, one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.heterogeneity import between_variance
 from fairbits.stats.intervals import combination, marginal, order_quantile, studentised
 from fairbits.stats.randomness import Rng, generator
-from fairbits.stats.resample import LEAST_DOCUMENTS, Block, Replicates, replicate
+from fairbits.stats.resample import LEAST_DOCUMENTS, Block, Replicates, checked_blocks, replicate
 
 METHODS = ("shrinkage", "bootstrap", "naive")
 
@@ -36,6 +36,7 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
     (1+c)/2 quantile of max_λ t*_λ and high_λ the marginal limits: all θ_λ exceed their lower limits at once,
     and the one true maximum lies below its own upper limit, so the interval covers max θ with at least c.
     """
+    instance("replicates", replicates, Replicates)
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
     t = studentised(replicates.deviation, replicates.replicate_error)
     low = float((replicates.value - order_quantile(t.max(axis=1), level) * replicates.error).max())
@@ -51,6 +52,7 @@ def best_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, E
 
     The mirror image of `worst_of`: min θ = −max(−θ).
     """
+    instance("replicates", replicates, Replicates)
     lang, mirrored = worst_of(_negated(replicates), confidence=confidence)
     return lang, Estimate(-mirrored.value, -mirrored.high, -mirrored.low, mirrored.n, confidence)
 
@@ -64,6 +66,7 @@ def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, me
     naive:     no correction.
     Never below 0. Interval, over pairs: [max_{λμ}(v_λ − v_μ − q se_λμ), max_{λμ} high_λμ] as in `worst_of`.
     """
+    instance("replicates", replicates, Replicates)
     in_range("confidence", confidence, above=0, below=1)
     above, below = _bias(replicates, one_of("method", method, METHODS))
     low, high = _range_limits(replicates, confidence)
@@ -85,8 +88,12 @@ def split_half(
     Documents common to several languages go to the same half.
     """
     source = generator(rng)
+    whole("resamples", resamples, least=1)
+    languages = sequence("languages", languages)
+    if len(languages) < 2:
+        raise InputError(f"{len(languages)} language(s) given; at least 2 must be given to compare languages")
     chosen, held = [], []
-    for block in blocks:
+    for block in checked_blocks(blocks, languages):
         if block.present.sum(axis=0).min() < 4 * LEAST_DOCUMENTS:
             raise InputError(
                 f"a language has {block.present.sum(axis=0).min()} documents; "
@@ -96,8 +103,6 @@ def split_half(
         middle = len(order) // 2
         chosen.append(block.take(np.sort(order[:middle])))
         held.append(block.take(np.sort(order[middle:])))
-    if len(languages) < 2:
-        raise InputError(f"{len(languages)} language(s) given; at least 2 must be given to compare languages")
     first = np.zeros(len(languages))
     for block in chosen:
         first[block.columns] = block.values.sum(axis=0) / block.weights.sum(axis=0)

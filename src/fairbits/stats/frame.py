@@ -6,7 +6,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.checks import Floats, finite_array, in_range, nonnegative_array, one_of, same_shape, whole
+from fairbits.checks import (
+    Floats,
+    as_array,
+    finite_array,
+    in_range,
+    instance,
+    nonnegative_array,
+    one_of,
+    same_shape,
+    whole,
+)
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.extremes import SplitHalf, best_of, bias_corrected_range, split_half, worst_of
@@ -57,7 +67,7 @@ class LanguageFrame:
 
     def __post_init__(self) -> None:
         """Checks and freezes the records."""
-        lang, document = np.asarray(self.lang), np.asarray(self.document)
+        lang, document = as_array("lang", self.lang), as_array("document", self.document)
         if lang.ndim != 1 or lang.dtype.kind != "U" or lang.size == 0:
             raise InputError(f"lang is {lang.dtype} of shape {lang.shape}; it must be a vector of language codes")
         if document.ndim != 1 or document.dtype.kind not in "Uiu":
@@ -102,9 +112,11 @@ class LanguageFrame:
         values = (after - before) / np.log(2) if per_byte else after - before
         weights = nonnegative_array("size_bytes", size_bytes, ndim=1)
         counts = nonnegative_array("tokens", tokens, ndim=1)
+        for name, array in (("size_bytes", weights), ("tokens", counts)):
+            same_shape(name, array.shape, "the shape of reference", before.shape)
         return cls(
-            np.asarray(lang),
-            np.asarray(document),
+            as_array("lang", lang),
+            as_array("document", document),
             values=values,
             weights=weights if per_byte else counts,
             unit=unit,
@@ -195,7 +207,7 @@ class LanguageFrame:
 
         Positive: this frame is damaged more. Both frames must hold the same documents with the same weights.
         """
-        order, match = self._order(), self._matching(other)
+        order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
         differences = self.values[order] - other.values[match]
         paired = replace(
             self,

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import optimize, stats
 
-from fairbits.checks import Floats, in_range
+from fairbits.checks import Floats, in_range, instance
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.resample import Replicates
@@ -31,7 +31,7 @@ def between_variance(replicates: Replicates) -> float:
 
 
 def _contrasts(replicates: Replicates) -> tuple[Floats, Floats]:
-    size = len(replicates.value)
+    size = len(instance("replicates", replicates, Replicates).value)
     if size < 2:
         raise InputError(f"{size} language(s) given; at least 2 must be given to compare languages")
     centring = np.eye(size) - 1 / size

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from fairbits.checks import Floats, finite_array, in_range, one_of, same_shape, whole
+from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.randomness import Rng, generator
@@ -107,9 +107,9 @@ def holm(pvalues: ArrayLike) -> Floats:
 
 
 def paired(name: str, value: ArrayLike, *, other_name: str, other: ArrayLike, least: int) -> tuple[Floats, Floats]:
-    """Returns two finite vectors of equal length, at least `least`, neither of them constant."""
-    a = finite_array(name, value, ndim=1, least=least)
-    b = finite_array(other_name, other, ndim=1, least=least)
+    """Returns two finite vectors of equal length, at least `least`, neither of them constant, both scaled near 1."""
+    a = near_one(finite_array(name, value, ndim=1, least=least))[0]
+    b = near_one(finite_array(other_name, other, ndim=1, least=least))[0]
     same_shape(name, a.shape, f"the shape of {other_name}", b.shape)
     for label, array in ((name, a), (other_name, b)):
         # scipy calls an input nearly constant below this bound, and its r is then rounding noise
@@ -190,6 +190,9 @@ def _rowwise_pearson(x: Floats, y: Floats, axis: int = -1) -> Floats:
     u = x - x.mean(axis=-1, keepdims=True)
     v = y - y.mean(axis=-1, keepdims=True)
     norms = np.sqrt((u * u).sum(axis=-1) * (v * v).sum(axis=-1))
+    if norms.min() < 1e-200:  # next to an outlier, the rest may be so small that its squares are lost
+        u, v = (side / np.abs(side).max(axis=-1, keepdims=True) for side in (u, v))
+        norms = np.sqrt((u * u).sum(axis=-1) * (v * v).sum(axis=-1))
     r: Floats = np.clip((u * v).sum(axis=-1) / norms, -1.0, 1.0)
     return r
 

@@ -12,13 +12,14 @@ import statsmodels.api as sm
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from fairbits.checks import Floats, finite_array, in_range, one_of, same_shape, whole
+from fairbits.checks import Floats, finite_array, in_range, labels, one_of, same_shape, sequence, whole
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.randomness import Rng, generator
 from fairbits.stats.sensitivity import e_value, robustness_value
 
 LEAST_FAMILIES = 5
+LARGEST = 1e30  # products of a few such numbers stay in float64
 CHUNK = 1_000_000  # weights held at once
 MOST_DROPPED = 0.05  # share of undefined resamples beyond which no interval is given
 
@@ -149,8 +150,10 @@ def _checked(
     for name, array in (("T", t), ("A", a), ("R", r), ("D", d)):
         if np.ptp(array) == 0:
             raise InputError(f"{name} is constant ({array[0]:g}); it must vary to be part of a chain")
+        _refuse_extremes(name, array)
     if (r <= 0).any():
         raise InputError(f"R holds {r.min():g} at {int(np.argmin(r))}; redundancy must be above 0, since D = γ/R")
+    _refuse_extremes("1/R", 1 / np.maximum(r, 1e-300))
     n = len(t)
     C = np.empty((n, 0)) if covariates is None else finite_array("covariates", covariates)
     C = C[:, None] if C.ndim == 1 else C
@@ -160,20 +163,32 @@ def _checked(
         raise InputError(f"{n} units with {C.shape[1]} covariates; at least 8 plus the covariates must be given")
     if C.size and np.any(np.ptp(C, axis=0) == 0):
         raise InputError("a covariate is constant; drop it (the intercept is always included)")
+    for column in C.T:
+        _refuse_extremes("a covariate", column)
     C = (C - C.mean(axis=0)) / C.std(axis=0) if C.size else C
     if levels is None:
-        return _Chain(t, a, r, d, C, t, np.full(n, in_range("change", change)))
-    start, stop = (in_range(f"levels[{i}]", level) for i, level in enumerate(levels))
+        return _Chain(t, a, r, d, C, t, np.full(n, in_range("change", change, least=-LARGEST, most=LARGEST)))
+    ends = sequence("levels", levels)
+    if len(ends) != 2:
+        raise InputError(f"levels holds {len(ends)} number(s); it must hold two, T before and after")
+    start, stop = (in_range(f"levels[{i}]", level, least=-LARGEST, most=LARGEST) for i, level in enumerate(ends))
     return _Chain(t, a, r, d, C, np.full(n, start), np.full(n, stop - start))
+
+
+def _refuse_extremes(name: str, array: Floats) -> None:
+    largest = float(np.abs(array).max())
+    if largest > LARGEST or np.ptp(array) < 1 / LARGEST:
+        raise InputError(
+            f"{name} reaches {largest:g} and spans {float(np.ptp(array)):g}; "
+            f"it must stay below {LARGEST:g} and span more than {1 / LARGEST:g}: give it in another unit"
+        )
 
 
 def _clusters(families: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int]:
     """The cluster of every unit and the number of clusters; every unit is its own without families."""
     if families is None:
         return np.arange(n), n
-    labels = np.asarray(families)
-    same_shape("families", labels.shape, "the number of units", (n,))
-    _, codes = np.unique(labels, return_inverse=True)
+    codes = labels("families", families, n)
     size = int(codes.max()) + 1
     if size < LEAST_FAMILIES:
         raise InputError(f"{size} families given; at least {LEAST_FAMILIES} must be given to resample them")

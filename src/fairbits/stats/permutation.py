@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from fairbits.checks import Floats, finite_array, in_range, one_of, same_shape, whole
+from fairbits.checks import Floats, finite_array, in_range, labels, near_one, one_of, whole
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.inference import fisher_interval, paired
@@ -123,9 +123,7 @@ def partial_correlation(
 def _groups(blocks: ArrayLike | None, n: int) -> list[Integers]:
     if blocks is None:
         return [np.arange(n)]
-    labels = np.asarray(blocks)
-    same_shape("blocks", labels.shape, "the number of units", (n,))
-    _, codes = np.unique(labels, return_inverse=True)
+    codes = labels("blocks", blocks, n)
     groups = [np.flatnonzero(codes == code) for code in range(int(codes.max()) + 1)]
     if max(len(group) for group in groups) < 2:
         raise InputError("every block holds one unit; at least one block must hold two, or give no blocks")
@@ -179,6 +177,7 @@ def _basis(covariates: ArrayLike, n: int) -> tuple[Floats, int]:
         raise InputError(f"{k} covariate(s) for {n} units; n − k must be at least 4: use fewer covariates")
     if np.any(np.ptp(Z, axis=0) == 0):
         raise InputError("a covariate is constant; drop it (the intercept is always included)")
+    Z = np.column_stack([near_one(column)[0] for column in Z.T])
     scaled = (Z - Z.mean(axis=0)) / Z.std(axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-8 * np.sqrt(n)) < k:
         raise InputError(f"the {k} covariates are collinear; drop those that are combinations of others")

@@ -37,7 +37,7 @@ def sample_size_for_power(rho: float, power: float, *, alpha: float = 0.05, meth
     >>> [sample_size_for_power(rho, 0.8) for rho in (0.3, 0.4, 0.5, 0.6, 0.7)]
     [85, 47, 30, 20, 14]
     """
-    in_range("rho", abs(rho), least=0.001, below=1)
+    in_range("|rho|", abs(in_range("rho", rho)), least=0.001, below=1)
     in_range("alpha", alpha, above=0, below=1)
     in_range("power", power, above=alpha, below=1)
     reach = _POWER[one_of("method", method, METHODS)]
@@ -45,7 +45,7 @@ def sample_size_for_power(rho: float, power: float, *, alpha: float = 0.05, meth
     while reach(float(rho), high, float(alpha)) < power:
         low, high = high, 2 * high
         if high > MOST:
-            raise InputError(f"more than {MOST} units would be needed for power {power:g} at rho {rho:g}")
+            raise InputError(f"power {power:g} at rho {rho:g} needs more than {MOST} units; ask for less power")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if reach(float(rho), middle, float(alpha)) >= power else (middle, high)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fairbits.checks import Floats
+from fairbits.checks import Floats, instance, instances, sequence, whole
 from fairbits.errors import InputError
 
 CHUNK = 2_000_000  # counts held at once
@@ -100,6 +100,15 @@ def blocks_of(
     return tuple(blocks)
 
 
+def checked_blocks(blocks: Sequence[Block], languages: Sequence[str]) -> tuple[Block, ...]:
+    """Returns the blocks if their columns are the languages, each in one block."""
+    checked: tuple[Block, ...] = instances("blocks", blocks, Block)
+    columns = np.sort(np.concatenate([block.columns for block in checked]))
+    if not np.array_equal(columns, np.arange(len(languages))):
+        raise InputError(f"blocks hold the languages {columns.tolist()}; {len(languages)} names are given for them")
+    return checked
+
+
 def replicate(
     blocks: Sequence[Block], languages: Sequence[str], *, resamples: int, rng: np.random.Generator
 ) -> Replicates:
@@ -108,6 +117,10 @@ def replicate(
     Residuals e = d − v·w; v* − v = Σ c e / Σ c w with c the multinomial counts of the documents;
     se² = n/(n−1) · Σ e² / (Σ w)², and the same inside each resample. Assumes independent documents.
     """
+    languages = sequence("languages", languages)
+    blocks = checked_blocks(blocks, languages)
+    whole("resamples", resamples, least=1)
+    instance("rng", rng, np.random.Generator)
     size = len(languages)
     value, error = np.zeros(size), np.zeros(size)
     deviation, replicate_error = np.zeros((resamples, size)), np.zeros((resamples, size))

@@ -8,14 +8,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbits.checks import (
+    Floats,
+    as_array,
     finite_array,
     in_range,
+    near_one,
     nonnegative_array,
     positive,
+    representable,
     same_shape,
     weights_vector,
     whole,
 )
+from fairbits.errors import InputError
 from fairbits.theory.clipping.formulas import additive_alpha
 from fairbits.theory.distributions import Distribution
 
@@ -27,7 +32,7 @@ def disparity(damage: ArrayLike) -> float:
     0.02
     """
     values = finite_array("damage", damage, ndim=1)
-    return float(values.max() - values.min())
+    return _range("the disparity", values)
 
 
 def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
@@ -36,7 +41,8 @@ def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
     >>> round(conjecture_bound([43.0, 43.0, 37.5, 38.8], 0.009), 3)
     0.022
     """
-    return positive("C", C) * float(np.std(finite_array("kappa_eff", kappa_eff, ndim=1)))
+    values, unit = near_one(finite_array("kappa_eff", kappa_eff, ndim=1))
+    return representable("the bound", positive("C", C) * float(np.std(values)) * unit)
 
 
 def variance_bound(slope: ArrayLike, activations: ArrayLike, *, variance: ArrayLike) -> float:
@@ -46,12 +52,16 @@ def variance_bound(slope: ArrayLike, activations: ArrayLike, *, variance: ArrayL
     2.499...e-06
     """
     patterns = finite_array("activations", activations, ndim=2)
+    slopes, variances = finite_array("slope", slope), nonnegative_array("variance", variance)
+    for name, array in (("slope", slopes), ("variance", variances)):
+        if array.shape not in ((), (1,), patterns.shape[1:]):
+            raise InputError(
+                f"{name} has shape {array.shape}; it must be one number or one for each of {patterns.shape[1]} blocks"
+            )
+    patterns, unit = near_one(patterns)
     spread = float(np.max(np.var(patterns, axis=0)))
-    return (
-        float(np.max(np.abs(finite_array("slope", slope))))
-        * spread
-        * float(np.max(nonnegative_array("variance", variance)))
-    )
+    steepest, widest = float(np.max(np.abs(slopes))), float(np.max(variances))
+    return representable("the bound", steepest * unit * spread * unit * widest)
 
 
 def revised_estimate(r: float, activation_range: float, *, kappa_range: float, C: float = 0.01) -> float:
@@ -61,7 +71,8 @@ def revised_estimate(r: float, activation_range: float, *, kappa_range: float, C
     0.04
     """
     in_range("r", r, least=-1.0, most=1.0)
-    return C * abs(r) * positive("activation_range", activation_range) * positive("kappa_range", kappa_range)
+    ranges = positive("activation_range", activation_range) * positive("kappa_range", kappa_range)
+    return representable("the estimate", positive("C", C) * abs(r) * ranges)
 
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
@@ -86,8 +97,8 @@ def tv_bound(p: ArrayLike, q: ArrayLike, *, errors: ArrayLike) -> float:
     1.6
     """
     m = nonnegative_array("errors", errors, ndim=1)
-    same_shape("errors", m.shape, "p", np.shape(p))
-    return total_variation(p, q) * float(m.max() - m.min())
+    same_shape("errors", m.shape, "p", as_array("p", p).shape)
+    return total_variation(p, q) * _range("the range of errors", m)
 
 
 def own_optimum_bound(p: ArrayLike, q: ArrayLike, *, errors_p: ArrayLike, errors_q: ArrayLike) -> float:
@@ -108,8 +119,9 @@ def foreign_alpha_bound(p: ArrayLike, q: ArrayLike, *, slopes: ArrayLike, c: flo
     0.0005
     """
     m = finite_array("slopes", slopes, ndim=1)
-    same_shape("slopes", m.shape, "p", np.shape(p))
-    return (total_variation(p, q) * float(m.max() - m.min())) ** 2 / (4 * positive("c", c))
+    same_shape("slopes", m.shape, "p", as_array("p", p).shape)
+    reach = total_variation(p, q) * _range("the range of slopes", m)
+    return representable("the bound", reach / (4 * positive("c", c)) * reach)
 
 
 def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[float, float]:
@@ -122,9 +134,10 @@ def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[floa
     True
     """
     best = additive_alpha(source, c)
-    square = (positive("alpha", alpha) - best) ** 2
+    distance = positive("alpha", alpha) - best
     beyond = float(source.beyond(min(alpha, best))[0])
-    return c * square, (c + beyond) * square
+    low, high = (representable("the limit", distance * factor * distance) for factor in (c, c + beyond))
+    return low, high
 
 
 def alpha_limit(kappa: float, c: float) -> float:
@@ -135,7 +148,7 @@ def alpha_limit(kappa: float, c: float) -> float:
     >>> round(alpha_limit(0.0, 1 / 768), 2)
     3.95
     """
-    return float((27 * (_raw_kurtosis(kappa)) / (256 * positive("c", c))) ** 0.25)
+    return float((27 / 256 * _raw_kurtosis(kappa)) ** 0.25 / positive("c", c) ** 0.25)
 
 
 def mse_limit(kappa: float, c: float) -> float:
@@ -144,7 +157,7 @@ def mse_limit(kappa: float, c: float) -> float:
     >>> round(mse_limit(0.0, 1 / 768), 4)
     0.0312
     """
-    return 0.5 * float(np.sqrt(positive("c", c) * _raw_kurtosis(kappa)))
+    return 0.5 * float(np.sqrt(positive("c", c)) * np.sqrt(_raw_kurtosis(kappa)))
 
 
 def exact_mse_limit(kappa: float, bits: int) -> float:
@@ -164,7 +177,11 @@ def sample_limits(n: int, kappa: float) -> tuple[float, float]:
     [4.43, 126.01]
     """
     whole("n", n, least=2)
-    return float((n * _raw_kurtosis(kappa)) ** 0.25), n - 2 + 1 / (n - 1)
+    return float(n**0.25 * _raw_kurtosis(kappa) ** 0.25), n - 2 + 1 / (n - 1)
+
+
+def _range(name: str, values: Floats) -> float:
+    return representable(name, float(values.max()) - float(values.min()))
 
 
 def _raw_kurtosis(kappa: float) -> float:

@@ -105,7 +105,7 @@ class Symmetric(Distribution):
 
     def _shifted(self, x: Floats, mean: float) -> Tails:
         with np.errstate(over="ignore"):
-            z = (finite_array("x", x, least=0) - mean) / self.sigma
+            z = (finite_array("x", x) - mean) / self.sigma
         p, first, second = self._unit_tails(np.minimum(np.abs(z), _SIZE))
         p, second = np.where(z < 0, 1 - p, p), np.where(z < 0, 1 - second, second)
         first = self.sigma * first
@@ -304,11 +304,11 @@ class Empirical(Distribution):
 
     def upper(self, x: Floats) -> Tails:
         """Returns the sums over elements above x."""
-        return self._side(finite_array("x", x, least=0), self._positive, self._negative)
+        return self._side(finite_array("x", x), self._positive, self._negative)
 
     def lower(self, x: Floats) -> Tails:
         """Returns the sums over elements below −x."""
-        return self._side(finite_array("x", x, least=0), self._negative, self._positive)
+        return self._side(finite_array("x", x), self._negative, self._positive)
 
     def _side(self, x: Floats, same: "_SuffixSums", other: "_SuffixSums") -> Tails:
         p, first, second = same.above(np.maximum(x, 0))

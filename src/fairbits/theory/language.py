@@ -18,7 +18,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, nonnegative_array, same_shape
+from fairbits.checks import (
+    Floats,
+    finite_array,
+    instances,
+    nonnegative_array,
+    representable,
+    same_shape,
+    weights_vector,
+)
 from fairbits.theory.clipping.exact import clip_law, clip_sample
 from fairbits.theory.clipping.formulas import SEED_CONSTANTS, kappa_alpha
 from fairbits.theory.distributions import Distribution, Mixture
@@ -49,7 +57,8 @@ def alpha_by_mixture(parts: Sequence[Distribution], activation: ArrayLike, *, gr
     >>> round(alpha_by_mixture([Gaussian(1.0), Gaussian(2.0)], [0.5, 0.5], grid=Grid(4)), 2)
     4.55
     """
-    return float(grid.alpha(clip_law(Mixture(parts, activation), grid).step))
+    best = clip_law(Mixture(parts, activation), grid)
+    return float(grid.alpha(best.step))
 
 
 def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> float:
@@ -63,7 +72,10 @@ def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> floa
     """
     x, a = finite_array("w", w), nonnegative_array("activation", activation)
     same_shape("activation", a.shape, "w", x.shape)
-    return float(grid.alpha(clip_sample(x * a, grid).step))
+    with np.errstate(over="ignore"):
+        product = representable("w ⊙ activation", x * a)
+    best = clip_sample(product, grid)
+    return float(grid.alpha(best.step))
 
 
 def alpha_by_importance(w: ArrayLike, importance: ArrayLike, *, grid: Grid) -> float:
@@ -72,7 +84,8 @@ def alpha_by_importance(w: ArrayLike, importance: ArrayLike, *, grid: Grid) -> f
     >>> alpha_by_importance([0.5, -1.0, 9.0], [1.0, 1.0, 0.0], grid=Grid(2))
     0.75
     """
-    return float(grid.alpha(clip_sample(w, grid, importance=importance).step))
+    best = clip_sample(w, grid, importance=importance)
+    return float(grid.alpha(best.step))
 
 
 def foreign_regret(w: ArrayLike, importance: ArrayLike, *, grid: Grid, step: float) -> float:
@@ -96,8 +109,9 @@ def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Gr
     >>> bool((own <= shared).all())
     True
     """
-    patterns = nonnegative_array("activations", activations, ndim=2)
-    patterns = patterns / patterns.sum(axis=1, keepdims=True)
+    parts = instances("parts", parts, Distribution)
+    rows = nonnegative_array("activations", activations, ndim=2)
+    patterns = np.stack([weights_vector(f"activations[{i}]", row, size=len(parts)) for i, row in enumerate(rows)])
     own = np.array([clip_law(part, grid).value for part in parts])
     shared = []
     for pattern in patterns:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.special import log_ndtr, ndtr
 
-from fairbits.checks import Floats, finite_array, in_range, positive, whole
+from fairbits.checks import Floats, finite_array, in_range, instance, positive, whole
 from fairbits.errors import InputError
 
 _OfRedundancy = Callable[[float, float], float]
@@ -99,7 +99,7 @@ class StructuralModel:
         -1.918
         """
         m = self.mean_r(t)
-        return -self.gamma * self.slope / m**2 * (1.0 + 3.0 * self._correction(m, order))
+        return -self.gamma / m * (self.slope / m) * (1.0 + 3.0 * self._correction(m, order))
 
     def exact_damage(self, t: float) -> float:
         """Returns E[γ/R | R ≥ r_min] under do(T = t) by quadrature, R Gaussian before the cut (004-30).
@@ -125,9 +125,9 @@ class StructuralModel:
         if s == 0:
             return self.effect(t)
         start = (self.r_min - m) / s
-        mean = s * math.exp(-0.5 * start**2 - log_ndtr(-start)) / math.sqrt(2.0 * math.pi)  # E[R] − m
+        mean = s * math.exp(-0.5 * start * start - log_ndtr(-start)) / math.sqrt(2.0 * math.pi)  # E[R] − m
         covariance = self._expect(t, lambda r, centre: _inverse_excess(r, centre) * (r - centre - mean))
-        return self.slope * self.gamma * covariance / s**2
+        return self.slope * self.gamma * covariance / s / s
 
     def decompose(self, t: float, *, order: int = 1) -> Effects:
         """Returns the effect of T on D split in direct and indirect: 0 % and 100 % by construction (004-29).
@@ -161,6 +161,7 @@ class StructuralModel:
         array([0.782, 0.782, 0.782, 0.782])
         """
         whole("n", n, least=1)
+        instance("rng", rng, np.random.Generator)
         in_range("spread", spread, least=0.0)
         c = in_range("confounding", confounding, least=0.0, most=1.0)
         centre = finite_array("t", t)

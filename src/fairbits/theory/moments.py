@@ -18,6 +18,7 @@ from fairbits.checks import (
     in_range,
     instance,
     instances,
+    near_one,
     nonnegative_array,
     representable,
     same_shape,
@@ -64,11 +65,11 @@ class Moments:
             with np.errstate(over="ignore"):
                 total = representable("the sum of the weights", float(raw.sum()))
         # scaling by powers of two is exact and keeps the fourth powers away from overflow and underflow
-        x, unit = scaled(x)
+        x, unit = near_one(x)
         mean = _weighted_mean(x, h)
         d = x - mean
         mean, d = mean + (shift := _weighted_mean(d, h)), d - shift
-        d, width = scaled(d)
+        d, width = near_one(d)
         square = d * d
         powers = (_weighted_mean(square, h), _weighted_mean(square * d, h), _weighted_mean(square * square, h))
         return cls._from_central(total, mean * unit, *powers, unit=width * unit)
@@ -100,12 +101,6 @@ def _infinite(value: float) -> bool:
     return isinstance(value, float) and value == math.inf
 
 
-def scaled(x: Floats) -> tuple[Floats, float]:
-    """Returns x divided by a power of two near its largest magnitude, and that power (1 if x is 0)."""
-    exponent = int(np.clip(np.frexp(np.max(np.abs(x)))[1], -1021, 1023))
-    return np.ldexp(x, -exponent), math.ldexp(1.0, exponent)
-
-
 def _weighted_mean(x: Floats, h: Floats | None) -> float:
     return float(np.mean(x)) if h is None else float(np.dot(x, h))
 
@@ -130,7 +125,7 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
     mean = float(share @ mu)
     with np.errstate(over="ignore"):
         d = representable("the distance of the means", mu - mean)
-    sizes, unit = scaled(np.concatenate([np.sqrt(variance), d]))
+    sizes, unit = near_one(np.concatenate([np.sqrt(variance), d]))
     sigma, d = np.split(sizes, 2)
     variance = sigma**2
     second = share @ (variance + d**2)

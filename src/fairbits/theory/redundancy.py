@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, in_range, nonnegative_array, positive, whole
+from fairbits.checks import Floats, in_range, nonnegative_array, positive, representable, whole
 from fairbits.errors import InputError
 
 
@@ -17,7 +17,8 @@ def rate_distortion(rate: float, sigma: float = 1.0) -> float:
     >>> rate_distortion(2.0)
     0.0625
     """
-    return positive("sigma", sigma) ** 2 * math.exp2(-2.0 * in_range("rate", rate, least=0.0))
+    root = positive("sigma", sigma) * math.exp2(-in_range("rate", rate, least=0.0))
+    return representable("the distortion", root * root)
 
 
 def clipping_constant(bits: int, sigma: float = 1.0) -> float:
@@ -28,7 +29,8 @@ def clipping_constant(bits: int, sigma: float = 1.0) -> float:
     >>> clipping_constant(4)
     0.01171875
     """
-    return 3.0 * positive("sigma", sigma) ** 2 * 4.0 ** -whole("bits", bits, least=1, most=64)
+    root = positive("sigma", sigma) * 2.0 ** -whole("bits", bits, least=1, most=64)
+    return representable("the constant", 3.0 * root * root)
 
 
 def redundancy_bound(redundancy: float, bits: int, *, delta: float, sigma: float = 1.0) -> float:
@@ -40,7 +42,7 @@ def redundancy_bound(redundancy: float, bits: int, *, delta: float, sigma: float
     >>> round(redundancy_bound(3.8, 4, delta=0.1), 4)
     0.003
     """
-    return clipping_constant(bits, sigma) / _shifted("redundancy", redundancy, delta)
+    return representable("the bound", clipping_constant(bits, sigma) / _shifted("redundancy", redundancy, delta))
 
 
 def holds_up_to(bits: int, mse: float, *, sigma: float = 1.0) -> float:
@@ -51,7 +53,7 @@ def holds_up_to(bits: int, mse: float, *, sigma: float = 1.0) -> float:
     >>> round(holds_up_to(4, 0.01154), 3)
     1.015
     """
-    return clipping_constant(bits, sigma) / positive("mse", mse)
+    return representable("C_b/mse", clipping_constant(bits, sigma) / positive("mse", mse))
 
 
 def effective_distortion(redundancy: float, bits: int, *, sigma: float = 1.0) -> float:
@@ -63,7 +65,7 @@ def effective_distortion(redundancy: float, bits: int, *, sigma: float = 1.0) ->
     share = in_range("redundancy", redundancy) / whole("bits", bits, least=1, most=64)
     if 1.0 + share <= 0:
         raise InputError(f"redundancy is {redundancy:g} at {bits} bits; 1 + R/b must be above 0")
-    return rate_distortion(bits, sigma) / (1.0 + share)
+    return representable("the distortion", rate_distortion(bits, sigma) / (1.0 + share))
 
 
 def taylor_step_holds(
@@ -95,7 +97,7 @@ def taylor_step_limit(bits: int, *, delta: float) -> float:
     """
     whole("bits", bits, least=1, most=64)
     in_range("delta", delta)
-    return math.inf if bits <= 3 else bits * (3.0 - delta) / (bits - 3)
+    return math.inf if bits <= 3 else representable("the limit", bits / (bits - 3) * (3.0 - delta))
 
 
 def disparity_ratio(r_high: float, r_low: float, *, delta: float) -> float:
@@ -106,7 +108,7 @@ def disparity_ratio(r_high: float, r_low: float, *, delta: float) -> float:
     >>> round(disparity_ratio(3.8, 1.5, delta=0.1), 4)
     2.4375
     """
-    return _shifted("r_high", r_high, delta) / _shifted("r_low", r_low, delta)
+    return representable("the ratio", _shifted("r_high", r_high, delta) / _shifted("r_low", r_low, delta))
 
 
 def delta_needed(ratio: float, r_high: float, *, r_low: float) -> float:
@@ -122,7 +124,7 @@ def delta_needed(ratio: float, r_high: float, *, r_low: float) -> float:
     in_range("r_low", r_low)
     if ratio == 1.0:
         raise InputError("ratio is 1; no finite δ gives it unless the redundancies are equal: give another ratio")
-    return (r_high - ratio * r_low) / (ratio - 1.0)
+    return representable("delta", (r_high - ratio * r_low) / (ratio - 1.0))
 
 
 def redundancy(joint: ArrayLike) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 from scipy import optimize
 from scipy.interpolate import CubicSpline
 
-from fairbits.checks import Floats
+from fairbits.checks import Floats, in_range, instance
+from fairbits.errors import InputError
 from fairbits.theory.clipping.exact import clip_law
 from fairbits.theory.distributions import (
     Distribution,
@@ -28,6 +29,9 @@ MIXTURE_SHARES = (1e-4, 1e-3, 1e-2, 0.05, 0.1)
 KAPPAS = (0.0, 0.5, 1.0, 3.0, 6.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 """The kurtoses over which the constants are fitted."""
 
+ALPHAS = (0.05, 120.0)
+"""The ends of the loss curves, in standard deviations."""
+
 
 def families(kappa: float) -> dict[str, Distribution]:
     """Returns unit-variance laws of excess kurtosis κ: t, generalised Gaussian, and the scale mixtures that reach κ.
@@ -35,7 +39,7 @@ def families(kappa: float) -> dict[str, Distribution]:
     >>> list(families(20.0))
     ['t', 'ggd', 'gsm 0.0001', 'gsm 0.001', 'gsm 0.01', 'gsm 0.05', 'gsm 0.1']
     """
-    if kappa == 0:
+    if in_range("kappa", kappa, least=0.0) == 0:
         return {"gaussian": Gaussian()}
     laws: dict[str, Distribution] = {
         "t": StudentT.with_kappa(kappa),
@@ -56,14 +60,16 @@ class LossCurves:
 
     def losses(self, c: float, d: float) -> Floats:
         """Returns the MSE ratio of each member when α = c + d·ln(1 + κ)."""
-        alphas = np.maximum(c + d * np.log1p(self.kappas), 0.05)
+        alphas = np.maximum(in_range("c", c) + in_range("d", d) * np.log1p(self.kappas), ALPHAS[0])
+        if alphas.max() > ALPHAS[1]:
+            raise InputError(f"c = {c:g} and d = {d:g} give α up to {alphas.max():g}; the curves end at {ALPHAS[1]:g}")
         return np.exp([curve(np.log(alpha)) for curve, alpha in zip(self.curves, alphas, strict=True)])
 
 
 def loss_curves(bits: int) -> LossCurves:
     """Returns the loss curves of all families and kurtoses on the symmetric grid."""
     grid = Grid(bits)
-    alphas = np.geomspace(0.05, 120.0, 500)
+    alphas = np.geomspace(*ALPHAS, 500)
     kappas, curves = [], []
     for kappa in KAPPAS:
         for law in families(kappa).values():
@@ -75,6 +81,8 @@ def loss_curves(bits: int) -> LossCurves:
 
 def refit(curves: LossCurves) -> tuple[float, float]:
     """Returns c_B and d_B ≥ 0 that minimise the mean log loss, by Nelder–Mead from the best point of a coarse grid."""
+
+    instance("curves", curves, LossCurves)
 
     def mean_loss(point: Floats) -> float:
         return float(np.mean(np.log(curves.losses(point[0], abs(point[1])))))

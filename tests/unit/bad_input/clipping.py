@@ -3,9 +3,7 @@
 import numpy as np
 
 from fairbits.theory.clipping import blocks, exact, formulas
-from fairbits.theory.clipping.certified import certified_either_sign, certified_minimum
 from fairbits.theory.clipping.stream import WeightHistogram
-from fairbits.theory.clipping.sums import LawSums
 from fairbits.theory.distributions import Empirical, Gaussian, Laplace
 from fairbits.theory.grid import Grid
 
@@ -13,15 +11,13 @@ LAW, GRID = Gaussian(), Grid(3)
 W = np.array([[0.5, -1.0, 0.25, 0.75], [0.1, 0.2, -0.3, 0.9]])
 H = np.array([[1.0, 2.0, 0.5, 1.0], [0.1, 0.1, 3.0, 1.0]])
 
-BOOLS = {"bools": W > 0}
 SAMPLE = (W[0], "array", "required")
 MATRIX = (W, "array", "required", {"flat": W[0], "three axes": W[None], "scalar": 1.0, "bools": W > 0})
-GROUP = (2, "count", {"not a divisor": 3, "longer than a row": 8})
+GROUP = (2, {"not a divisor": 3, "longer than a row": 8, "zero": 0, "half": 2.5, "string": "2", "true": True})
 SOURCE, A_GRID = (LAW, "object"), (GRID, "object")
 TOLERANCE = (1e-6, "positive")
 ONE_LANGUAGE = (H[0], "array", "shaped", "nonnegative")
 LANGUAGES = (H, "array", "required", "shaped", "nonnegative", "not all zero", {"a dead language": H * [[1.0], [0.0]]})
-EMPTY = {"empty", "empty list"}
 PARTIAL = WeightHistogram()
 PARTIAL.add(W)
 
@@ -60,8 +56,6 @@ ROWS = {
         lambda grid: exact.check_signed(grid, True),
         {"grid": (Grid(3, "twos"), "object", {"symmetric": GRID, "midrise": Grid(3, "midrise")})},
     ),
-    "certified_minimum": (certified_minimum, {"sums": (LawSums([LAW], GRID), {}), "tolerance": (1e-6, {})}),
-    "certified_either_sign": (certified_either_sign, {"sums": (LawSums([LAW], GRID), {}), "tolerance": (1e-6, {})}),
     "clip_blocks": (
         blocks.clip_blocks,
         {"W": MATRIX, "grid": A_GRID, "group": GROUP, "importance": (*ONE_LANGUAGE, {"one row": H[:1]})},

@@ -70,7 +70,7 @@ ROWS = {
     "Moments": (
         Moments,
         {
-            "n": (4, "positive"),
+            "n": (4, {"nan": np.nan, "zero": 0, "negative": -1, "string": "4", "none": None, "array": np.ones(2)}),
             "mean": (0.5, "number"),
             "variance": (2.0, "at least 0"),
             "skewness": (0.1, "number"),
@@ -79,7 +79,6 @@ ROWS = {
     ),
     "Moments.of": (Moments.of, {"sample": SAMPLE, "weights": WEIGHTS}),
     "Moments.__add__": (PARTS[0].__add__, {"other": (PARTS[1], "object", {"a law's": LAW.moments})}),
-    "moments.scaled": (moments.scaled, {"x": (W, {})}),
     "mixture_moments": (
         moments.mixture_moments,
         {"parts": (PARTS, "objects"), "weights": SHARES, "n": (2.0, {"nan": np.nan, "zero": 0.0, "none": None})},
@@ -177,5 +176,6 @@ ROWS = {
     ),
     "families": (refit.families, {"kappa": (20.0, "at least 0")}),
     "loss_curves": (refit.loss_curves, {"bits": (2, "bits")}),
+    "refit": (refit.refit, {"curves": (refit.loss_curves(2), "object")}),
     "LossCurves.losses": (refit.loss_curves(2).losses, {"c": (2.0, "number"), "d": (0.3, "number")}),
 }

@@ -7,7 +7,8 @@ import numpy as np
 from fairbits.theory import allocation, mediation, redundancy
 from fairbits.theory.allocation import Problem
 
-SIZES, DAMAGE = np.array([[4, 8], [4, 8], [2, 6]]), np.array([[[2, 0], [1, 0], [3, 1]], [[1, 0], [4, 0], [1, 1]]], float)
+SIZES = np.array([[4, 8], [4, 8], [2, 6]])
+DAMAGE = np.array([[[2.0, 0.0], [1.0, 0.0], [3.0, 1.0]], [[1.0, 0.0], [4.0, 0.0], [1.0, 1.0]]])
 PROBLEM = Problem(bits=(4, 8), sizes=SIZES, damage=DAMAGE)
 MODEL = dataclasses.replace(mediation.SEED_MODEL, sd_r=0.1)
 RNG = np.random.default_rng(0)
@@ -26,8 +27,9 @@ COUNTS = (np.array([4096, 64]), "array", "required", "shaped", "flat", "nonnegat
 VECTOR = (np.array([0.5, 2.0, 1.0]), "array", "required", "shaped", "flat", "nonnegative")
 SIGMA, WIDTH = (1.0, "positive"), (4, "count", {"above 64": 65})
 T, ORDER = (1.0, "number", {"below r_min": 0.01, "negative": -1.0}), (2, "count", {"three": 3})
-SPREADS = {name: (0.1, "at least 0") for name in ("sd_a", "sd_r", "sd_d")}
+SPREADS = dict.fromkeys(("sd_a", "sd_r", "sd_d"), (0.1, "at least 0"))
 JOINT = np.array([[0.4, 0.1], [0.1, 0.4]])
+THREE = np.array([0.3, 0.2, 0.1, 0.05, 0.05, 0.1, 0.05, 0.15]).reshape(2, 2, 2)
 TABLE = ("array", "required", "nonnegative", "not all zero", {"counts": [[4, 1], [1, 4]], "scalar": 1.0})
 
 ROWS = {
@@ -68,7 +70,7 @@ ROWS = {
             "relative_gap": (0.01, "at least 0", {"one": 1.0}),
             "baseline": (*PER_LANGUAGE, {"out of reach": [-1.0, -1.0]}),
             "floor": PER_LANGUAGE,
-            "time_limit": (10.0, {label: v for label, v in {"nan": np.nan, "zero": 0.0, "string": "1"}.items()}),
+            "time_limit": (10.0, {"nan": np.nan, "inf": np.inf, "zero": 0.0, "string": "1"}),
         },
     ),
     "allocate_greedy": (
@@ -140,11 +142,11 @@ ROWS = {
     "redundancy": (redundancy.redundancy, {"joint": (JOINT, *TABLE, {"three axes": JOINT[None]})}),
     "unique_information": (
         redundancy.unique_information,
-        {"joint": (JOINT[:, :, None] * [0.3, 0.7] * [[[1.0]], [[1.0]]], *TABLE, {"two axes": JOINT})},
+        {"joint": (THREE, *TABLE, {"two axes": JOINT})},
     ),
     "StructuralModel": (
         mediation.StructuralModel,
-        {name: (0.9, "number") for name in ("beta_ta", "beta_ar", "gamma")} | SPREADS | {"r_min": (0.05, "positive")},
+        dict.fromkeys(("beta_ta", "beta_ar", "gamma"), (0.9, "number")) | SPREADS | {"r_min": (0.05, "positive")},
     ),
     "StructuralModel.mean_r": (MODEL.mean_r, {"t": T}),
     "StructuralModel.expected_damage": (MODEL.expected_damage, {"t": T, "order": ORDER}),

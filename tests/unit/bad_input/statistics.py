@@ -3,6 +3,7 @@
 import numpy as np
 
 from fairbits import stats
+from fairbits.reference import founding_statistics
 from fairbits.stats import LanguageFrame
 
 SOURCE = np.random.default_rng(0)
@@ -14,6 +15,7 @@ D = 2 / R + SOURCE.normal(size=24) / 50
 LANG, DOCUMENT = np.repeat(["deu", "heb"], 24), np.tile(np.arange(24), 2)
 VALUES, SIZES = SOURCE.normal(np.repeat([3.0, 9.0], 24)), np.full(48, 100.0)
 FRAME = LanguageFrame(LANG, DOCUMENT, values=VALUES, weights=SIZES, resamples=200)
+OTHER_FRAME = LanguageFrame(LANG, DOCUMENT + 1, values=VALUES, weights=SIZES, resamples=200)
 REPLICATES, BLOCKS = FRAME.replicates, FRAME._blocks
 
 SIDE = ("array", "required", "shaped", "flat", "not all zero")
@@ -33,6 +35,7 @@ CODES = {"numbers": np.arange(48), "empty": [], "none": None, "two axes": LANG[N
 IDS = {"floats": DOCUMENT / 2, "twice": 0 * DOCUMENT, "none": None, "two axes": DOCUMENT[None], "longer": np.arange(49)}
 REPLICATED = (REPLICATES, "object")
 TWO_RAGGED = {"ragged": [["a"], ["a", "b"]]}
+FAMILIES = {"two": np.arange(24) % 2, "longer": np.arange(25), "ragged": [[1], [1, 2]], "nan": np.full(24, np.nan)}
 OF_CHAIN = ("array", "required", "shaped", "flat", "not all zero")
 
 
@@ -43,6 +46,10 @@ def correlation(function):
 
 
 ROWS = {
+    "FoundingStatistics.rows": (
+        lambda language: founding_statistics().rows(language),
+        {"language": ("eng", {"unknown": "xxx", "none": None, "list": ["eng"]})},
+    ),
     "Estimate": (
         stats.Estimate,
         {
@@ -127,7 +134,7 @@ ROWS = {
     "LanguageFrame.language": (FRAME.language, {"lang": ("deu", {"unknown": "fra", "none": None, "list": ["deu"]})}),
     "LanguageFrame.contrast": (
         FRAME.contrast,
-        {"other": (FRAME, "object", {"other documents": LanguageFrame(["a"] * 6, range(6), values=T[:6], weights=A[:6] ** 2)})},
+        {"other": (FRAME, "object", {"other documents": OTHER_FRAME})},
     ),
     "worst_of": (stats.worst_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
     "best_of": (stats.best_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
@@ -163,7 +170,7 @@ ROWS = {
             "R": (R, *OF_CHAIN, "nonnegative"),
             "D": (D, *OF_CHAIN),
             "covariates": (SOURCE.normal(size=24), *OF_CHAIN[:1], "shaped", "not all zero"),
-            "families": (np.arange(24) % 12, {"two": np.arange(24) % 2, "longer": np.arange(25), "ragged": [[1], [1, 2]]}),
+            "families": (np.arange(24) % 12, FAMILIES),
             "change": (0.1, "number"),
             "levels": (None, {"one": (1.0,), "nan": (np.nan, 1.0), "a number": 1.0, "strings": ("a", "b")}),
             "interval": ("percentile", "choice"),

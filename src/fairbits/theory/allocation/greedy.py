@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fairbits.checks import Floats, one_of
+from fairbits.checks import Floats, instance, one_of
 from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
 from fairbits.theory.allocation.relaxation import dual_bound
 
@@ -19,6 +19,7 @@ def allocate_greedy(problem: Problem, budget: int, *, objective: str = "mean") -
     >>> allocate_greedy(problem, 12).bits
     (8, 4)
     """
+    instance("problem", problem, Problem)
     one_of("objective", objective, ("mean", "worst"))
     capacity = problem.capacity(budget)
     mean = problem.mean_damage(None)

@@ -14,6 +14,7 @@ from fairbits.checks import (
     in_range,
     nonnegative_array,
     same_shape,
+    sequence,
     weights_vector,
     whole,
 )
@@ -61,7 +62,7 @@ class Problem:
             ("languages", languages, len(damages)),
             ("blocks", blocks, len(size_table)),
         ):
-            if isinstance(given, str) or len(given) not in (0, size):
+            if isinstance(given, str) or len(sequence(name, given)) not in (0, size):
                 raise InputError(f"{name} is {given!r}; it must be empty or hold {size} name(s), one per row")
         damages.setflags(write=False)
         size_table.setflags(write=False)
@@ -203,7 +204,7 @@ def answer(
 
 
 def _widths(bits: Sequence[int]) -> tuple[int, ...]:
-    widths = tuple(whole("bits", width, least=1, most=64) for width in bits)
+    widths = tuple(whole("bits", width, least=1, most=64) for width in sequence("bits", bits))
     if not widths or any(wide <= narrow for narrow, wide in pairwise(widths)):
         raise InputError(f"bits is {widths}; it must hold at least one width, in increasing order")
     return widths

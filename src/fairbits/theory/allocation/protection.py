@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, nonnegative_array, one_of, positive, same_shape, whole
+from fairbits.checks import (
+    Floats,
+    finite_array,
+    instance,
+    nonnegative_array,
+    one_of,
+    positive,
+    same_shape,
+    sequence,
+    whole,
+)
 from fairbits.errors import InputError
 from fairbits.theory.allocation.problem import Ints
 from fairbits.theory.allocation.program import Program, solve
@@ -89,7 +99,7 @@ def rank_of_set(
     """
     low, gain = _tables(damage_low, damage_high)
     n_blocks = low.shape[1]
-    chosen = sorted({whole("blocks", block, least=0, most=n_blocks - 1) for block in blocks})
+    chosen = sorted({whole("blocks", block, least=0, most=n_blocks - 1) for block in sequence("blocks", blocks)})
     if not chosen:
         raise InputError("blocks is empty; at least one block must be given")
     one_of("objective", objective, _OBJECTIVES)
@@ -135,6 +145,7 @@ def gateway_misses(
     0.91
     """
     whole("n_cases", n_cases, least=1)
+    instance("rng", rng, np.random.Generator)
     whole("n_languages", n_languages, least=1)
     whole("n_blocks", n_blocks, least=3)
     positive("gateway_factor", gateway_factor)

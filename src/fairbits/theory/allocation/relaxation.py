@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range
+from fairbits.checks import Floats, finite_array, in_range, instance
 from fairbits.errors import InputError
 from fairbits.theory.allocation.problem import Ints, Problem
 
@@ -28,6 +28,7 @@ def lagrangian_bound(problem: Problem, budget: int, *, pi: ArrayLike | None = No
     >>> lagrangian_bound(problem, 14)
     DualBound(value=0.5, price=0.25)
     """
+    instance("problem", problem, Problem)
     return dual_bound(problem.mean_damage(pi), problem.sizes, capacity=problem.capacity(budget))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range, one_of, same_shape
+from fairbits.checks import Floats, finite_array, in_range, instance, one_of, same_shape
 from fairbits.errors import InputError
 from fairbits.theory.allocation.greedy import greedy_options
 from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
@@ -26,6 +26,7 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None,
     >>> allocate_mean(problem, 12).bits, allocate_mean(problem, 12).value
     ((8, 4), 1.0)
     """
+    instance("problem", problem, Problem)
     one_of("solver", solver, ("auto", "dp", "highs"))
     costs = problem.mean_damage(pi)
     capacity = problem.capacity(budget)
@@ -66,6 +67,7 @@ def allocate_worst(
     >>> allocate_worst(problem, 12).bits, allocate_worst(problem, 12).value
     ((4, 8), 2.0)
     """
+    instance("problem", problem, Problem)
     in_range("relative_gap", relative_gap, least=0.0, below=1.0)
     if time_limit is not None:
         in_range("time_limit", time_limit, above=0.0)

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, as_array, nonnegative_array, one_of, representable, whole
+from fairbits.checks import Floats, as_array, near_one, nonnegative_array, one_of, representable, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import block_kernels, minimax_kernels
 from fairbits.theory.clipping.exact import check_signed, clip_sample
 from fairbits.theory.grid import Grid
-from fairbits.theory.moments import scaled
 
 _LONG = 32_768
 """Blocks above this many weights are sorted instead of scanned (measured by benchmarks/clip.py)."""
@@ -100,13 +99,13 @@ def minimax_blocks(
         raise InputError(f"importance has shape {H.shape} but W is {weights.shape}; its rows must match W's inputs")
     if not H.any(axis=1).all():
         raise InputError("importance is 0 everywhere for a language; leave that language out or measure it again")
-    H = np.stack([scaled(h)[0] for h in H])  # so that the sums cannot overflow
+    H = np.stack([near_one(h)[0] for h in H])  # so that the sums cannot overflow
     H = H / H.mean(axis=1, keepdims=True)
     scales = np.ones((len(H), 1))
     if objective == "regret":
-        near_one = weights if weights.dtype == np.float32 else scaled(weights)[0]
-        own = [clip_blocks(near_one, grid, group=group, importance=h, signed=signed).error.ravel() for h in H]
-        energy = (H @ np.square(near_one, dtype=np.float64).T).T.mean() / columns
+        small = weights if weights.dtype == np.float32 else near_one(weights)[0]
+        own = [clip_blocks(small, grid, group=group, importance=h, signed=signed).error.ravel() for h in H]
+        energy = (H @ np.square(small, dtype=np.float64).T).T.mean() / columns
         scales = 1 / np.maximum(np.array(own), 1e-12 * energy + 1e-300)
     steps = np.empty(out * columns)
     errors, multipliers = np.empty((2, out * columns, len(H)))

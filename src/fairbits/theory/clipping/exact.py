@@ -6,14 +6,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, as_array, instance, instances, nonnegative_array, positive, representable
+from fairbits.checks import (
+    Floats,
+    as_array,
+    in_range,
+    instance,
+    instances,
+    near_one,
+    nonnegative_array,
+    positive,
+    representable,
+)
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_either_sign, certified_minimum
 from fairbits.theory.clipping.sums import CodeSums, LawSums, SampleSums
 from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
-from fairbits.theory.moments import scaled
 from fairbits.theory.noise import mse
 
 
@@ -137,7 +146,7 @@ def regret(source: Distribution, grid: Grid, step: float) -> float:
     >>> round(regret(Gaussian(), Grid(4), 2.83 / 7) / clip_law(Gaussian(), Grid(4)).value, 3)
     0.111
     """
-    return float(mse(source, grid, step)) - clip_law(source, grid).value
+    return float(mse(source, grid, in_range("step", step))) - clip_law(source, grid).value
 
 
 def check_signed(grid: Grid, signed: bool) -> None:
@@ -171,7 +180,7 @@ class _Units:
         return representable("the step", step * self.weight)
 
     def error(self, error: float) -> float:
-        return representable("the squared error", error * self.weight * self.importance * self.weight)
+        return representable("the squared error", float(error) * self.weight * self.importance * self.weight)
 
 
 def _sample(
@@ -188,12 +197,12 @@ def _sample(
     if importance is not None:
         h = _importance(importance, x.size)
         if alone:
-            h = np.stack([scaled(row)[0] for row in h])
-        h, unit_h = scaled(h)
+            h = np.stack([near_one(row)[0] for row in h])
+        h, unit_h = near_one(h)
         x = np.where((h > 0).any(axis=0), x, x.dtype.type(0))
     if x.dtype == np.float32:  # its squares fit
         return x, h, _Units(importance=unit_h)
-    x, unit = scaled(x)
+    x, unit = near_one(x)
     return x, h, _Units(unit, unit_h)
 
 

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import special
 
-from fairbits.checks import in_range, instance, one_of, positive, whole
+from fairbits.checks import in_range, instance, one_of, positive, representable, sequence, whole
 from fairbits.errors import InputError
 from fairbits.theory.distributions import Distribution, Gaussian
 
@@ -100,5 +100,8 @@ def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = 
     """
     positive("sigma", sigma)
     in_range("kappa", kappa, above=-1.0)
-    c, d = (in_range("constant", value) for value in constants)
-    return sigma * (c + d * float(np.log1p(kappa)))
+    values = sequence("constants", constants)
+    if len(values) != 2:
+        raise InputError(f"constants holds {len(values)} number(s); it must hold two, c_B and d_B")
+    c, d = (in_range("constant", value) for value in values)
+    return representable("alpha", sigma * (c + d * float(np.log1p(kappa))))

@@ -6,13 +6,14 @@ checkpoints the result is exact. Otherwise the loss is bounded afterwards from t
 threshold cuts.
 """
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, as_array, instance, nonnegative_array, representable, same_shape, whole
+from fairbits.checks import Floats, as_array, instance, near_one, nonnegative_array, representable, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_minimum
@@ -74,13 +75,24 @@ class WeightHistogram:
             representable("Σ of importance, or of importance·w²,", np.array([count.sum(), second.sum()]))
         if not count.any():
             raise InputError("the histogram is empty; add weights first")
+        near, unit = copy(self), near_one(np.max(count, keepdims=True))[1]
+        near._sums = self._sums / unit
+        found = near._search(grid)
+        value, bound = (representable("the squared error", part * unit) for part in (found.value, found.bound))
+        return replace(found, value=value, bound=bound)
+
+    def _search(self, grid: Grid) -> Certified:
+        count, _, second = self._sums.reshape(3, -1)
         sides = self._sides(merge=grid.kind != "twos")
         if not any(side.x.size for side in sides):
             return Certified(0.0, 0.0, 0.0, 0)
         sums = SampleSums(sides, np.array([second.sum()]), total=np.array([count.sum()]), grid=grid)
         found = certified_minimum(sums)
+        if found.step == 0:  # all squares underflow
+            return found
         slack = self._slack(grid, *sums.possible(found.value))
-        slack = self._slack(grid, *_near(sums, found, slack))
+        if found.value + slack < sums.energy[0]:
+            slack = self._slack(grid, *_near(sums, found, slack))
         return replace(found, bound=max(0.0, found.bound - slack))
 
     def _sides(self, *, merge: bool) -> list[kernels.SortedSide]:
