@@ -2,7 +2,7 @@
 
 f bends down at every breakpoint and C falls with the step, so on [a, b] f(s) − C(a)·s² is concave: f lies above its
 chord less C(a)(s − a)(b − s), and above A − B(a)²/C(b). Intervals whose bound reaches the best value found are
-dropped, the rest cut in four. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the
+dropped, the rest cut. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the
 multipliers at the best step found, that bound closes as fast as the one of a single language.
 """
 
@@ -15,7 +15,7 @@ from fairbits.errors import FairbitsError
 from fairbits.theory.clipping.kernels import minimise_worst_quadratic
 from fairbits.theory.clipping.sums import CodeSums
 
-_CUTS = 4
+_FEW = 12
 _MAX_ROUNDS = 60
 _FLOOR = 2e-15
 
@@ -93,7 +93,8 @@ class _Search:
         if not keep.any():
             return False
         low, high, (b_low, c_low, b_high, c_high) = self.low[keep], self.high[keep], self.ends[:, :, keep]
-        inner = low[:, None] + (high - low)[:, None] * (np.arange(1, _CUTS) / _CUTS)
+        cuts = 4 if low.size <= _FEW else 2  # rounds cost as much as few evaluations, less than many
+        inner = low[:, None] + (high - low)[:, None] * (np.arange(1, cuts) / cuts)
         first, second = self._evaluate(inner.ravel())
         edges = np.column_stack([low, inner, high])
         b, c = (

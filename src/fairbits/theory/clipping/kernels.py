@@ -12,45 +12,52 @@ from numba import njit, prange
 from fairbits.checks import Floats
 
 _CHUNK = 4096
+_PAGE = 64
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
 @dataclass(frozen=True)
 class SortedSide:
-    """Magnitudes in ascending order with, per language, Σ h·x and Σ h over what is at or after each index."""
+    """Magnitudes in ascending order, in pages of 64, with Σ h·x and Σ h over all pages from each one on, per language.
+
+    `tops` holds the last magnitude of each page: small enough for the cache, it is what binary search runs over.
+    """
 
     x: np.ndarray
+    h: Floats
+    tops: np.ndarray
     first: Floats
     count: Floats
 
 
 def one_side(x: np.ndarray, importance: Floats | None) -> SortedSide:
-    """Returns the magnitudes x sorted, with their suffix sums."""
-    return _suffix_sums(*_sorted(x, importance))
+    """Returns the magnitudes x sorted, with their sums."""
+    return paged(*_sorted(x, importance))
 
 
 def both_sides(w: np.ndarray, importance: Floats | None) -> list[SortedSide]:
     """Returns the positive and the negative weights as two sorted sides, from one sort."""
     ordered, weights = _sorted(w, importance)
     zero = int(np.searchsorted(ordered, 0))
-    positive = ordered[zero:], None if weights is None else weights[:, zero:]
-    negative = -ordered[:zero][::-1], None if weights is None else weights[:, :zero][:, ::-1]
-    return [_suffix_sums(*positive), _suffix_sums(*negative)]
+    return [paged(ordered[zero:], weights[:, zero:]), paged(-ordered[:zero][::-1], weights[:, :zero][:, ::-1])]
 
 
-def _sorted(x: np.ndarray, importance: Floats | None) -> tuple[np.ndarray, Floats | None]:
+def paged(ordered: np.ndarray, weights: Floats) -> SortedSide:
+    """Returns sorted magnitudes with their page sums; weights without languages stand for one language of ones."""
+    x, h = np.ascontiguousarray(ordered), np.ascontiguousarray(weights)
+    first, count = (np.zeros((max(1, len(h)), -(-x.size // _PAGE) + 1)) for _ in range(2))
+    _page_sums(x, h, first, count)
+    for sums in (first, count):
+        np.cumsum(sums[:, ::-1], axis=1, out=sums[:, ::-1])
+    tops = np.append(x[_PAGE - 1 :: _PAGE], x[-1:]) if x.size % _PAGE else x[_PAGE - 1 :: _PAGE].copy()
+    return SortedSide(x, h, tops, first, count)
+
+
+def _sorted(x: np.ndarray, importance: Floats | None) -> tuple[np.ndarray, Floats]:
     if importance is None:
-        return np.sort(x), None
+        return np.sort(x), np.empty((0, x.size))
     order = np.argsort(x)
     return x[order], importance[:, order]
-
-
-def _suffix_sums(ordered: np.ndarray, weights: Floats | None) -> SortedSide:
-    if weights is None:  # the count is implied by the index
-        return SortedSide(ordered, _suffix(ordered, np.empty(0))[None], np.empty((0, 0)))
-    rows = [np.ascontiguousarray(h) for h in weights]
-    first = np.array([_suffix(ordered, h) for h in rows])
-    return SortedSide(ordered, first, np.array([_suffix(np.empty(0, ordered.dtype), h) for h in rows]))
 
 
 def energy(w: np.ndarray, importance: Floats | None) -> Floats:
@@ -89,49 +96,51 @@ def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyp
     return partial.sum()
 
 
-@njit(cache=True, parallel=True)
-def _suffix(x, h):  # type: ignore[no-untyped-def]
-    """Suffix sums of x·h (an empty x or h stands for ones), in chunks so that rounding does not pile up."""
-    n = max(x.size, h.size)
-    out = np.zeros(n + 1)
-    chunks = (n + _CHUNK - 1) // _CHUNK
-    totals = np.zeros(chunks + 1)
-    for c in prange(chunks):
-        total = 0.0
-        for i in range(min(n, (c + 1) * _CHUNK) - 1, c * _CHUNK - 1, -1):
-            total += (np.float64(x[i]) if x.size else 1.0) * (h[i] if h.size else 1.0)
-            out[i] = total
-        totals[c] = total
-    for c in range(chunks - 1, -1, -1):
-        totals[c] += totals[c + 1]
-    for c in prange(chunks):
-        for i in range(c * _CHUNK, min(n, (c + 1) * _CHUNK)):
-            out[i] += totals[c + 1]
-    return out
+@njit(cache=True, parallel=True, fastmath=_FAST)
+def _page_sums(x, h, first, count):  # type: ignore[no-untyped-def]
+    for page in prange(first.shape[1] - 1):
+        low, high = page * _PAGE, min(x.size, (page + 1) * _PAGE)
+        for lang in range(first.shape[0]):
+            total, mass = 0.0, 0.0
+            for i in range(low, high):
+                weight = h[lang, i] if h.size else 1.0
+                total += weight * np.float64(x[i])
+                mass += weight
+            first[lang, page], count[lang, page] = total, mass
 
 
-@njit(cache=True)
-def add_code_sums(x, first_sums, counts, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
-    """Adds to B and C (languages, steps) what the sorted side x contributes, by binary search per threshold."""
-    n = x.size
-    languages = first_sums.shape[0]
-    for m in range(steps.size):
-        low = 0
+def add_code_sums(side: SortedSide, steps: Floats, *, cap: int, offset: float, first: Floats, second: Floats) -> None:
+    """Adds to B and C (languages, steps) what one side contributes: `cap` thresholds per step."""
+    if side.x.size:
+        _add_code_sums(side.x, side.h, side.tops, side.first, side.count, steps, cap, np.float64(offset), first, second)
+
+
+@njit(cache=True, parallel=True, fastmath=_FAST)
+def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
+    for m in prange(steps.size):
+        page = 0
         for k in range(1, cap + 1):
             threshold = (k - 0.5 + offset) * steps[m]
-            high = n
-            while low < high:
-                middle = (low + high) // 2
-                if x[middle] > threshold:
+            high = tops.size
+            while page < high:
+                middle = (page + high) // 2
+                if tops[middle] > threshold:
                     high = middle
                 else:
-                    low = middle + 1
-            if low == n:
+                    page = middle + 1
+            if page == tops.size:
                 break
+            start, stop = page * _PAGE, min(x.size, (page + 1) * _PAGE)
             gain = 2 * k - 1 + 2 * offset
-            for lang in range(languages):
-                first[lang, m] += first_sums[lang, low]
-                second[lang, m] += gain * (counts[lang, low] if counts.size else n - low)
+            for lang in range(first.shape[0]):
+                total, mass = 0.0, 0.0
+                for i in range(start, stop):
+                    inside = 1.0 if x[i] > threshold else 0.0
+                    weight = inside * h[lang, i] if h.size else inside
+                    total += weight * np.float64(x[i])
+                    mass += weight
+                first[lang, m] += total + page_first[lang, page + 1]
+                second[lang, m] += gain * (mass + page_count[lang, page + 1])
 
 
 @njit(cache=True)

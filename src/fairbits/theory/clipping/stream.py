@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, as_array, instance, near_one, nonnegative_array, representable, same_shape, whole
+from fairbits.checks import as_array, instance, near_one, nonnegative_array, representable, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_minimum
@@ -103,8 +103,8 @@ class WeightHistogram:
     def _side(self, signs: slice) -> kernels.SortedSide:
         count, first = self._sums[0, signs].sum(axis=0), self._sums[1, signs].sum(axis=0)
         used = (count > 0) & (first > 0)
-        middle = (self._least[signs].min(axis=0)[used] + self._most[signs].max(axis=0)[used]) / 2
-        return kernels.SortedSide(middle, _suffix(first[used]), _suffix(count[used]))
+        # a bin's mean stands for its weights: it lies inside the bin and keeps Σh|w| exact
+        return kernels.paged(first[used] / count[used], count[used][None])
 
     def _slack(self, grid: Grid, low: float, high: float) -> float:
         """The most that finer codes could gain for any step in [low, high]: 2·step·width·Σh per cut bin."""
@@ -118,10 +118,6 @@ class WeightHistogram:
             stop = np.searchsorted(least[used], threshold * high, side="right")
             total += float(gain[start:stop].max(initial=0.0))
         return total
-
-
-def _suffix(values: Floats) -> Floats:
-    return np.append(np.cumsum(values[::-1])[::-1], 0.0)[None]
 
 
 def _near(sums: SampleSums, found: Certified, slack: float) -> tuple[float, float]:

@@ -144,14 +144,14 @@ class SampleSums(CodeSums):
             np.tile((offset**2 * self.total)[:, None], shape),
         )
         for side, cap in zip(self._sides, caps, strict=False):
-            kernels.add_code_sums(side.x, side.first, side.count, steps, cap, offset, first, second)
+            kernels.add_code_sums(side, steps, cap=cap, offset=offset, first=first, second=second)
         return first, second
 
     def beyond(self, points: Floats) -> tuple[Floats, Floats]:
         """Returns the suffix sums at each point: one code earned at the point itself."""
         count, first = np.zeros((2, self.total.size, points.size))
         for side in self._sides:
-            kernels.add_code_sums(side.x, side.first, side.count, points, 1, 0.5, first, count)
+            kernels.add_code_sums(side, points, cap=1, offset=0.5, first=first, second=count)
         return count / 2, first
 
     def longest(self, best: float) -> float:  # noqa: ARG002 - holds whatever the best is
