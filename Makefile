@@ -1,6 +1,8 @@
 # make demo: set up and show the main job.  make test: set up, lint, type-check, test.
 PYTHON ?= python3
 BIN := .venv/bin
+# one thread per test worker: the workers already use all cores
+PYTEST := NUMBA_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 .PHONY: demo test docs bench validity clean
 
@@ -12,7 +14,7 @@ test: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n auto
+	$(PYTEST)
 
 docs: .venv/installed
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
@@ -23,7 +25,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/clip.py
 
 validity: .venv/installed
-	$(BIN)/pytest -n auto tests/validity
+	$(PYTEST) tests/validity
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

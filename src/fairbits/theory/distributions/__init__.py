@@ -1,0 +1,26 @@
+"""Weight distributions with exact moments and exact tail moments."""
+
+from fairbits.theory.distributions.base import Distribution
+from fairbits.theory.distributions.laws import (
+    Gaussian,
+    GaussianScaleMixture,
+    GeneralisedGaussian,
+    Laplace,
+    StudentT,
+    Symmetric,
+    Uniform,
+)
+from fairbits.theory.distributions.samples import Empirical, Mixture
+
+__all__ = [
+    "Distribution",
+    "Empirical",
+    "Gaussian",
+    "GaussianScaleMixture",
+    "GeneralisedGaussian",
+    "Laplace",
+    "Mixture",
+    "StudentT",
+    "Symmetric",
+    "Uniform",
+]
