@@ -107,7 +107,7 @@ def row(name: str, seconds: float, W: np.ndarray, error: float | None) -> None:
 
 def verdict(name: str, ratio: float, *, least: float | None = None, most: float | None = None) -> None:
     """Prints a ratio and whether it meets its bar."""
-    met = ratio >= least if least is not None else ratio <= (most or 0.0)
+    met = (least is None or ratio >= least) and (most is None or ratio <= most)
     bar = f"at least {least:g}" if least is not None else f"at most {most:g}"
     print(f"  -> {name}: {ratio:.2f}x (bar: {bar}x) {'met' if met else 'MISSED'}")
 

@@ -1,4 +1,7 @@
-"""Checks of what arrives at a public function; each failure says what arrived and what must hold."""
+"""Checks of what arrives at a public function; each failure says what arrived and what must hold.
+
+`near_one` and `representable` guard the arithmetic after it: numbers of any size go in, no infinity comes out.
+"""
 
 from collections.abc import Iterable, Sequence
 from numbers import Real
@@ -45,10 +48,9 @@ def weights_vector(name: str, value: ArrayLike, *, size: int) -> Floats:
     """Returns `value` as nonnegative weights of length `size`, scaled to sum to 1."""
     array = nonnegative_array(name, value, ndim=1)
     same_shape(name, array.shape, "the number of parts", (size,))
-    largest = float(array.max())
-    if largest <= 0:
+    if not array.any():
         raise InputError(f"{name} sums to 0; at least one weight must be positive")
-    scaled: Floats = np.ldexp(array, -np.frexp(largest)[1])  # exact, and the sum cannot overflow
+    scaled = near_one(array)[0]  # so that the sum cannot overflow
     return scaled / float(scaled.sum())
 
 

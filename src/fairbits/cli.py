@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from fairbits import __version__
-from fairbits.errors import FairbitsError
+from fairbits.errors import FairbitsError, InputError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 out = Console()
@@ -44,6 +44,8 @@ def theory(
     """
     from fairbits.claims import all_claims, find_claim, render  # heavy: only when the verb runs
 
+    if as_json and markdown:
+        raise InputError("--json and --markdown were both given; choose one")
     claims = all_claims() if claim is None else [find_claim(claim)]
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         results = {each: each.check() for each in progress.track(claims, description="recomputing claims")}

@@ -50,6 +50,7 @@ def test_bad_input_ends_with_code_2_and_no_traceback() -> None:
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert run("theory", "--no-such-flag").returncode == 2
+    assert "choose one" in run("theory", "--json", "--markdown").stderr
 
 
 def test_version_and_help() -> None:

@@ -110,7 +110,7 @@ def test_sorted_search_equals_the_block_search_on_long_rows(bits, kind) -> None:
 
 @pytest.mark.parametrize("kind", ["symmetric", "twos"])
 def test_very_long_blocks_take_the_sorted_path_with_the_same_result(kind) -> None:
-    W = np.random.default_rng(1).standard_normal((2, 40_000)).astype(np.float32)
+    W = np.random.default_rng(1).standard_normal((2, 70_000)).astype(np.float32)
     together = clip_blocks(W, Grid(4, kind))
     for row in range(2):
         alone = clip_sample(W[row], Grid(4, kind))
@@ -156,9 +156,38 @@ def test_streamed_histogram_is_exact_for_half_precision_and_bounded_otherwise(bi
         first, second = WeightHistogram(), WeightHistogram()
         first.add(w[:20_000])
         second.add(w[20_000:])
-        streamed = (first + second).clip(Grid(bits, kind))
-        exact = clip_sample(w, Grid(bits, kind))
+        signed = kind == "twos"
+        streamed = (first + second).clip(Grid(bits, kind), signed=signed)
+        exact = clip_sample(w, Grid(bits, kind), signed=signed)
         assert streamed.bound <= exact.value * (1 + 1e-9)
         true_value = sample_error(w, Grid(bits, kind), streamed.step)
         assert true_value <= streamed.value * (1 + 1e-9)
         assert true_value <= exact.value * (1 + (3e-9 if w.dtype == np.float16 else 1e-4))
+
+
+def test_a_step_far_below_a_faint_giant_is_found() -> None:
+    found = clip_blocks([[1e40, 1.0, 0.3, 0.7]], Grid(2), importance=[1e-200, 1, 1, 1])
+    assert found.step[0, 0] == pytest.approx(0.85)
+    assert found.error[0, 0] == pytest.approx(0.135)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_faint_giants_cost_the_midrise_grid_no_digits(bits) -> None:
+    rng = np.random.default_rng(bits)
+    for _ in range(50):
+        w, h = rng.standard_normal(40), 10.0 ** rng.integers(-6, 2, 40)
+        w[0], h[0] = 1e8, 1e-11
+        block, whole = (
+            clip_blocks(w[None], Grid(bits, "midrise"), importance=h),
+            clip_sample(w, Grid(bits, "midrise"), importance=h),
+        )
+        assert block.error[0, 0] == pytest.approx(whole.value, rel=2e-9)
+
+
+def test_exact_fits_close_at_once_though_rounding_puts_the_error_below_zero() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        w, h = rng.choice([-1, 1], 4) * 2.0 ** rng.integers(-3, 4, 4), rng.lognormal(0, 2, 4)
+        found = clip_sample(w, Grid(8, "twos"), importance=h)
+        assert found.value <= 1e-14 * float(h @ w**2)
+        assert found.evaluations < 5000

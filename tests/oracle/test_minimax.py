@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from fairbits.errors import InputError
 from fairbits.theory import (
     Gaussian,
     GeneralisedGaussian,
@@ -18,6 +19,7 @@ from fairbits.theory import (
     mse,
     sample_error,
 )
+from fairbits.theory.clipping.kernels import minimise_worst_quadratic
 
 
 def piece_enumeration(w, H, grid):
@@ -136,3 +138,42 @@ def test_laws_have_the_same_certificate() -> None:
         assert found.worst <= curves.max(axis=0).min() * (1 + 1e-9)
         assert found.gap < 2e-9
         assert found.stationarity < 1e-4
+
+
+def test_the_worst_of_parabolas_and_constants_is_minimised_with_its_certificate() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(3000):
+        size = int(rng.integers(2, 8))
+        C, vertex, F = (rng.integers(low, 4, size).astype(float) for low in (0, -3, 0))
+        A, B = F + vertex**2 * C, vertex * C
+        if not C.any():
+            continue
+        s, value, p, q, mu = minimise_worst_quadratic(A, B, C)
+        dense = np.linspace(-3, 3, 601)
+        assert value <= (A[:, None] - 2 * dense * B[:, None] + dense**2 * C[:, None]).max(axis=0).min() + 1e-12
+        values, slopes = A - 2 * s * B + s * s * C, s * C - B
+        assert abs(mu * slopes[p] + (1 - mu) * slopes[q]) < 1e-9
+        assert value == pytest.approx(values.max())
+        assert all(values[i] == pytest.approx(value) for i, weight in ((p, mu), (q, 1 - mu)) if weight > 0)
+
+
+def test_languages_of_very_different_scales_and_of_none() -> None:
+    w, H = np.array([1000.0, 0.01]), np.array([[1.0, 0.0], [0.0, 1e20]])
+    found = minimax_sample(w, Grid(2), importance=H)
+    assert found.worst == pytest.approx(piece_enumeration(w, H, Grid(2)), abs=1e-14 * float((H @ w**2).max()))
+    for unit in (1e30, 1e-30):
+        silent = minimax_sample(np.float32([unit, 0, 2 * unit]), Grid(2), importance=[[1, 1, 1], [0, 1, 0]])
+        assert silent.step == pytest.approx(1.5 * unit)
+        assert silent.multipliers == (1.0, 0.0)
+
+
+def test_relative_error_of_a_language_that_fits_exactly_is_refused() -> None:
+    with pytest.raises(InputError, match="without error"):
+        minimax_sample([0.1, 0.3, 0.77], Grid(3), importance=[[1, 1, 0], [1, 1, 1]], relative=True)
+
+
+def test_regret_does_not_depend_on_the_scale_of_other_rows() -> None:
+    rng = np.random.default_rng(0)
+    w, H = rng.standard_normal(64), rng.lognormal(0, 1.5, (3, 64))
+    step = minimax_blocks([w, 1e-7 * w], Grid(4), importance=H, objective="regret").step[:, 0]
+    assert 1e-7 * step[0] == pytest.approx(step[1], rel=1e-9)

@@ -20,7 +20,7 @@ from fairbits.theory.redundancy import (
 )
 
 # bits: (largest R + δ for which the theorem is true, D*·4^b)
-LEDGER = {
+REGIONS = {
     2: (1.58, 1.90),
     3: (1.25, 2.40),
     4: (1.015, 2.95),
@@ -62,9 +62,9 @@ def test_the_cell_formula_agrees_with_quadrature():
     assert midrise_mse(0.4, 3) == pytest.approx(direct, rel=1e-9)
 
 
-@pytest.mark.parametrize("bits", LEDGER)
+@pytest.mark.parametrize("bits", REGIONS)
 def test_the_theorem_holds_exactly_up_to_the_stated_region(bits):
-    limit, constant = LEDGER[bits]
+    limit, constant = REGIONS[bits]
     mse = optimal_mse(bits)
     assert mse * 4**bits == pytest.approx(constant, abs=0.006)
     edge = holds_up_to(bits, mse)

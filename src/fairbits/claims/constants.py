@@ -42,7 +42,8 @@ def constants_markdown() -> list[str]:
         lines.append(
             f"| {bits} | {banner_gaussian(1.0, bits):.3f} | {banner_laplace(1.0, bits):.3f} | {c:.3f} | {d:.3f} |"
         )
-    for kind, title in (("symmetric", "symmetric grid"), ("twos", "two's complement, α = 2^(B−1) steps")):
+    grids: dict[GridKind, str] = {"symmetric": "symmetric grid", "twos": "two's complement, α = 2^(B−1) steps"}
+    for kind, title in grids.items():
         lines += [
             "",
             f"Exact α*/σ (MSE*/σ²), {title}:",
@@ -51,7 +52,7 @@ def constants_markdown() -> list[str]:
         ]
         lines.append("|---" * (len(BITS) + 1) + "|")
         for name, law in constant_laws().items():
-            lines.append(f"| {name} | " + " | ".join(_cell(law, bits, kind) for bits in BITS) + " |")  # type: ignore[arg-type]
+            lines.append(f"| {name} | " + " | ".join(_cell(law, bits, kind) for bits in BITS) + " |")
     return [*lines, ""]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.claims.claim import Finding, claim, judged
-from fairbits.claims.evidence import GAUSSIAN, families, optimum
+from fairbits.claims.evidence import GAUSSIAN, optimum
 from fairbits.claims.layer_errors import PAIR, PAIR_PATTERNS
 from fairbits.theory.clipping.exact import clip_law, clip_sample
 from fairbits.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture, Uniform
@@ -12,6 +12,7 @@ from fairbits.theory.grid import Grid
 from fairbits.theory.language import alpha_by_mixture, separable
 from fairbits.theory.moments import Moments
 from fairbits.theory.noise import mse
+from fairbits.theory.refit import families
 
 BITS = (2, 3, 4, 8)
 

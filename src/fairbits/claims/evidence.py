@@ -20,28 +20,6 @@ from fairbits.theory.grid import Grid, GridKind
 from fairbits.theory.noise import mse
 from fairbits.theory.refit import LossCurves, families, loss_curves
 
-__all__ = [
-    "GAUSSIAN",
-    "KAPPA_GLOBAL",
-    "LANGUAGES",
-    "LISTED",
-    "at_kappa",
-    "best_alpha",
-    "curves",
-    "expected_range",
-    "families",
-    "family_words",
-    "foreign_excess",
-    "formula_losses",
-    "gaussian_threshold_numbers",
-    "loss",
-    "mean_loss",
-    "optimum",
-    "outlier_correlation",
-    "random_patterns",
-    "rises_with_kappa",
-]
-
 GAUSSIAN = Gaussian()
 LANGUAGES = len(founding_statistics().languages)
 LISTED = ("eng", "fra", "hin", "ara")

@@ -6,7 +6,6 @@ from fairbits.claims.claim import Finding, claim, judged
 from fairbits.claims.evidence import (
     GAUSSIAN,
     best_alpha,
-    families,
     gaussian_threshold_numbers,
     loss,
     optimum,
@@ -18,6 +17,7 @@ from fairbits.theory.distributions import Gaussian, GaussianScaleMixture, Laplac
 from fairbits.theory.grid import Grid, GridKind
 from fairbits.theory.moments import Moments, kappa_mixture, kappa_weighted
 from fairbits.theory.noise import noise
+from fairbits.theory.refit import families
 
 KINDS: tuple[GridKind, ...] = ("symmetric", "twos")
 SIGMA_RATIOS = {"half": 0.5, "one": 1.0, "two": 2.0}

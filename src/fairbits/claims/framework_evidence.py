@@ -4,11 +4,12 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.claims.claim import Finding, claim, judged, needs_model
-from fairbits.claims.evidence import LISTED, best_alpha, families, outlier_correlation
+from fairbits.claims.evidence import LISTED, best_alpha, outlier_correlation
 from fairbits.reference import founding_statistics
 from fairbits.stats import pearson
 from fairbits.theory.distributions import Distribution, Mixture
 from fairbits.theory.redundancy import unique_information
+from fairbits.theory.refit import families
 
 
 @claim(

@@ -11,7 +11,6 @@ from fairbits.claims.evidence import (
     at_kappa,
     best_alpha,
     expected_range,
-    families,
     loss,
 )
 from fairbits.claims.layer_errors import PAIR_PATTERNS, pair_damages, random_damages
@@ -20,6 +19,7 @@ from fairbits.theory.bounds import conjecture_bound, disparity
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace, kappa_alpha
 from fairbits.theory.distributions import Gaussian, Laplace
 from fairbits.theory.moments import kappa_weighted
+from fairbits.theory.refit import families
 
 
 @claim(

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbits.checks import Floats
-from fairbits.claims.evidence import families, optimum, random_patterns
+from fairbits.claims.evidence import optimum, random_patterns
 from fairbits.theory.distributions import Gaussian, Mixture
 from fairbits.theory.grid import Grid
 from fairbits.theory.noise import mse
+from fairbits.theory.refit import families
 
 KAPPAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 

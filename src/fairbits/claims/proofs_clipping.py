@@ -10,7 +10,6 @@ from fairbits.claims.evidence import (
     KAPPA_GLOBAL,
     at_kappa,
     best_alpha,
-    families,
     family_words,
     foreign_excess,
     gaussian_threshold_numbers,
@@ -25,6 +24,7 @@ from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
 from fairbits.theory.language import alpha_by_importance
 from fairbits.theory.noise import additive_mse
+from fairbits.theory.refit import families
 
 
 @claim(

@@ -4,7 +4,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.claims.claim import Finding, claim, judged
-from fairbits.claims.evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, families, optimum, random_patterns
+from fairbits.claims.evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
 from fairbits.reference import founding_statistics
 from fairbits.stats import pearson
 from fairbits.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
@@ -12,6 +12,7 @@ from fairbits.theory.clipping.formulas import kappa_alpha
 from fairbits.theory.distributions import Gaussian, GeneralisedGaussian, StudentT
 from fairbits.theory.grid import Grid
 from fairbits.theory.noise import mse
+from fairbits.theory.refit import families
 
 BITS = (2, 4, 6, 8)
 

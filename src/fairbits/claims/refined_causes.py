@@ -7,7 +7,6 @@ from fairbits.claims.claim import Finding, claim, judged, needs_model
 from fairbits.claims.evidence import (
     GAUSSIAN,
     LANGUAGES,
-    families,
     family_words,
     optimum,
     outlier_correlation,
@@ -27,6 +26,7 @@ from fairbits.theory.distributions import (
 )
 from fairbits.theory.grid import Grid
 from fairbits.theory.noise import noise
+from fairbits.theory.refit import families
 
 MLP_WEIGHTS = 2 * 1024 * 4096
 """Weights of one MLP of BLOOM-560M: two matrices between widths 1024 and 4096."""

@@ -4,11 +4,12 @@ import numpy as np
 from scipy import stats
 
 from fairbits.claims.claim import Finding, claim, judged, needs_model
-from fairbits.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best_alpha, expected_range, families, optimum
+from fairbits.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best_alpha, expected_range, optimum
 from fairbits.reference import founding_statistics
 from fairbits.stats import correlation_power, pearson, sample_size_for_power
 from fairbits.theory.bounds import disparity
 from fairbits.theory.distributions import Distribution, GaussianScaleMixture
+from fairbits.theory.refit import families
 
 ROOTS_BYTES = {
     "ara": 74_854_900_600,

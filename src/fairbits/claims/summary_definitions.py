@@ -11,7 +11,6 @@ from fairbits.claims.evidence import (
     KAPPA_GLOBAL,
     at_kappa,
     best_alpha,
-    families,
     family_words,
     foreign_excess,
     formula_losses,
@@ -28,6 +27,7 @@ from fairbits.theory.grid import Grid
 from fairbits.theory.language import alpha_by_kappa
 from fairbits.theory.moments import Moments, kappa_mixture, kappa_weighted
 from fairbits.theory.noise import noise
+from fairbits.theory.refit import families
 
 
 @claim(

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from fairbits.claims.claim import Finding, claim, judged, needs_model
-from fairbits.claims.evidence import LANGUAGES, families, optimum, outlier_correlation
+from fairbits.claims.evidence import LANGUAGES, optimum, outlier_correlation
 from fairbits.claims.framework_options import mixed_precision, switching_gains
 from fairbits.claims.layer_errors import random_damages
 from fairbits.claims.refined_predictions import ROOTS_BYTES
@@ -17,6 +17,7 @@ from fairbits.theory.distributions import Mixture
 from fairbits.theory.grid import Grid
 from fairbits.theory.moments import kappa_weighted
 from fairbits.theory.noise import mse
+from fairbits.theory.refit import families
 
 
 @claim(

@@ -5,7 +5,7 @@ Point estimates subtract that bias; intervals hold for the true extreme, whichev
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -170,13 +170,4 @@ def _range_limits(replicates: Replicates, confidence: float) -> tuple[float, flo
 
 
 def _negated(replicates: Replicates) -> Replicates:
-    return Replicates(
-        replicates.languages,
-        -replicates.value,
-        replicates.error,
-        -replicates.deviation,
-        replicates.replicate_error,
-        replicates.correlation,
-        replicates.documents,
-        replicates.clusters,
-    )
+    return replace(replicates, value=-replicates.value, deviation=-replicates.deviation)

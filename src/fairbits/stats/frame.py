@@ -53,6 +53,8 @@ class LanguageFrame:
     >>> frame = LanguageFrame(lang, document, values=bits, weights=np.full(100, 100))
     >>> print(frame.by_language()["heb"])
     0.0903 [0.0875, 0.0932] (n=50)
+    >>> print(frame.gap())
+    0.0590 [0.0544, 0.0631] (n=50)
     """
 
     lang: NDArray[np.str_]

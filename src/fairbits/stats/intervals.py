@@ -60,13 +60,13 @@ def combination(replicates: Replicates, coefficients: Floats, confidence: float)
     se*² = Σ a_λ a_μ ρ_λμ se*_λ se*_μ, with the correlations ρ of the estimates held fixed.
     """
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
-    scaled = coefficients * replicates.replicate_error
-    error = np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0))
-    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
-    t = studentised(replicates.deviation @ coefficients, spread if error > 0 else np.zeros_like(spread))
     value = float(coefficients @ replicates.value)
+    error = np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0))
     if error == 0:
         return value, value, value
+    scaled = coefficients * replicates.replicate_error
+    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
+    t = studentised(replicates.deviation @ coefficients, spread)
     return (
         value,
         value - float(order_quantile(t, level)) * error,

@@ -108,12 +108,6 @@ def mediate(
             "T, A, 1/R and the covariates must not be collinear, and the change must be small enough"
         )
     draws = _draws(data, codes, clusters, resamples, generator(rng))
-    dropped = resamples - len(draws)
-    if dropped > MOST_DROPPED * resamples:
-        raise InputError(
-            f"{dropped} of {resamples} resamples have no unique fit or a counterfactual R ≤ 0; at most "
-            f"{MOST_DROPPED:.0%} may: give more units, fewer covariates or a smaller change of T"
-        )
     left_out = (np.arange(clusters)[:, None] != codes).astype(np.float64) if interval == "bca" else None
     jackknife = None if left_out is None else _effects(data, left_out)
     low, high = _limits(point[0], draws, confidence, jackknife)
@@ -131,7 +125,7 @@ def mediate(
         e_value(_nearest_to_zero(indirect), float(np.std(data.D, ddof=1))),
         clusters,
         resamples,
-        dropped,
+        resamples - len(draws),
     )
 
 
@@ -196,7 +190,7 @@ def _clusters(families: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int
 
 
 def _draws(data: _Chain, codes: NDArray[np.intp], clusters: int, resamples: int, rng: np.random.Generator) -> Floats:
-    """The effects of every resample of the clusters in which they are defined."""
+    """The effects of every resample of the clusters in which they are defined; refuses if too few are."""
     even = np.full(clusters, 1 / clusters)
     rows = max(1, CHUNK // len(codes))
     parts = []
@@ -204,7 +198,14 @@ def _draws(data: _Chain, codes: NDArray[np.intp], clusters: int, resamples: int,
         counts = rng.multinomial(clusters, even, size=min(rows, resamples - start))
         effects, fine = _effects(data, counts[:, codes].astype(np.float64))
         parts.append(effects[fine])
-    return np.concatenate(parts)
+    draws = np.concatenate(parts)
+    dropped = resamples - len(draws)
+    if dropped > MOST_DROPPED * resamples:
+        raise InputError(
+            f"{dropped} of {resamples} resamples have no unique fit or a counterfactual R ≤ 0; at most "
+            f"{MOST_DROPPED:.0%} may: give more units, fewer covariates or a smaller change of T"
+        )
+    return draws
 
 
 def _designs(data: _Chain) -> list[tuple[Floats, Floats]]:

@@ -8,7 +8,6 @@ from scipy import integrate, special, stats
 from fairbits.checks import in_range, one_of, whole
 from fairbits.errors import InputError
 
-METHODS = ("exact", "fisher")
 MOST = 10**8
 
 
@@ -25,7 +24,7 @@ def correlation_power(rho: float, n: int, *, alpha: float = 0.05, method: str = 
     in_range("rho", rho, above=-1, below=1)
     whole("n", n, least=4)
     in_range("alpha", alpha, above=0, below=1)
-    return _POWER[one_of("method", method, METHODS)](float(rho), int(n), float(alpha))
+    return _POWER[one_of("method", method, tuple(_POWER))](float(rho), int(n), float(alpha))
 
 
 def sample_size_for_power(rho: float, power: float, *, alpha: float = 0.05, method: str = "fisher") -> int:
@@ -40,7 +39,7 @@ def sample_size_for_power(rho: float, power: float, *, alpha: float = 0.05, meth
     in_range("|rho|", abs(in_range("rho", rho)), least=0.001, below=1)
     in_range("alpha", alpha, above=0, below=1)
     in_range("power", power, above=alpha, below=1)
-    reach = _POWER[one_of("method", method, METHODS)]
+    reach = _POWER[one_of("method", method, tuple(_POWER))]
     low, high = 3, 4
     while reach(float(rho), high, float(alpha)) < power:
         low, high = high, 2 * high

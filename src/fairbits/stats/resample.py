@@ -5,7 +5,7 @@ contrasts between languages keep their pairing; languages that share no document
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,15 +60,12 @@ class Replicates:
         if (self.value <= 0).any():
             lang = self.languages[int(np.argmin(self.value))]
             raise InputError(f"damage of {lang} is {self.value.min():g}; it must be positive for a logarithm")
-        return Replicates(
-            self.languages,
-            np.log(self.value),
-            self.error / self.value,
-            self.deviation / self.value,
-            self.replicate_error / self.value,
-            self.correlation,
-            self.documents,
-            self.clusters,
+        return replace(
+            self,
+            value=np.log(self.value),
+            error=self.error / self.value,
+            deviation=self.deviation / self.value,
+            replicate_error=self.replicate_error / self.value,
         )
 
 

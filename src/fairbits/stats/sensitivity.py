@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fairbits.checks import in_range, whole
+from fairbits.checks import in_range, positive, whole
 
 
 def e_value(effect: float, sd: float) -> float:
@@ -16,7 +16,7 @@ def e_value(effect: float, sd: float) -> float:
     >>> round(e_value(0.5, 1.0), 2)
     2.53
     """
-    size = 0.91 * abs(in_range("effect", effect)) / in_range("sd", sd, above=0)
+    size = 0.91 * abs(in_range("effect", effect)) / positive("sd", sd)
     ratio = float(np.exp(in_range("|effect|/sd", size, most=300)))
     return float(ratio + np.sqrt(ratio * (ratio - 1)))
 

@@ -1,11 +1,20 @@
-"""The mathematics of language-aware quantization: NumPy, SciPy and numba, no deep-learning framework."""
+"""The mathematics of language-aware quantization: NumPy, SciPy and numba, no deep-learning framework.
+
+Grids, distributions, clipping and bounds are exported here; `allocation`, `redundancy`, `mediation` and `refit` are
+modules of their own (`from fairbits.theory.allocation import allocate_worst`).
+"""
 
 from fairbits.theory.bounds import (
+    alpha_limit,
     conjecture_bound,
     disparity,
+    exact_mse_limit,
+    excess_bounds,
     foreign_alpha_bound,
+    mse_limit,
     own_optimum_bound,
     revised_estimate,
+    sample_limits,
     total_variation,
     tv_bound,
     variance_bound,
@@ -72,6 +81,7 @@ __all__ = [
     "alpha_by_kappa",
     "alpha_by_mixture",
     "alpha_by_product",
+    "alpha_limit",
     "banner_gaussian",
     "banner_laplace",
     "clip_blocks",
@@ -79,6 +89,8 @@ __all__ = [
     "clip_sample",
     "conjecture_bound",
     "disparity",
+    "exact_mse_limit",
+    "excess_bounds",
     "foreign_alpha_bound",
     "foreign_regret",
     "kappa_alpha",
@@ -89,12 +101,14 @@ __all__ = [
     "minimax_sample",
     "mixture_moments",
     "mse",
+    "mse_limit",
     "noise",
     "noise_constant",
     "own_optimum_bound",
     "regret",
     "revised_estimate",
     "sample_error",
+    "sample_limits",
     "separable",
     "total_variation",
     "tv_bound",

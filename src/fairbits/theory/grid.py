@@ -63,7 +63,7 @@ class Grid:
 
     @cached_property
     def steps_per_alpha(self) -> int:
-        """α / step."""
+        """α / step: n on the symmetric grid, 2^(B−1) on the others."""
         return -self.lowest
 
     @cached_property
@@ -72,11 +72,19 @@ class Grid:
         return self.highest, self.highest if self.kind == "midrise" else -self.lowest
 
     def step(self, alpha: ArrayLike) -> Floats:
-        """Returns the step that belongs to the clip threshold α."""
+        """Returns the step that belongs to the clip threshold: α / steps_per_alpha.
+
+        >>> float(Grid(4).step(3.5)), float(Grid(4, "twos").step(4.0))
+        (0.5, 0.5)
+        """
         return nonnegative_array("alpha", alpha) / self.steps_per_alpha
 
     def alpha(self, step: ArrayLike) -> Floats:
-        """Returns the clip threshold |step|·α/step."""
+        """Returns the clip threshold: |step|·steps_per_alpha.
+
+        >>> float(Grid(4).alpha(0.5)), float(Grid(4, "twos").alpha(-0.5))
+        (3.5, 4.0)
+        """
         steps = np.abs(finite_array("step", step))
         with np.errstate(over="ignore"):
             return representable("alpha", steps * self.steps_per_alpha)
@@ -85,6 +93,9 @@ class Grid:
         """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
 
         A step of 0 stands for an all-zero block and gives code 0.
+
+        >>> Grid(4, "twos").codes([0.0, 0.44, -9.0], 0.5).tolist()
+        [0, 1, -8]
         """
         x, step = finite_array("x", x), self._checked_step(step)
         _broadcastable(x, step)
@@ -95,7 +106,11 @@ class Grid:
         return np.where(step != 0, codes, 0).astype(np.int16)
 
     def values(self, codes: ArrayLike, step: ArrayLike) -> Floats:
-        """Returns (code + offset)·step."""
+        """Returns (code + offset)·step: the dequantized values.
+
+        >>> Grid(4, "midrise").values([-8, 0, 7], 0.5).tolist()
+        [-3.75, 0.25, 3.75]
+        """
         codes, step = finite_array("codes", codes), self._checked_step(step)
         _broadcastable(codes, step)
         if codes.min() < self.lowest or codes.max() > self.highest or (codes != np.rint(codes)).any():
@@ -107,7 +122,11 @@ class Grid:
             return representable("(code + offset)·step", (codes + self.offset) * step)
 
     def quantize(self, x: ArrayLike, step: ArrayLike) -> Floats:
-        """Returns the grid value nearest to each x."""
+        """Returns the grid value nearest to each x: `values` of its `codes`.
+
+        >>> Grid(3, "midrise").quantize([0.1, -5.0], 1.0).tolist()
+        [0.5, -3.5]
+        """
         levels: Floats = self.codes(x, step) + np.float64(self.offset)
         with np.errstate(over="ignore"):
             return representable("(code + offset)·step", levels * np.asarray(step, dtype=np.float64))

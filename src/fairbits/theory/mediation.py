@@ -1,4 +1,4 @@
-"""Theorem 4 of the seeds: the chain tokenization → alignment → redundancy → damage, and draws from it."""
+"""Theorem 4 of the founding documents: the chain tokenization → alignment → redundancy → damage, and draws from it."""
 
 import math
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class StructuralModel:
 
     @property
     def slope(self) -> float:
-        """dR/dT = β₁β₂: a slope, not the proportion mediated that the seeds read it as (004-32)."""
+        """dR/dT = β₁β₂: a slope, not the proportion mediated that the founding documents read it as (004-32)."""
         return self.beta_ta * self.beta_ar
 
     @property
@@ -72,7 +72,11 @@ class StructuralModel:
         return math.hypot(self.beta_ar * self.sd_a, self.sd_r)
 
     def mean_r(self, t: float) -> float:
-        """Returns m = β₁β₂t, which must exceed r_min."""
+        """Returns m = β₁β₂t, which must exceed r_min.
+
+        >>> round(SEED_MODEL.mean_r(2.0), 3)
+        1.564
+        """
         m = self.slope * in_range("t", t)
         if m <= self.r_min:
             raise InputError(

@@ -1,7 +1,7 @@
 """Moments that merge, and the two readings of "effective kurtosis".
 
-Central sums are kept in float64 and merged by the pairwise formulas of Chan and Pébay, so that shards, threads and
-streams give the same result as one pass.
+Mean, variance, skewness and kurtosis in float64 merge as the moments of a mixture do, which is the pairwise formula of
+Chan and Pébay: shards, threads and streams give the result of one pass, to rounding.
 """
 
 import math
@@ -54,7 +54,11 @@ class Moments:
 
     @classmethod
     def of(cls, sample: ArrayLike, *, weights: ArrayLike | None = None) -> Self:
-        """Returns the population moments of a (weighted) sample; shape moments of a constant are 0."""
+        """Returns the population moments of a (weighted) sample; shape moments of a constant are 0.
+
+        >>> Moments.of([-1.0, 1.0], weights=[1.0, 3.0]).variance
+        0.75
+        """
         x = finite_array("sample", sample).ravel()
         if weights is None:
             h, total = None, float(x.size)

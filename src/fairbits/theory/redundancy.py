@@ -1,4 +1,4 @@
-"""Theorem 1 of the seeds as written, the region in which it holds, and its redundancy on exact tables."""
+"""Theorem 1 of the founding documents as written, the region in which it holds, and its redundancy on exact tables."""
 
 import math
 
@@ -34,7 +34,7 @@ def clipping_constant(bits: int, sigma: float = 1.0) -> float:
 
 
 def redundancy_bound(redundancy: float, bits: int, *, delta: float, sigma: float = 1.0) -> float:
-    """Returns the seeds' bound C_b/(R + δ) on the MSE of a weight for one language (004-02).
+    """Returns the founding documents' bound C_b/(R + δ) on the MSE of a weight for one language (004-02).
 
     False in general: the MSE does not depend on the language and the bound falls to 0 as R grows. See
     `holds_up_to` for where it is true.
@@ -68,23 +68,18 @@ def effective_distortion(redundancy: float, bits: int, *, sigma: float = 1.0) ->
     return representable("the distortion", rate_distortion(bits, sigma) / (1.0 + share))
 
 
-def taylor_step_holds(
-    redundancy: float, bits: int, *, delta: float, sigma: float = 1.0, as_written: bool = False
-) -> bool:
-    """Says whether step 4 of the proof, D(b)·b/(b + R) ≤ C_b/(R + δ), is true (004-07).
+def taylor_step_holds(redundancy: float, bits: int, *, delta: float, sigma: float = 1.0) -> bool:
+    """Returns whether step 4 of the proof, D(b)·b/(b + R) ≤ C_b/(R + δ), is true (004-07).
 
-    With D(b) restored it reads b/(b + R) ≤ 3/(R + δ): with δ = b it needs b ≤ 3. `as_written` drops D(b) and
-    compares a pure number with a variance.
+    It reads b/(b + R) ≤ 3/(R + δ): with δ = b it needs b ≤ 3. The proof itself drops D(b) and so compares a
+    pure number with a variance; here it is restored.
 
     >>> taylor_step_holds(11.6, 4, delta=0.1), taylor_step_holds(11.7, 4, delta=0.1)
     (True, False)
     """
     in_range("redundancy", redundancy, least=0.0)
     right = redundancy_bound(redundancy, bits, delta=delta, sigma=sigma)
-    left = bits / (bits + redundancy)
-    if not as_written:
-        left = effective_distortion(redundancy, bits, sigma=sigma)
-    return left <= right * (1.0 + 1e-12)
+    return effective_distortion(redundancy, bits, sigma=sigma) <= right * (1.0 + 1e-12)
 
 
 def taylor_step_limit(bits: int, *, delta: float) -> float:

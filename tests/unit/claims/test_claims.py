@@ -34,6 +34,11 @@ def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
     assert all(finding.numbers for finding in decided)
 
 
+def test_the_readme_counts_them(results) -> None:
+    waiting = sum(finding.verdict is Verdict.NEEDS_MODEL for finding in results.values())
+    assert f"Of {len(CLAIMS)} claims, {waiting} wait for a model" in (PAGE.parents[1] / "README.md").read_text()
+
+
 def test_open_claims_name_the_command_that_will_decide_them(results) -> None:
     for claim, finding in results.items():
         assert (finding.command is not None) == (finding.verdict is Verdict.NEEDS_MODEL), claim.id

@@ -98,7 +98,11 @@ class Problem:
         return self.fixed_bytes + int(self.sizes.max(axis=1).sum())
 
     def capacity(self, budget: int) -> int:
-        """Returns the bytes that `budget` (total, fixed tensors included) leaves for the blocks."""
+        """Returns the bytes that `budget` (total, fixed tensors included) leaves for the blocks.
+
+        >>> Problem(bits=(4, 8), sizes=[[4, 8]], damage=[[[2, 0]]], fixed_bytes=10).capacity(15)
+        5
+        """
         total = whole("budget", budget, least=0)
         if total < self.smallest_bytes:
             raise InputError(
@@ -108,19 +112,31 @@ class Problem:
         return total - self.fixed_bytes
 
     def total_damage(self, options: ArrayLike) -> Floats:
-        """Returns the damage per language of one option index per block."""
+        """Returns the damage per language, Σ_l d[λ, l, option_l], of one option index per block.
+
+        >>> Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]]]).total_damage([1, 0])
+        array([1.])
+        """
         chosen = self._checked(options)
         picked: Floats = self.damage[:, np.arange(self.n_blocks), chosen]
         totals: Floats = picked.sum(axis=1)
         return totals
 
     def total_bytes(self, options: ArrayLike) -> int:
-        """Returns the total size in bytes, fixed tensors included, of one option index per block."""
+        """Returns the total size in bytes, fixed tensors included, of one option index per block.
+
+        >>> Problem(bits=(4, 8), sizes=[[4, 8]], damage=[[[2, 0]]], fixed_bytes=10).total_bytes([1])
+        18
+        """
         chosen = self._checked(options)
         return self.fixed_bytes + int(self.sizes[np.arange(self.n_blocks), chosen].sum())
 
     def mean_damage(self, pi: ArrayLike | None) -> Floats:
-        """Returns Σ_λ π_λ d[λ, block, option]; equal weights when `pi` is None."""
+        """Returns Σ_λ π_λ d[λ, block, option]; equal weights when `pi` is None.
+
+        >>> Problem(bits=(4, 8), sizes=[[4, 8]], damage=[[[2, 0]], [[4, 0]]]).mean_damage([3, 1])
+        array([[2.5, 0. ]])
+        """
         weights = np.ones(self.n_languages) if pi is None else pi
         averaged: Floats = np.tensordot(weights_vector("pi", weights, size=self.n_languages), self.damage, axes=1)
         return averaged

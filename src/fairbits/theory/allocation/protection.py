@@ -1,4 +1,4 @@
-"""Which k blocks to keep in high precision: exact search, and the seeds' gateway rule to test against it."""
+"""Which k blocks to keep in high precision: exact search, and the founding documents' gateway rule."""
 
 import itertools
 import math
@@ -112,10 +112,10 @@ def rank_of_set(
 
 
 def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:
-    """Returns the seeds' protection set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
+    """Returns the founding documents' set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
 
     A rule, not an optimum: nothing in its derivation uses the damages. Ties go to the lower block, inside the
-    bottleneck L/2 … 3L/4 that the seeds assume.
+    bottleneck L/2 … 3L/4 that the documents assume.
 
     >>> gateway_set(12, 3)
     (0, 9, 11)
@@ -160,7 +160,7 @@ def gateway_misses(
 
 
 def amplification_sensitivity(errors: ArrayLike, norms: ArrayLike) -> Floats:
-    """Returns the seeds' terms ε_i·Π_{j>i} ‖W_j‖, one per layer (004-23).
+    """Returns the founding documents' terms ε_i·Π_{j>i} ‖W_j‖, one per layer (004-23).
 
     As written; wrong for pre-LN residual networks, whose blocks add to the stream. With equal errors it takes
     the first layers when ‖W‖ > 1 and the last when ‖W‖ < 1, and never both ends.

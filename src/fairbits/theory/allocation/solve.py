@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range, instance, one_of, same_shape
+from fairbits.checks import Floats, finite_array, in_range, instance, one_of, positive, same_shape
 from fairbits.errors import InputError
 from fairbits.theory.allocation.greedy import greedy_options
 from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
@@ -60,8 +60,9 @@ def allocate_worst(
     min z s.t. Σ_{l,o} d_{λlo} x_{lo} ≤ z for every λ, Σ_o x_lo = 1, Σ size·x ≤ capacity, x ∈ {0, 1}.
     `baseline` caps every language: none ends more damaged than that vector (for example under the uniform
     width of equal size). `floor` turns the objective into regret, max_λ (D_λ − floor_λ). HiGHS proves the
-    result to within `relative_gap` of its value, or stops after `time_limit` seconds with `optimal` False; it
-    is never worse than the greedy choice where that one keeps the baseline.
+    result to within `relative_gap` of its value, or stops after `time_limit` seconds with `optimal` False (an
+    error if it has found nothing by then); the result is never worse than the greedy choice where that one
+    keeps the baseline.
 
     >>> problem = Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]], [[0, 0], [4, 0]]])
     >>> allocate_worst(problem, 12).bits, allocate_worst(problem, 12).value
@@ -70,7 +71,7 @@ def allocate_worst(
     instance("problem", problem, Problem)
     in_range("relative_gap", relative_gap, least=0.0, below=1.0)
     if time_limit is not None:
-        in_range("time_limit", time_limit, above=0.0)
+        positive("time_limit", time_limit)
     capacity = problem.capacity(budget)
     floors = _per_language(problem, "floor", floor)
     caps = _per_language(problem, "baseline", baseline)

@@ -16,14 +16,14 @@ import math
 import numpy as np
 from numba import njit, prange
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
+from fairbits.theory.clipping.kernels import FAST, TINY
+
 _MAX_EDGES = 256
 _DEPTH = 80
-_TINY = 1e-30
 _WIDTH = 2.0
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _residual_sums(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
     t = 1.0 / s
     f, r1, c, n = 0.0, 0.0, 0.0, 0.0
@@ -40,7 +40,7 @@ def _residual_sums(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
     return f, r1, c, n
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _clip_error(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
     total = 0.0
     for j in range(x.size):
@@ -49,9 +49,15 @@ def _clip_error(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, fastmath=_FAST)
-def _dead_zone_error(x, h, s):  # type: ignore[no-untyped-def]
+@njit(cache=True, fastmath=FAST)
+def _dead_zone_error(x, h, offset, s):  # type: ignore[no-untyped-def]
+    """What weights below s/2 cost, on the midrise grid at least those below s/4: its levels are s/4 away or more."""
     total = 0.0
+    if offset > 0.0:
+        for j in range(x.size):
+            inside = 0.0625 * s * s if 4.0 * x[j] < s else 0.0
+            total += inside if h is None else h[j] * inside
+        return total
     for j in range(x.size):
         square = x[j] * x[j] if 2.0 * x[j] < s else 0.0
         total += square if h is None else h[j] * square
@@ -61,9 +67,9 @@ def _dead_zone_error(x, h, s):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
     """Lower bound of f on [a, b]: the lowest point of the chord less C(a)(s − a)(b − s)."""
-    if ca <= 0.0:
-        return min(fa, fb)
     width = b - a
+    if ca * width <= 0.0:
+        return min(fa, fb)
     u = 0.5 * (width - (fb - fa) / (ca * width))
     if u <= 0.0:
         return fa
@@ -74,13 +80,11 @@ def _interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
 def _bracket(x, h, cap, offset, start, largest, best):  # type: ignore[no-untyped-def]
     """Steps below and above which the clip error and the dead zone alone reach `best`."""
     low = start
-    while low > _TINY and _clip_error(x, h, cap, offset, low) < best:
+    while low > TINY and _clip_error(x, h, cap, offset, low) < best:
         low *= 0.7
     top = 2.0 * largest if offset > 0.0 else largest
     high = start
-    if offset > 0.0:
-        return low, top
-    while high < top and _dead_zone_error(x, h, high) < best:
+    while high < top and _dead_zone_error(x, h, offset, high) < best:
         high *= 1.25
     return low, min(high, top)
 
@@ -115,6 +119,8 @@ def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: 
     """Returns the improved (best, step) for normalised magnitudes x, given a best value from elsewhere (or ∞)."""
     energy = _clip_error(x, h, cap, offset, 0.0)
     start = largest / (top + 0.5 + offset)
+    while offset > 0.0 and _dead_zone_error(x, h, offset, start) > energy:
+        start *= 0.5  # a value far above the energy would cancel in f − r²/c
     f, r1, c, n = _residual_sums(x, h, cap, offset, start)
     if c > 0.0 and f - r1 * (r1 / c) < best:  # r² alone could underflow
         best, step = f - r1 * (r1 / c), start + r1 / c
@@ -148,7 +154,7 @@ def _polish(x, h, cap, offset, step):  # type: ignore[no-untyped-def]
     return f, step
 
 
-@njit(cache=True, fastmath=_FAST | {"nnan"})
+@njit(cache=True, fastmath=FAST | {"nnan"})
 def _largest(row, h):  # type: ignore[no-untyped-def]
     """The largest magnitude among the weights that matter."""
     largest = 0.0
@@ -164,7 +170,7 @@ def _unit(largest):  # type: ignore[no-untyped-def]
     return 2.0 ** min(max(math.frexp(largest)[1], -1021), 1021)
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
     """Fills out = |row| / unit, 0 where h is; returns 0, or NaN if the row is not finite."""
     total = 0.0

@@ -17,7 +17,6 @@ from fairbits.theory.clipping.sums import CodeSums
 
 _FEW = 12
 _MAX_ROUNDS = 60
-_FLOOR = 2e-15
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,9 @@ class _Search:
 
     def refine(self) -> bool:
         """Closes intervals that cannot hold the optimum and cuts the rest; returns whether any were left."""
+        if self.best <= self._floor():  # an exact fit: rounding alone decides what lies below
+            self.closed = 0.0
+            return False
         bounds = self._bounds()
         keep = bounds < self.best - self._floor()
         self.closed = min(self.closed, float(np.min(bounds, where=~keep, initial=np.inf)))
@@ -108,12 +110,16 @@ class _Search:
 
     def result(self) -> Certified:
         """Returns the best step with the bound that the closed intervals prove."""
-        bound = max(0.0, min(self.best, self.closed))
+        bound = max(0.0, min(self.best, self.closed) - self._rounding())
         return Certified(self.step, self.best, bound, self.evaluations, tuple(self.mu.tolist()))
+
+    def _rounding(self) -> float:
+        """What float64 may lose of an error: it is a difference of sums as large as the energy."""
+        return self.sums.rounding * float(np.max(self.sums.energy))
 
     def _floor(self) -> float:
         """The difference from the best value that does not count: the tolerance, or what float64 cannot resolve."""
-        return max(self.tolerance * self.best, _FLOOR * float(np.max(self.sums.energy)))
+        return max(self.tolerance * self.best - self._rounding(), self._rounding())
 
     def _evaluate(self, steps: Floats) -> tuple[Floats, Floats]:
         """Returns B and C at the steps, keeping the best piece met on the way."""
@@ -145,8 +151,8 @@ class _Search:
         a, b = self.low, self.high
         width = b - a
         at_a, at_b = A - 2 * a * Ba + a * a * Ca, A - 2 * b * Bb + b * b * Cb
-        bend = np.maximum(Ca, 1e-300)
-        u = np.clip((width - (at_b - at_a) / (bend * width)) / 2, 0, width)
+        slope = np.divide(at_b - at_a, Ca * width, out=np.zeros_like(at_a), where=Ca * width > 0)
+        u = np.clip((width - slope) / 2, 0, width)
         chord = np.where(u < width, at_a - Ca * u * u, at_b)
         vertex = A - np.divide(Ba * Ba, Cb, out=np.full_like(Ba, np.inf), where=Cb > 0)
         bounds: Floats = np.maximum(chord, vertex).max(axis=0)

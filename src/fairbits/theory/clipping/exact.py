@@ -25,14 +25,17 @@ from fairbits.theory.distributions import Distribution
 from fairbits.theory.grid import Grid
 from fairbits.theory.noise import mse
 
+_ROUNDING = 1e-28
+"""An error below this part of Σhw² is what rounding leaves of 0."""
+
 
 @dataclass(frozen=True)
 class Shared:
     """One step for several languages, with the proof that no other step serves the worst of them better.
 
     `values` are the languages' objectives, `multipliers` their KKT weights (they sum to 1 and at most two are above 0:
-    the active set), `stationarity` is Σ μ_λ f′_λ relative to Σ μ_λ|f′_λ| on the piece of the step, 0 where one language
-    alone is active at its own optimum, and `gap` the proven relative distance to the optimum.
+    the active set), `stationarity` is |Σ μ_λ f′_λ| on the piece of the step, relative to 2Σ μ_λ B_λ, the larger of the
+    two terms of which f′ is the difference, and `gap` the proven relative distance to the optimum.
     """
 
     step: float
@@ -90,8 +93,9 @@ def clip_sample(
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)
     search = certified_either_sign if signed else certified_minimum
-    found = search(SampleSums.of(x, h, grid=grid), tolerance=tolerance)
-    value = units.error(_error(x, None if h is None else h[0], grid, found.step))
+    with kernels.LAUNCH:
+        found = search(SampleSums.of(x, h, grid=grid), tolerance=tolerance)
+        value = units.error(_error(x, None if h is None else h[0], grid, found.step))
     return replace(found, step=units.step(found.step), value=value, bound=min(units.error(found.bound), value))
 
 
@@ -129,12 +133,13 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     own = np.ones(len(h))
     if relative:
         own = np.array([clip_sample(x, grid, importance=row).value for row in h])
-        if (own <= 0).any():
+        if (own <= _ROUNDING * kernels.energy(x, h)).any():
             raise InputError("a language can be represented without error; its relative error is not defined")
-    sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
-    found = certified_minimum(sums)
-    values = [_error(x, row, grid, found.step) / scale for row, scale in zip(h, own, strict=True)]
-    shared = _shared(sums, found, found.step, values)
+    with kernels.LAUNCH:
+        sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
+        found = certified_minimum(sums)
+        values = [_error(x, row, grid, found.step) / scale for row, scale in zip(h, own, strict=True)]
+        shared = _shared(sums, found, found.step, values)
     worth = [float(value) if relative else units.error(value) for value in values]
     return replace(shared, step=units.step(found.step), values=tuple(worth))
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from fairbits.checks import in_range, instance, one_of, positive, representable, sequence, whole
-from fairbits.errors import InputError
+from fairbits.errors import FairbitsError, InputError
 from fairbits.theory.distributions import Distribution, Gaussian
 
 NoiseModel = Literal["banner", "seed", "true"]
@@ -66,9 +66,9 @@ def additive_alpha(source: Distribution, c: float) -> float:
         p, first, _ = (float(tail) for tail in source.beyond(alpha))
         moved = first / (c + p)
         if moved <= alpha * (1 + 1e-14):
-            break
+            return alpha
         alpha = moved
-    return alpha
+    raise FairbitsError(f"Newton did not settle in 500 steps (α = {alpha:g}); this is a defect: report it")
 
 
 def banner_gaussian(sigma: float, bits: int) -> float:

@@ -5,6 +5,7 @@ runs blocks on all cores, needs no compiler on the user's machine and keeps `fai
 """
 
 from dataclasses import dataclass
+from threading import RLock
 
 import numpy as np
 from numba import njit, prange
@@ -13,7 +14,14 @@ from fairbits.checks import Floats
 
 _CHUNK = 4096
 _PAGE = 64
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+"""Floating-point liberties that let the compiler vectorise sums; NaN and infinity keep their meaning."""
+
+TINY = 1e-200
+"""Steps below this part of the largest weight are not looked at."""
+
+LAUNCH = RLock()
+"""Held while parallel kernels run: one call uses all cores, and numba's fall-back threads bear only one caller."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ def energy(w: np.ndarray, importance: Floats | None) -> Floats:
     return np.array([_weighted_square_sum(w, h) for h in importance])
 
 
-@njit(cache=True, parallel=True, fastmath=_FAST)
+@njit(cache=True, parallel=True, fastmath=FAST)
 def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
     chunks = (w.size + _CHUNK - 1) // _CHUNK
     partial = np.zeros(chunks)
@@ -80,7 +88,7 @@ def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
     return partial.sum()
 
 
-@njit(cache=True, parallel=True, fastmath=_FAST)
+@njit(cache=True, parallel=True, fastmath=FAST)
 def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyped-def]
     """Σ h (w − Q(w))² at one step other than 0, summed from the residuals (an empty h stands for ones)."""
     chunks = (w.size + _CHUNK - 1) // _CHUNK
@@ -96,7 +104,7 @@ def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyp
     return partial.sum()
 
 
-@njit(cache=True, parallel=True, fastmath=_FAST)
+@njit(cache=True, parallel=True, fastmath=FAST)
 def _page_sums(x, h, first, count):  # type: ignore[no-untyped-def]
     for page in prange(first.shape[1] - 1):
         low, high = page * _PAGE, min(x.size, (page + 1) * _PAGE)
@@ -115,7 +123,7 @@ def add_code_sums(side: SortedSide, steps: Floats, *, cap: int, offset: float, f
         _add_code_sums(side.x, side.h, side.tops, side.first, side.count, steps, cap, np.float64(offset), first, second)
 
 
-@njit(cache=True, parallel=True, fastmath=_FAST)
+@njit(cache=True, parallel=True, fastmath=FAST)
 def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
     for m in prange(steps.size):
         page = 0
@@ -147,18 +155,20 @@ def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first
 def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-def]
     """Returns (s, max_λ q_λ(s), p, q, μ) at the minimum over s of max_λ q_λ, q_λ(s) = A − 2sB + s²C.
 
-    p and q are the active languages with multipliers μ and 1 − μ; one of them may be enough. The pair is exchanged
-    until no third language lies above it, which ends because the minimum rises with every exchange.
+    p and q are the active languages with multipliers μ and 1 − μ; one of them may be enough. Languages of curvature 0
+    are constants: where one lies above the minimum of the others it is active alone. The pair is exchanged until no
+    third language lies above it, which ends because the minimum rises with every exchange.
     """
-    low, high = np.inf, -np.inf
+    low, high, constant = np.inf, -np.inf, 0
     for i in range(first.size):
         if second[i] > 0:
             low, high = min(low, first[i] / second[i]), max(high, first[i] / second[i])
+        elif second[constant] > 0 or energy[i] > energy[constant]:
+            constant = i
     if low > high:
-        i = _active(energy, first, second, 0.0)
-        return 0.0, energy[i], i, i, 1.0
+        return 0.0, energy[constant], constant, constant, 1.0
     p, q = _active(energy, first, second, low), _active(energy, first, second, high)
-    s, mu = _minimise_pair(energy, first, second, p, q)
+    s, p, q, mu = _minimise_pair(energy, first, second, p, q)
     for _ in range(4 * first.size + 8):
         i = _active(energy, first, second, s)
         if i in (p, q):
@@ -167,8 +177,14 @@ def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-
             p = i
         else:
             q = i
-        s, mu = _minimise_pair(energy, first, second, p, q)
-    return s, _value(energy, first, second, _active(energy, first, second, s), s), p, q, mu
+        s, p, q, mu = _minimise_pair(energy, first, second, p, q)
+    value = _value(energy, first, second, _active(energy, first, second, s), s)
+    if second[constant] <= 0 and energy[constant] >= value:
+        return s, energy[constant], constant, constant, 1.0
+    if p != q and mu > 0.5:  # μ belongs to the fainter one: 1 − μ would lose a multiplier below 1e-16
+        slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
+        p, q, mu = q, p, max(0.0, slope_p / (slope_p - slope_q)) if slope_p != slope_q else 0.5
+    return s, value, p, q, mu
 
 
 @njit(cache=True)
@@ -178,33 +194,33 @@ def _value(energy, first, second, i, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
+    """The highest at s of the languages with curvature."""
     best, at = -np.inf, 0
     for i in range(energy.size):
         value = _value(energy, first, second, i, s)
-        if value > best:
+        if second[i] > 0 and value > best:
             best, at = value, i
     return at
 
 
 @njit(cache=True)
 def _minimise_pair(energy, first, second, p, q):  # type: ignore[no-untyped-def]
-    """The minimum over s of max(q_p, q_q), and the multiplier of p."""
-    vertex_p = first[p] / second[p] if second[p] > 0 else 0.0
-    vertex_q = first[q] / second[q] if second[q] > 0 else 0.0
+    """The minimum over s of max(q_p, q_q): (s, p, q, μ), p falling and q rising there, or one language twice."""
+    vertex_p, vertex_q = first[p] / second[p], first[q] / second[q]
     if p == q or _value(energy, first, second, p, vertex_p) >= _value(energy, first, second, q, vertex_p):
-        return vertex_p, 1.0
+        return vertex_p, p, p, 1.0
     if _value(energy, first, second, q, vertex_q) >= _value(energy, first, second, p, vertex_q):
-        return vertex_q, 0.0
+        return vertex_q, q, q, 1.0
+    if vertex_p < vertex_q:
+        p, q = q, p
     low, high = min(vertex_p, vertex_q), max(vertex_p, vertex_q)
-    below = p if vertex_p > vertex_q else q
-    above = q if below == p else p
     s = 0.5 * (low + high)
     while low < s < high:
-        if _value(energy, first, second, below, s) > _value(energy, first, second, above, s):
+        if _value(energy, first, second, p, s) > _value(energy, first, second, q, s):
             low = s
         else:
             high = s
         s = 0.5 * (low + high)
     slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
     mu = slope_q / (slope_q - slope_p) if slope_q != slope_p else 0.5
-    return s, min(1.0, max(0.0, mu))
+    return s, p, q, min(1.0, max(0.0, mu))

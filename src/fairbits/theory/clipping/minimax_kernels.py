@@ -9,15 +9,13 @@ import numpy as np
 from numba import njit, prange
 
 from fairbits.theory.clipping.block_kernels import _interval_bound, _largest, _scale_into, _set_caps, _unit
-from fairbits.theory.clipping.kernels import minimise_worst_quadratic
+from fairbits.theory.clipping.kernels import FAST, TINY, minimise_worst_quadratic
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
 _PIECES = 12
-_DEPTH = 80
-_TINY = 1e-30
+_DEPTH = 160
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-untyped-def]
     """Fills out[0..2, λ] = Σhr², Σhkr, Σhk² at step s; returns Σ of the codes."""
     t, n = 1.0 / s, 0.0
@@ -37,14 +35,15 @@ def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-un
     return n
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST)
 def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped-def]
     """The worst language's error from clipping alone (`clipped`) or from the dead zone alone at step s."""
     worst = 0.0
+    edge = 0.25 * s if offset > 0.0 else 0.5 * s
     for lang in range(H.shape[0]):
         total = 0.0
         for j in range(x.size):
-            inside = x[j] if 2.0 * x[j] < s else 0.0
+            inside = (edge if offset > 0.0 else x[j]) if x[j] < edge else 0.0
             e = max(x[j] - (cap[j] + offset) * s, 0.0) if clipped else inside
             total += H[lang, j] * e * e
         worst = max(worst, total)
@@ -83,11 +82,9 @@ def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-def]
     low = start
-    while low > _TINY and _worst_edge_error(x, H, cap, offset, low, True) < best:
+    while low > TINY and _worst_edge_error(x, H, cap, offset, low, True) < best:
         low *= 0.7
     high = start
-    if offset > 0.0:
-        return low, top
     while high < top and _worst_edge_error(x, H, cap, offset, high, False) < best:
         high *= 1.25
     return low, min(high, top)
@@ -97,6 +94,9 @@ def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-de
 def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, counts):  # type: ignore[no-untyped-def]
     """Returns the improved best = (value, step, p, q, μ); sums[i], steps[i], counts[i] are a stack of interval ends."""
     start = largest / (top_cap + 0.5 + offset)
+    energy = _worst_edge_error(x, H, cap, offset, 0.0, True)
+    while offset > 0.0 and _worst_edge_error(x, H, cap, offset, start, False) > energy:
+        start *= 0.5  # a value far above the energy would cancel
     _language_sums(x, H, cap, offset, start, code, rest, sums[0])
     best = _try_piece(start, sums[0], best)
     low, high = _bracket(x, H, cap, offset, start, largest * (2.0 if offset > 0.0 else 1.0), best[0])

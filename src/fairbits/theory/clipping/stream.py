@@ -17,6 +17,7 @@ from fairbits.checks import as_array, instance, near_one, nonnegative_array, rep
 from fairbits.errors import InputError
 from fairbits.theory.clipping import kernels
 from fairbits.theory.clipping.certified import Certified, certified_minimum
+from fairbits.theory.clipping.exact import check_signed
 from fairbits.theory.clipping.sums import SampleSums
 from fairbits.theory.grid import Grid
 
@@ -67,9 +68,12 @@ class WeightHistogram:
         merged._least, merged._most = np.minimum(self._least, other._least), np.maximum(self._most, other._most)
         return merged
 
-    def clip(self, grid: Grid) -> Certified:
-        """Returns the best step of all weights added; its bound allows for the bins that a threshold cuts."""
-        instance("grid", grid, Grid)
+    def clip(self, grid: Grid, *, signed: bool = False) -> Certified:
+        """Returns the best step of all weights added; its bound allows for the bins that a threshold cuts.
+
+        `signed` also tries negative steps on the twos grid.
+        """
+        check_signed(instance("grid", grid, Grid), signed)
         count, _, second = self._sums.reshape(3, -1)
         with np.errstate(over="ignore"):
             representable("Σ of importance, or of importance·w²,", np.array([count.sum(), second.sum()]))
@@ -77,9 +81,20 @@ class WeightHistogram:
             raise InputError("the histogram is empty; add weights first")
         near, unit = copy(self), near_one(np.max(count, keepdims=True))[1]
         near._sums = self._sums / unit
-        found = near._search(grid)
+        with kernels.LAUNCH:
+            found = near._search(grid)
+            if signed:  # a step −s for w is the step s for −w
+                other = near._mirrored()._search(grid)
+                best = replace(other, step=-other.step) if other.value < found.value else found
+                found = replace(best, bound=min(found.bound, other.bound))
         value, bound = (representable("the squared error", part * unit) for part in (found.value, found.bound))
         return replace(found, value=value, bound=bound)
+
+    def _mirrored(self) -> "WeightHistogram":
+        other = copy(self)
+        other._sums = self._sums[:, ::-1]
+        other._least, other._most = self._least[::-1], self._most[::-1]
+        return other
 
     def _search(self, grid: Grid) -> Certified:
         count, _, second = self._sums.reshape(3, -1)

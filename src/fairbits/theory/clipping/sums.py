@@ -25,6 +25,8 @@ class CodeSums(ABC):
     energy: Floats
     magnitude: Floats
     total: Floats
+    rounding: float
+    """The part of `energy` that rounding of B and C may add to or take from an error."""
 
     @abstractmethod
     def at(self, steps: Floats) -> tuple[Floats, Floats]:
@@ -50,7 +52,11 @@ class CodeSums(ABC):
         grid the levels ±s/2 are s/4 away from all |x| < s/4.)
         """
         top = max(self.grid.caps) + self.grid.offset
-        low = float(np.max((self.energy - best) / (2 * top * np.maximum(self.magnitude, 1e-300))))
+        loudest = int(np.argmax(self.energy))
+        least = np.zeros_like(self.energy)
+        np.divide(self.energy - best, 2 * top * self.magnitude, out=least, where=self.magnitude > 0)
+        # where the best is no lower than Σhx² yet, the range ends where float64 no longer tells the error from Σhx²
+        low = float(max(np.max(least), 1e-15 * self.energy[loudest] / (2 * top * self.magnitude[loudest])))
         high = self.longest(best)
         steps = np.geomspace(min(low, high), high, 64)
         count, first = self.beyond(top * steps)
@@ -74,6 +80,8 @@ def _square_over(first: Floats, count: Floats) -> Floats:
 
 class LawSums(CodeSums):
     """The sums of distributions, one per language, each scaled by a positive factor."""
+
+    rounding = 1e-15
 
     def __init__(self, laws: Sequence[Distribution], grid: Grid, *, scale: Floats | None = None) -> None:
         self.grid, self._sign, self._laws = grid, 1, laws
@@ -114,6 +122,8 @@ class LawSums(CodeSums):
 
 class SampleSums(CodeSums):
     """The sums of a sample from suffix sums; importance is (languages, size), None for one language of ones."""
+
+    rounding = 4e-14
 
     def __init__(self, sides: Sequence[kernels.SortedSide], energy: Floats, *, total: Floats, grid: Grid) -> None:
         self.grid, self._sides, self._turned = grid, sides, False
