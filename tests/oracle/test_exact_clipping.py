@@ -191,3 +191,8 @@ def test_exact_fits_close_at_once_though_rounding_puts_the_error_below_zero() ->
         found = clip_sample(w, Grid(8, "twos"), importance=h)
         assert found.value <= 1e-14 * float(h @ w**2)
         assert found.evaluations < 5000
+
+
+def test_midrise_block_ruled_by_zeros_keeps_a_finite_error() -> None:
+    found = clip_blocks([[0.0, 0.0, -1.6]], Grid(5, "midrise"), importance=[1e-30, 1e20, 1e-16])
+    assert found.error[0, 0] == pytest.approx(1e-16 * 1.6**2)

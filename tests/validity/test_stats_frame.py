@@ -46,7 +46,7 @@ def test_each_language_is_covered_95_percent(documents):
         for estimate in sampled(np.full(500, 0.1), rng, parallel=False, documents=documents).by_language().values()
     ]
     print(f"\nper-language coverage, {documents} documents: {np.mean(hits):.4f} (4000 trials)")
-    assert np.mean(hits) == pytest.approx(0.95, abs=0.025 if documents == 10 else 0.015)
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.0105)  # three standard errors
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -139,4 +139,5 @@ def test_contrast_of_equal_methods_rejects_5_percent():
         p.extend(first.contrast(second).p.values())
     size = np.mean(np.array(p) <= 0.05)
     print(f"\nsize of the contrast at 0.05: {size:.4f} ({len(p)} trials)")
+    # known to be a little liberal for skewed damage at 40 documents (see `contrast`): more than Monte Carlo error
     assert size == pytest.approx(0.05, abs=0.015)

@@ -208,6 +208,7 @@ class LanguageFrame:
         """Returns this frame's damage minus the other's per language, paired by document, with Holm p values.
 
         Positive: this frame is damaged more. Both frames must hold the same documents with the same weights.
+        A little liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
         """
         order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
         differences = self.values[order] - other.values[match]

@@ -144,7 +144,12 @@ def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: 
 
 @njit(cache=True)
 def _polish(x, h, cap, offset, step):  # type: ignore[no-untyped-def]
-    """The directly summed error at `step`, or at the vertex of its piece where that is lower."""
+    """The directly summed error at `step`, or at the vertex of its piece where that is lower.
+
+    A step that vanished against the weights (midrise, zeros that matter 1e30 times more) leaves every value at 0.
+    """
+    if step <= 0.0:
+        return _clip_error(x, h, cap, offset, 0.0), 0.0
     f, r1, c, _ = _residual_sums(x, h, cap, offset, step)
     if c > 0.0:
         moved = step + r1 / c

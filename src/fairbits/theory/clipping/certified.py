@@ -17,6 +17,7 @@ from fairbits.theory.clipping.sums import CodeSums
 
 _FEW = 12
 _MAX_ROUNDS = 60
+_RESOLUTION = 2e-15
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class _Search:
 
     def _floor(self) -> float:
         """The difference from the best value that does not count: the tolerance, or what float64 cannot resolve."""
-        return max(self.tolerance * self.best - self._rounding(), self._rounding())
+        energy = float(np.max(self.sums.energy))
+        return max(self.tolerance * self.best - self._rounding(), _RESOLUTION * energy)
 
     def _evaluate(self, steps: Floats) -> tuple[Floats, Floats]:
         """Returns B and C at the steps, keeping the best piece met on the way."""
