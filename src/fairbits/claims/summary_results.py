@@ -78,8 +78,8 @@ def deviation_bounds_disparity() -> Finding:
     derivation="As arithmetic on the 14 languages this reproduces except for the upper limit: a long bootstrap "
     "gives −0.63 for the −0.65 printed, which passes here only if the document drew about 1000 resamples (it does not "
     "say; a tolerance of 0.02 would fail it). With 13 or 15 languages p would round to 0.0004 or 0.0001. Fisher's "
-    "interval, safer at this size, reaches up to −0.54. The degradations were read off figures about other models, so it is no "
-    "measurement, and the document's further row, κ_eff at −0.838, does not reproduce (000-15).",
+    "interval, safer at this size, reaches up to −0.54. The degradations were read off figures about other models, "
+    "so it is no measurement, and the document's further row, κ_eff at −0.838, does not reproduce (000-15).",
 )
 def key_results() -> Finding:
     table = founding_statistics()
