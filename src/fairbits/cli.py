@@ -2,11 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fairbits import __version__
@@ -15,6 +16,13 @@ from fairbits.errors import FairbitsError, InputError
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 out = Console()
 err = Console(stderr=True)
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    DownloadColumn(),
+    TransferSpeedColumn(),
+    TimeRemainingColumn(),
+)
 
 
 def _version(show: bool) -> None:
@@ -57,6 +65,98 @@ def theory(
         out.print(render.as_table(results))
     else:
         out.print(render.as_panel(claims[0], results[claims[0]]))
+
+
+@app.command()
+def mix(
+    model: Annotated[str, typer.Argument(help="The model whose tokenizer counts: a directory, an id on the Hub, …")],
+    out_file: Annotated[Path, typer.Option("--out", help="Where to write the samples.", metavar="CALIB.jsonl")],
+    languages: Annotated[str | None, typer.Option(help="Such as eng,fra,he; all of the text if not given.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Directory or JSONL file; else the embedded declaration.")] = None,
+    weights: Annotated[str, typer.Option(help="equal, proportional, or numbers: eng=2,fra=1.")] = "equal",
+    tokens: Annotated[int | None, typer.Option(help="Budget in tokens; else as many as the text allows.")] = None,
+    sequence: Annotated[int, typer.Option(help="Tokens per sample.")] = 512,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn and its order.")] = 0,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Use text again where there is not enough.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> None:
+    """Write calibration samples with a fixed share of tokens per language, for any quantization tool.
+
+    Example: `fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl`.
+    """
+    from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
+    from fairbits.language.mix import build_mix, parse_weights
+    from fairbits.language.render import mix_table, taken
+    from fairbits.model import Checkpoint
+
+    names = None if languages is None else [name.strip() for name in languages.split(",")]
+    corpus = udhr(names) if text is None else read_corpus(text, languages=names)
+    result = build_mix(
+        corpus,
+        Checkpoint(model).tokenizer(),
+        weights=parse_weights(weights),
+        tokens=tokens,
+        sequence=sequence,
+        seed=seed,
+        repeat=repeat,
+    )
+    result.save(out_file)
+    for line in (*taken(names or ()), *result.notes):
+        err.print(line, style="dim", markup=False, highlight=False)
+    if as_json:
+        typer.echo(json.dumps(result.manifest, ensure_ascii=False, indent=1))
+    else:
+        out.print(mix_table(result))
+
+
+@app.command()
+def inspect(
+    model: Annotated[str, typer.Argument(help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="One row per tensor instead of one per block.")] = False,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run the model's own Python code.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print blocks, roles and moments as JSON.")] = False,
+) -> None:
+    """Show a model's blocks and the moments of their weights, in one pass over the files.
+
+    Examples: `fairbits inspect embedded:tiny`, `fairbits inspect ./model --tensors`,
+    `fairbits inspect "embedded:tiny?outliers=5:125" --json`.
+    """
+    from fairbits.model import Checkpoint, weight_moments  # heavy: only when the verb runs
+    from fairbits.model.inspection import inspection_data, inspection_table
+
+    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code)
+    with Progress(*COLUMNS, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("reading weights")
+        moments = weight_moments(
+            checkpoint, progress=lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if as_json:
+        typer.echo(json.dumps(inspection_data(checkpoint, moments), ensure_ascii=False, indent=1))
+    else:
+        out.print(inspection_table(checkpoint, moments, tensors=tensors))
+
+
+@app.command()
+def languages(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Codes or names, such as he, heb, Hebrew; else all.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the languages as JSON.")] = False,
+) -> None:
+    """List languages: code, names, script, family, and for which of them fairbits brings text and detection.
+
+    Examples: `fairbits languages`, `fairbits languages he zh swahili`.
+    """
+    from fairbits.language import catalog, find_languages
+    from fairbits.language.render import language_data, language_table, taken
+
+    found = find_languages(names) if names else catalog()
+    for line in taken(names or ()):
+        err.print(line, style="dim", markup=False, highlight=False)
+    if as_json:
+        typer.echo(json.dumps(language_data(found), ensure_ascii=False, indent=1))
+    else:
+        out.print(language_table(found))
 
 
 def main() -> None:

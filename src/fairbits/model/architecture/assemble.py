@@ -1,0 +1,171 @@
+"""The map of a checkpoint, put together from its names, its blocks and what they see."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from fairbits.errors import InputError
+from fairbits.model.architecture.blocks import Walk, prefixes, walk
+from fairbits.model.architecture.names import Names, Shape, Source, resolve
+from fairbits.model.architecture.records import Architecture, Block, Role, Weight
+from fairbits.model.architecture.skeleton import found, model_class, skeleton
+from fairbits.model.architecture.trace import Call, trace
+
+# The names that transformers' own kernels ask of a module of experts.
+_EXPERT_ROLES: Mapping[str, Role] = {
+    "gate_up_proj": "mlp_gate_up",
+    "gate_proj": "mlp_gate",
+    "up_proj": "mlp_up",
+    "down_proj": "mlp_down",
+}
+
+
+def architecture(
+    config: PretrainedConfig, shapes: Mapping[str, Shape], *, trust_remote_code: bool = False
+) -> Architecture:
+    """Returns the role, block, input and companions of every tensor, given a checkpoint's names and shapes."""
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(
+            "the configuration has a quantization_config: the checkpoint is already quantized; "
+            "the weights must be those of the original model"
+        )
+    cls = model_class(config, trust_remote_code=trust_remote_code)
+    model = skeleton(config, cls)
+    try:
+        calls = trace(model)
+        steps = walk(model, calls)
+    except InputError as error:
+        raise InputError(
+            f"{cls.__name__} cannot be mapped: {error}; token ids must pass through blocks of attention and "
+            f"feed-forward layers; {found(model, shapes)}"
+        ) from error
+    names = resolve(model, shapes)
+    view = _View(model, calls, steps, names)
+    weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
+    members: list[dict[str, Weight]] = [{} for _ in steps.blocks]
+    for name, weight in weights.items():
+        if weight.block is not None:
+            members[weight.block][name] = weight
+    blocks = tuple(
+        Block(i, view.stack(path, "other"), path, inside)
+        for i, (path, inside) in enumerate(zip(steps.blocks, members, strict=True))
+    )
+    return Architecture(config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored)
+
+
+@dataclass(frozen=True)
+class _View:
+    """All that is known of a model when its tensors are described."""
+
+    model: PreTrainedModel
+    calls: Mapping[str, list[Call]]
+    steps: Walk
+    names: Names
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Returns the number of every block by its path."""
+        return {path: i for i, path in enumerate(self.steps.blocks)}
+
+    @cached_property
+    def only_stack(self) -> str:
+        """Returns the kind of stack of a model that has one."""
+        inside = any("encoder" in block.split(".") for block in self.steps.blocks)
+        masked = "MaskedLM" in type(self.model).__name__
+        return "encoder" if masked or (inside and not getattr(self.model.config, "is_decoder", False)) else "decoder"
+
+    def weight(self, source: Source, shape: Shape) -> Weight:
+        """Returns the description of one tensor."""
+        path, _, leaf = source.parameter.rpartition(".")
+        block = self._block(path)
+        plain = Weight(
+            name=source.name,
+            module=path,
+            block=block,
+            stack="",
+            role="other",
+            shape=shape,
+            transposed=False,
+            sees=None,
+            fused=None,
+            tied_to=self.names.tied_to.get(source.name),
+            linear=False,
+        )
+        read = self.steps.maps.get(path) if leaf == "weight" else None
+        if read is not None:
+            described = replace(
+                plain,
+                role=read.role,
+                shape=(read.site.n_out, read.site.n_in),
+                transposed=read.site.transposed,
+                sees=read.sees,
+                fused=read.fused,
+                linear=True,
+                layout=read.layout,
+            )
+        elif len(shape) + (source.expert is not None) == 3 and path in self.calls and block is not None:
+            described = _expert_weight(plain, source, module=self.model.get_submodule(path))
+        else:
+            described = replace(plain, role=self._plain_role(source, shape))
+        return replace(described, stack=self.stack(path, described.role))
+
+    def stack(self, path: str, role: Role) -> str:
+        """Returns "encoder", "decoder", "shared" for what stands before both, "other" for what text never reaches."""
+        if role == "other" and path not in self.calls:
+            return "other"
+        if not self.model.config.is_encoder_decoder:
+            return self.only_stack
+        if "encoder" in path.split("."):
+            return "encoder"
+        return "shared" if role == "embedding" and "decoder" not in path.split(".") else "decoder"
+
+    def _block(self, path: str) -> int | None:
+        return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)
+
+    def _plain_role(self, source: Source, shape: Shape) -> Role:
+        path, _, leaf = source.parameter.rpartition(".")
+        module = self.model.get_submodule(path)
+        if isinstance(module, nn.Embedding):
+            first = self.model.get_input_embeddings()
+            if module.weight is getattr(first, "weight", first):
+                return "embedding"
+            if path in self.calls:
+                return "token_type" if "type" in path.rpartition(".")[2] else "position"
+        if path not in self.calls:
+            return "other"
+        if "norm" in type(module).__name__.lower():
+            return "norm"
+        if leaf.endswith("bias"):
+            return "bias"
+        if len(shape) > 1:
+            raise InputError(
+                f"{source.name!r} {shape} in {type(module).__name__} is neither a linear map, an embedding, a norm nor "
+                f"a bias; {found(self.model, self.names.sources)}"
+            )
+        return "other"
+
+
+def _expert_weight(plain: Weight, source: Source, *, module: nn.Module) -> Weight:
+    leaf = source.parameter.rpartition(".")[2]
+    role = _EXPERT_ROLES.get(leaf)
+    if role is None or source.n_parts not in (1, 2):
+        raise InputError(f"{source.name!r} becomes {source.parameter!r}, which is no part of an expert that is known")
+    if source.n_parts == 2:
+        role = ("mlp_gate", "mlp_up")[source.part]  # transformers stacks the gate above
+    transposed = bool(getattr(module, "is_transposed", False)) != source.turned
+    stored = plain.shape[-2:]
+    unit = f"blocks.{plain.block}.experts" + ("" if source.expert is None else f".{source.expert}")
+    return replace(
+        plain,
+        role=role,
+        shape=stored[::-1] if transposed else stored,
+        transposed=transposed,
+        sees=f"{unit}.mlp_down" if role == "mlp_down" else f"{unit}.mlp",
+        fused=f"{unit}.gate_up" if role in ("mlp_gate", "mlp_up") and source.n_parts == 2 else None,
+        linear=True,
+        expert=source.expert,
+        stacked=None if source.expert is not None else plain.shape[0],
+    )

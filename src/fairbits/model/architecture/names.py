@@ -1,0 +1,190 @@
+"""Which parameter of the model each tensor of a checkpoint becomes, by the mapping of transformers itself."""
+
+import copy
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import Transpose, WeightConverter, WeightRenaming, rename_source_key
+
+from fairbits.errors import InputError
+
+Shape = tuple[int, ...]
+
+# Masks and angles that older versions of transformers saved with the weights and newer ones compute.
+_OLD_BUFFERS = re.compile(r"(^|\.)(masked_bias|inv_freq|position_ids)$")
+_OLD_MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of the checkpoint: the parameter that it becomes or becomes a part of."""
+
+    name: str
+    parameter: str
+    expert: int | None = None
+    part: int = 0  # its place among the kinds of tensors that the parameter joins, e.g. 0 gate, 1 up
+    n_parts: int = 1
+    turned: bool = False  # transposed on the way
+
+
+@dataclass(frozen=True)
+class Names:
+    """All tensors of a checkpoint, the ones to ignore, and the parameters that are tied to others."""
+
+    sources: Mapping[str, Source]
+    ignored: tuple[str, ...]
+    tied: Mapping[str, str]  # parameter without a tensor of its own -> tensor of the checkpoint
+    tied_to: Mapping[str, str]  # tensor -> another tensor of the file that the configuration ties it to
+
+
+def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
+    """Returns where every tensor goes; raises if one is missing, left over or of another shape."""
+    transforms = get_model_conversion_mapping(model)
+    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))
+
+    sources: dict[str, Source] = {}
+    ignored: list[str] = []
+    taken: dict[str, str] = {}
+    joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, shape in shapes.items():
+        target, pattern = _target(name, renamings, converters, model=model, entries=entries)
+        if target not in parameters:
+            if target not in entries and not _is_buffer(target, shape, model):
+                raise InputError(
+                    f"the checkpoint holds {name!r} {tuple(shape)}, which {type(model).__name__} does not have; "
+                    "config.json and weights must belong together (is the file already quantized, or an adapter?)"
+                )
+            ignored.append(name)
+        elif pattern is None:
+            _check_shape(name, shape, wanted=tuple(parameters[target].shape), model=model)
+            if target in taken:
+                raise InputError(f"{taken[target]!r} and {name!r} are both {target!r}; the file must hold only one")
+            taken[target] = name
+            sources[name] = Source(name, target)
+        else:
+            joined[target].append((name, pattern))
+    for target, members in joined.items():
+        converter = by_pattern[members[0][1]]
+        _check_conversion(converter, members, shapes=shapes, target=target, wanted=tuple(parameters[target].shape))
+        sources |= {s.name: s for s in _joined_sources(converter, members, target=target)}
+    tied, tied_to = _tied(model, sources)
+    return Names({name: sources[name] for name in shapes if name in sources}, tuple(ignored), tied, tied_to)
+
+
+def _target(
+    name: str,
+    renamings: list[WeightRenaming],
+    converters: list[WeightConverter],
+    *,
+    model: PreTrainedModel,
+    entries: dict[str, torch.Tensor],
+) -> tuple[str, str | None]:
+    target, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, entries)
+    if target not in entries:  # a name that is right as it is may look like one to convert
+        plain, _ = rename_source_key(name, [], [], model.base_model_prefix, entries)
+        if plain in entries:
+            return plain, None
+    return target, pattern
+
+
+def _check_shape(name: str, shape: Shape, *, wanted: Shape, model: PreTrainedModel) -> None:
+    if tuple(shape) != wanted:
+        raise InputError(
+            f"the tensor {name!r} has shape {tuple(shape)}, but {type(model).__name__} with this configuration "
+            f"needs {wanted}; config.json and weights must belong together"
+        )
+
+
+def _is_buffer(target: str, shape: Shape, model: PreTrainedModel) -> bool:
+    by_library = model._keys_to_ignore_on_load_unexpected or ()
+    return (
+        any(re.search(pattern, target) for pattern in by_library)
+        or any(target == name for name, _ in model.named_buffers())
+        or _OLD_BUFFERS.search(target) is not None
+        or (_OLD_MASK.search(target) is not None and len(shape) == 4)
+    )
+
+
+def _check_conversion(
+    converter: WeightConverter,
+    members: list[tuple[str, str]],
+    *,
+    shapes: Mapping[str, Shape],
+    target: str,
+    wanted: Shape,
+) -> None:
+    counts = Counter((pattern, tuple(shapes[name])) for name, pattern in members)
+    usual = dict(shape for shape, _ in reversed(counts.most_common()))
+    for name, pattern in members:
+        if tuple(shapes[name]) != usual[pattern]:
+            raise InputError(
+                f"the tensor {name!r} has shape {tuple(shapes[name])}, but its siblings have {usual[pattern]}; "
+                "all experts of a block must have one shape"
+            )
+    own = copy.deepcopy(converter)
+    for name, pattern in members:
+        own.add_tensor(target, name, pattern, torch.empty(shapes[name], device="meta"))  # type: ignore[arg-type]
+    try:
+        results = own.convert(target)
+    except Exception as error:
+        raise InputError(f"{_some(n for n, _ in members)} cannot be joined into {target!r}: {error}") from error
+    got = {name: tuple((t[0] if isinstance(t, list) else t).shape) for name, t in results.items()}
+    if got != {target: wanted}:
+        raise InputError(
+            f"{_some(n for n, _ in members)} give {got}, but the configuration needs {{{target!r}: {wanted}}}; "
+            "the file must hold every expert, and config.json and weights must belong together"
+        )
+
+
+def _joined_sources(converter: WeightConverter, members: list[tuple[str, str]], *, target: str) -> Iterable[Source]:
+    patterns = list(converter.source_patterns)
+    turned = sum(isinstance(op, Transpose) for op in converter.operations) % 2 == 1
+    for name, pattern in members:
+        yield Source(name, target, _expert(name, pattern), patterns.index(pattern), len(patterns), turned)
+
+
+def _expert(name: str, pattern: str) -> int | None:
+    if "*" not in pattern:
+        return None
+    found = re.search(r"(\d+)" + re.escape(pattern.split("*", 1)[1]), name)
+    if found is None:
+        raise InputError(f"the tensor {name!r} is read as {pattern!r}, but its number cannot be told")
+    return int(found.group(1))
+
+
+def _tied(model: PreTrainedModel, sources: Mapping[str, Source]) -> tuple[dict[str, str], dict[str, str]]:
+    holders = {source.parameter: source.name for source in sources.values()}
+    groups: dict[int, list[str]] = defaultdict(list)
+    for parameter, value in model.named_parameters(remove_duplicate=False):
+        groups[id(value)].append(parameter)
+    tied: dict[str, str] = {}
+    tied_to: dict[str, str] = {}
+    missing: list[str] = []
+    for names in groups.values():
+        held = [holders[name] for name in names if name in holders]
+        if not held:
+            missing.append(names[0])
+            continue
+        tied |= {name: held[0] for name in names if name not in holders}
+        tied_to |= dict.fromkeys(held[1:], held[0])
+    if missing:
+        raise InputError(
+            f"the checkpoint lacks {_some(missing)} of {type(model).__name__}; "
+            "every parameter must be there: is a shard missing, or does config.json belong to another model?"
+        )
+    return tied, tied_to
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(repr(name) for name in listed[:3]) + more

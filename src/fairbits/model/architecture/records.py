@@ -1,0 +1,117 @@
+"""What is known of a model's tensors: their block, role, input and companions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Role = Literal[
+    "q",
+    "k",
+    "v",
+    "qkv",
+    "attention_out",
+    "mlp_up",
+    "mlp_gate",
+    "mlp_gate_up",
+    "mlp_down",
+    "router",
+    "embedding",
+    "position",
+    "token_type",
+    "projection",  # a linear map outside the blocks that is not the head
+    "head",
+    "norm",  # gain and shift of a norm
+    "bias",
+    "other",  # a vector of another kind, or a tensor in a part of the model that text never reaches
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows start … stop − 1 of a fused tensor, as a linear map (out, in), belong to `role`."""
+
+    role: Role
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One tensor of the checkpoint."""
+
+    name: str  # as in the checkpoint
+    module: str  # dotted path of its module in the transformers model
+    block: int | None  # counted over all stacks in the order of the forward pass
+    stack: str  # "encoder", "decoder", "shared" by both, or "other" for what text never reaches
+    role: Role
+    shape: tuple[int, ...]  # (out, in) if linear, else as stored
+    transposed: bool  # stored as (in, out)
+    sees: str | None  # name of the input of a linear map; equal names mean the same activations
+    fused: str | None  # tensors that vLLM merges carry the same name and must share one scheme
+    tied_to: (
+        str | None
+    )  # another tensor of the file that the configuration ties this one to; true if their values agree
+    linear: bool
+    expert: int | None = None
+    stacked: int | None = None  # how many experts a tensor with three dimensions holds
+    layout: tuple[Part, ...] = ()  # rows of q, k, v (gate, up) in a fused tensor; empty if unknown or not fused
+
+    def rows(self, role: Role) -> tuple[range, ...]:
+        """Returns the ranges of rows that `role` has in this fused tensor."""
+        return tuple(range(part.start, part.stop) for part in self.layout if part.role == role)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The tensors of one block."""
+
+    index: int
+    stack: str
+    module: str
+    weights: Mapping[str, Weight]
+
+    @cached_property
+    def linears(self) -> Mapping[str, Weight]:
+        """Returns the tensors that are linear maps."""
+        return {name: weight for name, weight in self.weights.items() if weight.linear}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The map of a checkpoint: every tensor with its role, in the order of the file."""
+
+    family: str  # model_type of the configuration
+    class_name: str  # the transformers class that the checkpoint was mapped to
+    blocks: tuple[Block, ...]
+    weights: Mapping[str, Weight]
+    tied: Mapping[str, str]  # parameter of the model that the file leaves out -> the tensor it is tied to
+    ignored: tuple[str, ...]  # buffers that old versions wrote into the file
+
+    @property
+    def n_blocks(self) -> int:
+        """Returns the number of blocks in all stacks."""
+        return len(self.blocks)
+
+    @cached_property
+    def linears(self) -> Mapping[str, Weight]:
+        """Returns the tensors that are linear maps, in the blocks and outside."""
+        return {name: weight for name, weight in self.weights.items() if weight.linear}
+
+    @cached_property
+    def fused_groups(self) -> Mapping[str, tuple[Weight, ...]]:
+        """Returns the tensors that vLLM merges, by the name of their group."""
+        groups: dict[str, tuple[Weight, ...]] = {}
+        for weight in self.weights.values():
+            if weight.fused is not None:
+                groups[weight.fused] = (*groups.get(weight.fused, ()), weight)
+        return groups
+
+    @cached_property
+    def head(self) -> Weight | None:
+        """Returns the tensor that computes the logits: the embedding if the two are tied, None without a head."""
+        heads = [weight for weight in self.weights.values() if weight.role == "head"]
+        if heads:
+            return heads[0]
+        embeddings = [weight for weight in self.weights.values() if weight.role == "embedding"]
+        return next((weight for weight in embeddings if weight.name in self.tied.values()), None)

@@ -1,0 +1,123 @@
+"""A model on disk: its tensors, read one at a time, and everything that lies beside them."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairbits.checks import sequence
+from fairbits.errors import InputError
+from fairbits.model.json_files import read_object
+from fairbits.model.loading import load_config, load_model, load_tokenizer
+from fairbits.model.safetensors_files import map_tensor, read_weights
+from fairbits.model.safetensors_header import TensorInfo
+from fairbits.model.source import Kind, find_source
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from fairbits.model.architecture import Architecture
+
+__all__ = ["Checkpoint", "TensorInfo"]
+
+INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
+
+
+class Checkpoint:
+    """A model: a local directory, a `.gguf` file, an id on the Hugging Face Hub, or `embedded:tiny`.
+
+    Opening it reads and checks the headers of its files, and none of its weights.
+
+    `target`     what was asked for
+    `directory`  where configuration, tokenizer and safetensors lie
+    `kind`       "directory", "hub", "gguf" or "embedded"
+    `tensors`    what there is to know about every tensor without reading it, in file order
+    `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
+    """
+
+    def __init__(self, target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
+        source = find_source(target, revision=revision, with_code=trust_remote_code)
+        self.target: str = str(target)
+        self.kind: Kind = source.kind
+        self.directory: Path = source.directory
+        self.trust_remote_code = trust_remote_code
+        tensors, oddities = read_weights(self.directory)
+        self._raw_config = read_object(self.directory / "config.json")
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self.notes: tuple[str, ...] = (*source.notes, *oddities, *_quantization_note(self._raw_config))
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.target!r})"
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns one tensor, memory-mapped: only what is looked at is read. Not to be written to."""
+        return map_tensor(self._info(name))
+
+    def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+        """Yields all tensors, or those in `names`, one at a time in file order.
+
+        The memory of a tensor goes back to the system as soon as the caller lets go of it.
+        """
+        wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
+        for info in self.tensors.values():
+            if info.name in wanted:
+                yield info, map_tensor(info)
+
+    @cached_property
+    def config(self) -> "PretrainedConfig":
+        """The configuration, as transformers understands it."""
+        return load_config(self.directory, self._raw_config, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def architecture(self) -> "Architecture":
+        """The blocks of the model, and the role of every weight in them."""
+        from fairbits.model.architecture import architecture
+
+        shapes = {name: info.shape for name, info in self.tensors.items()}
+        return architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of configuration and weights; how they are spread over files does not matter.
+
+        Hashed are config.json as sorted compact JSON, less what is incidental, then, in the order of the names, each
+        tensor's name, dtype and shape as JSON and its bytes, every text ending with a line feed.
+        """
+        config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
+        digest = hashlib.sha256(_json_line(config))
+        for name, info in sorted(self.tensors.items()):
+            digest.update(_json_line([name, str(info.dtype), info.shape]))
+            digest.update(map_tensor(info).reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """Returns the tokenizer."""
+        return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
+
+    def load(self, dtype: torch.dtype = torch.float32) -> "PreTrainedModel":
+        """Returns the model itself, in eval mode, with all weights in memory."""
+        return load_model(self.directory, self.config, dtype=dtype, trust_remote_code=self.trust_remote_code)
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self.tensors:
+            near = difflib.get_close_matches(str(name), self.tensors, n=3)
+            raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
+        return self.tensors[name]
+
+
+def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
+    settings = config.get("quantization_config")
+    if settings is None:
+        return ()
+    method = settings.get("quant_method", "method not named") if isinstance(settings, dict) else "method not named"
+    return (f"the checkpoint is already quantized ({method})",)
+
+
+def _json_line(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"

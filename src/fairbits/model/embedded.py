@@ -1,0 +1,72 @@
+"""The models that come with the package: `embedded:tiny`, `embedded:tiny?outliers=5:125,21:148`."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairbits.checks import positive
+from fairbits.errors import InputError
+from fairbits.model.cache import kept_directory
+
+PREFIX = "embedded:"
+ASSETS = Path(__file__).parents[1] / "assets"
+
+
+def embedded(target: str) -> tuple[Path, tuple[str, ...]]:
+    """Returns the directory of the embedded model that `target` names, and notes on what was done to it."""
+    name, kappa = parse_embedded(target)
+    directory = ASSETS / name
+    if not kappa:
+        return directory, ()
+    blocks = ", ".join(f"{block}: κ {value:g}" for block, value in kappa.items())
+    return _with_outliers(directory, kappa), (f"outliers were given to blocks ({blocks}); the function is the same",)
+
+
+def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
+    """Returns the name of the model and the kurtosis asked for by block, in the order of the blocks.
+
+    >>> parse_embedded("embedded:tiny?outliers=21:148,5:125")
+    ('tiny', {5: 125.0, 21: 148.0})
+    """
+    name, question, query = target.removeprefix(PREFIX).partition("?")
+    known = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
+    if name not in known:
+        raise InputError(f"{target!r} names no embedded model; there is: {', '.join(PREFIX + each for each in known)}")
+    if not question:
+        return name, {}
+    key, _, pairs = query.partition("=")
+    if key != "outliers" or not re.fullmatch(r"[0-9]+:[^:,]+(,[0-9]+:[^:,]+)*", pairs):
+        raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=5:125,21:148)")
+    kappa: dict[int, float] = {}
+    for pair in pairs.split(","):
+        block, _, value = pair.partition(":")
+        if int(block) in kappa:
+            raise InputError(f"{target!r} names block {int(block)} twice; every block must be named once")
+        kappa[int(block)] = _kappa(target, int(block), value)
+    return name, dict(sorted(kappa.items()))
+
+
+def _kappa(target: str, block: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{target!r} asks for κ {text!r} in block {block}; it must be a number") from None
+    return positive(f"κ of block {block}", value)
+
+
+def _with_outliers(directory: Path, kappa: Mapping[int, float]) -> Path:
+    """Returns the directory of the rescaled model, kept under a name made of all that decides its content."""
+    from fairbits.model import outliers  # here, because both modules need Checkpoint, which needs this one
+    from fairbits.model.checkpoint import Checkpoint
+
+    source = Checkpoint(directory)
+    content = [source.fingerprint, repr(dict(kappa)), _code_of(Path(outliers.__file__))]
+    name = f"outliers-{hashlib.sha256(chr(10).join(content).encode()).hexdigest()}"
+    return kept_directory(name, lambda draft: outliers.write_with_outliers(source, draft, kappa))
+
+
+def _code_of(module: Path) -> str:
+    """Returns the text of a module, of all its files if it is a package: other code may write another model."""
+    files = sorted(module.parent.glob("*.py")) if module.name == "__init__.py" else [module]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)

@@ -1,0 +1,85 @@
+"""What transformers makes of a directory: configuration, tokenizer, model. Nothing is fetched."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairbits.errors import InputError
+
+if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_config(directory: Path, raw: Mapping[str, Any], *, trust_remote_code: bool) -> "PretrainedConfig":
+    """Returns the configuration; `raw` is the content of config.json."""
+    import transformers
+
+    model_type = raw.get("model_type")
+    known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
+    if not known and not (trust_remote_code and "auto_map" in raw):
+        what = f"{directory / 'config.json'} has the model_type {model_type!r:.80}"
+        if "auto_map" in raw:
+            raise InputError(
+                f"{what}, which needs the Python code that comes with the model; "
+                "read that code, and if you trust it, say trust_remote_code (--trust-remote-code)"
+            )
+        raise InputError(
+            f"{what}, which transformers {transformers.__version__} does not know; update it, or correct it"
+        )
+    try:
+        config: PretrainedConfig = transformers.AutoConfig.from_pretrained(
+            directory, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as problem:  # every family checks its own fields in its own way
+        raise InputError(f"{directory / 'config.json'} is not usable: {_reason(problem)}") from problem
+    return config
+
+
+def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+    """Returns the tokenizer in `directory`."""
+    from transformers import AutoTokenizer
+
+    advice = "tokenizer.json and tokenizer_config.json must lie beside the weights"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, local_files_only=True)
+        back = str(tokenizer.decode(tokenizer("a")["input_ids"], skip_special_tokens=True))
+    except Exception as problem:  # missing and damaged files fail in many ways, depending on the tokenizer
+        raise InputError(f"{directory} has no usable tokenizer ({_reason(problem)}); {advice}") from problem
+    if not back.strip():  # where the vocabulary is missing, some families get a tokenizer with an empty one
+        raise InputError(f"{directory} has no usable tokenizer (the one of its family knows no letter); {advice}")
+    return tokenizer
+
+
+def load_model(
+    directory: Path, config: "PretrainedConfig", *, dtype: torch.dtype, trust_remote_code: bool
+) -> "PreTrainedModel":
+    """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files."""
+    from fairbits.model.architecture import model_class
+
+    cls: Any = model_class(config, trust_remote_code=trust_remote_code)
+    try:
+        model, report = cls.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+    except (ImportError, OSError, RuntimeError, ValueError) as problem:
+        raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"{directory} lacks {len(missing)} weights that {type(model).__name__} needs ({', '.join(missing[:3])} …); "
+            "transformers would draw them at random: fetch the files again, or correct config.json"
+        )
+    result: PreTrainedModel = model.eval()
+    return result
+
+
+def _reason(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"

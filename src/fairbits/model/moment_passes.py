@@ -1,0 +1,139 @@
+"""The passes behind the weight moments: what the kernels count and sum, put together in float64."""
+
+import numpy as np
+import torch
+from numba import get_num_threads
+
+from fairbits.checks import Floats, near_one, representable
+from fairbits.errors import InputError
+from fairbits.model import moment_kernels as kernels
+from fairbits.model.weight_histogram import FORMATS, Counts, Histogram, count_beyond
+from fairbits.theory.clipping.kernels import LAUNCH
+from fairbits.theory.moments import Moments
+
+Found = tuple[Moments, float, Histogram, tuple[int, int]]
+"""Moments, largest magnitude, counts by value, and the numbers of weights beyond 3σ and 6σ."""
+
+_PANEL = 1 << 20  # weights of a matrix that are made contiguous float32 at a time: 4 MB
+_SLAB = 1 << 24  # weights searched for NaN at a time
+
+
+def count_16_bit(flat: torch.Tensor) -> Found | None:
+    """Returns what is to be known of 16-bit weights, all of it from the count of each value; None if not finite."""
+    tables = _tables(flat)
+    with LAUNCH:
+        kernels.count_patterns(flat.view(torch.int16).numpy().view(np.uint16), tables)
+    histogram = Histogram.of(flat.dtype, tables.sum(axis=0, dtype=np.int64))
+    values = histogram.edges()[0]
+    if not np.isfinite(values).all():
+        return None
+    sums = np.zeros((values.size, 5))  # a chunk for each value, in which all weights are equal
+    sums[:, 0] = values
+    moments = _combined(sums, histogram.counts.astype(np.float64), unit=1.0)
+    three, six = (count_beyond([histogram], moments.mean, k * moments.sigma).least for k in (3, 6))
+    return moments, float(np.abs(values).max()), histogram, (three, six)
+
+
+def sum_and_count(flat: torch.Tensor) -> Found | None:
+    """Returns what is to be known of float32 or float64 weights; None if one of them is not finite."""
+    form = FORMATS[flat.dtype]
+    w = flat.numpy()
+    unit = 1.0 if flat.dtype == torch.float32 else _unit(flat)  # fourth powers of float32 fit float64 as they are
+    whole = w.size - w.size % kernels.BLOCK
+    body, rest = w[:whole], w[whole:]
+    tables = _tables(flat)
+    sums = np.empty((-(-whole // kernels.CHUNK), 5))
+    tops = np.empty(whole // kernels.BLOCK, form.bits)
+    with LAUNCH:
+        kernels.sum_and_count(body, body.view(form.bits), unit, tables, sums, tops)
+    counts = tables.sum(axis=0, dtype=np.int64)
+    np.add.at(counts, rest.view(form.bits) >> form.bits(form.shift), 1)
+    largest = float(max(tops.max(initial=0).view(form.number), np.abs(rest).max(initial=0.0)))
+    if not np.isfinite([largest, *rest]).all():
+        return None
+    sizes = np.full(len(sums), float(kernels.CHUNK))
+    if len(sums):
+        sizes[-1] = whole - (len(sums) - 1) * kernels.CHUNK
+    if rest.size:
+        sums, sizes = np.vstack([sums, _rest_sums(rest, unit)]), np.append(sizes, rest.size)
+    moments = _combined(sums, sizes, unit=unit)
+    return moments, largest, Histogram.of(flat.dtype, counts), _beyond(body, rest, tops, moments)
+
+
+def statistics_of_rows(W: torch.Tensor) -> tuple[Floats, ...] | None:
+    """Returns mean, σ, skewness, κ, shares beyond 3σ and 6σ, and max|w| of all rows; None if a weight is not finite."""
+    out = np.empty((*W.shape[:-1], 7))
+    wide = torch.float64 if W.dtype == torch.float64 else torch.float32
+    step = max(1, _PANEL // W.shape[-1])
+    for matrix, results in zip(W.flatten(0, -3) if W.ndim > 2 else [W], out.reshape(-1, W.shape[-2], 7), strict=True):
+        for start in range(0, len(matrix), step):
+            panel, found = matrix[start : start + step].to(wide).contiguous(), results[start : start + step]
+            found[:, 6] = panel.abs().amax(dim=1).numpy()
+            if not np.isfinite(found[:, 6]).all():
+                return None
+            units = np.ldexp(1.0, -np.clip(np.frexp(found[:, 6])[1], -1021, 1023))
+            with LAUNCH:
+                kernels.row_statistics(panel.numpy(), units, found)
+    out[..., 4:6] /= W.shape[-1]
+    return tuple(np.moveaxis(out, -1, 0))
+
+
+def first_not_finite(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], float]:
+    """Returns how many elements are NaN or infinite, where the first of them is, and what it is."""
+    count, first = 0, -1
+    flat = tensor.reshape(-1)
+    for start in range(0, flat.numel(), _SLAB):
+        odd = ~torch.isfinite(flat[start : start + _SLAB])
+        if first < 0 and odd.any():
+            first = start + int(odd.int().argmax())
+        count += int(odd.sum())
+    return count, tuple(int(i) for i in np.unravel_index(first, tensor.shape)), float(flat[first])
+
+
+def _tables(flat: torch.Tensor) -> Counts:
+    """Zeros for the counts, one row per thread, and fewer threads where they would have little to do."""
+    threads = max(1, min(get_num_threads(), flat.numel() >> 16))
+    return np.zeros((threads, FORMATS[flat.dtype].keys), np.uint32 if flat.numel() < 2**32 else np.uint64)
+
+
+def _unit(flat: torch.Tensor) -> float:
+    ends = np.array([float(end) for end in torch.aminmax(flat)])
+    return 1.0 / near_one(ends)[1] if np.isfinite(ends).all() else 1.0
+
+
+def _rest_sums(rest: np.ndarray, unit: float) -> Floats:
+    """The same sums as the kernel's, of less than a block."""
+    x = rest.astype(np.float64) * unit
+    centre = x[0] + np.mean(x - x[0])
+    d = x - centre
+    return np.array([centre, d.sum(), (d**2).sum(), (d**3).sum(), (d**4).sum()])
+
+
+def _combined(sums: Floats, sizes: Floats, *, unit: float) -> Moments:
+    """The moments of all chunks, their sums moved from the chunks' centres to the common mean."""
+    n = sizes.sum()
+    centre, first, second, third, fourth = sums.T
+    origin = centre[0]  # so that the mean of equal weights is exact
+    mean = origin + (sizes * (centre - origin) + first).sum() / n
+    e = centre - mean
+    m2 = (second + e * (2 * first + e * sizes)).sum() / n
+    m3 = (third + e * (3 * second + e * (3 * first + e * sizes))).sum() / n
+    m4 = (fourth + e * (4 * third + e * (6 * second + e * (4 * first + e * sizes)))).sum() / n
+    if m2 <= 0:
+        return Moments(float(n), float(mean / unit), 0.0, 0.0, 0.0)
+    variance = representable("the variance", float(m2) / unit / unit)
+    if variance < np.finfo(float).tiny:
+        raise InputError("the variance is below the range of float64; the weights must be scaled up first")
+    return Moments(float(n), float(mean / unit), variance, float(m3 / m2**1.5), float(m4 / m2**2 - 3))
+
+
+def _beyond(body: np.ndarray, rest: np.ndarray, tops: np.ndarray, moments: Moments) -> tuple[int, int]:
+    """The exact numbers of weights beyond 3σ and 6σ."""
+    reach = np.array([3.0, 6.0]) * moments.sigma
+    # no outlier is smaller than this; a little less, for the rounding of what is compared
+    least = np.maximum(0.0, (reach - abs(moments.mean)) * (1 - 2**-40)).astype(body.dtype)
+    least = np.nextafter(least, body.dtype.type(0)).view(tops.dtype)
+    with LAUNCH:
+        found = kernels.count_outside(body, tops, least, moments.mean, reach)
+    three, six = found + np.sum(np.abs(rest.astype(np.float64) - moments.mean) > reach[:, None], axis=1)
+    return int(three), int(six)

@@ -1,0 +1,16 @@
+"""Controlled outliers: the same function with high-kurtosis weights, by exact rescaling (see docs/outliers.md)."""
+
+from fairbits.model.outliers.couplings import Coupling, Route, Slice
+from fairbits.model.outliers.plan import OutlierPlan, Rescaling, plan_outliers
+from fairbits.model.outliers.write import apply_outliers, write_with_outliers
+
+__all__ = [
+    "Coupling",
+    "OutlierPlan",
+    "Rescaling",
+    "Route",
+    "Slice",
+    "apply_outliers",
+    "plan_outliers",
+    "write_with_outliers",
+]

@@ -1,0 +1,108 @@
+"""Applies an outlier plan: to a copy of a checkpoint on disk, or to a model in memory."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairbits.errors import InputError
+from fairbits.model.outliers.couplings import Route, Slice
+from fairbits.model.outliers.plan import OutlierPlan, plan_outliers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from fairbits.model.checkpoint import Checkpoint, TensorInfo
+
+# What a checkpoint holds beside its weights: configuration, tokenizer, chat template, code, card.
+COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
+
+
+def write_with_outliers(
+    checkpoint: "Checkpoint",
+    directory: Path,
+    kappa: Mapping[int, float],
+    *,
+    seed: int = 0,
+    route: Route = "norm",
+    role: str | None = None,
+) -> OutlierPlan:
+    """Returns the plan (see `plan_outliers`) after writing the rescaled checkpoint and the plan into `directory`.
+
+    The directory must be new or empty; it appears whole or not at all. Files keep their names and layout, and every
+    tensor that the plan does not touch keeps its bytes. The plan is saved as ``outliers.json``.
+    """
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InputError(f"{directory} exists and is not empty; give a new directory")
+    plan = plan_outliers(checkpoint, kappa, seed=seed, route=route, role=role)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as holder:
+            draft = Path(holder) / "draft"  # the holder itself would be closed to other users
+            _write(checkpoint, plan, draft)
+            draft.replace(directory)
+    except OSError as problem:
+        raise InputError(f"cannot write {directory} ({problem}); make room there or give another directory") from None
+    return plan
+
+
+@torch.no_grad()
+def apply_outliers(model: "PreTrainedModel", plan: OutlierPlan) -> None:
+    """Rescales the parameters of a loaded model in place; the plan must have been made for its checkpoint."""
+    parameters = dict(model.named_parameters())
+    prefix = model.base_model_prefix + "."
+    new: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for name, factors in plan.factors.items():
+        # a checkpoint of the bare model lacks the prefix that the model with a head has
+        found = parameters.get(name, parameters.get(prefix + name, parameters.get(name.removeprefix(prefix))))
+        if found is None:
+            raise InputError(f"the plan rescales {name}, which {type(model).__name__} lacks; plan for this model first")
+        new.append((found, rescaled(name, found, factors)))
+    for parameter, values in new:  # only now, so that a plan that does not fit changes nothing
+        parameter.copy_(values)
+
+
+def rescaled(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, float]]) -> torch.Tensor:
+    """Returns a copy of the tensor with the given slices multiplied."""
+    result = tensor.clone()
+    for part, factor in factors:
+        if part.axis >= result.ndim or max(part.indices) >= result.shape[part.axis]:
+            raise InputError(
+                f"{name} has shape {tuple(result.shape)}, too small for the plan; plan for this model first"
+            )
+        result.movedim(part.axis, 0)[list(part.indices)] *= factor
+    if not result.isfinite().all():
+        raise InputError(f"{name} would leave the range of {result.dtype}; ask for a smaller κ or use a wider type")
+    return result
+
+
+def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None:
+    directory.mkdir()
+    shards = {info.file for info in checkpoint.tensors.values()}
+    companions = {path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in COMPANIONS}
+    for path in shards | companions:
+        shutil.copyfile(path, directory / path.name)
+    for name, factors in plan.factors.items():
+        info = checkpoint.tensors[name]
+        _overwrite(directory / info.file.name, info, rescaled(name, checkpoint.read(name), factors))
+    (directory / "outliers.json").write_text(_as_json(plan, checkpoint), encoding="utf-8")
+
+
+def _overwrite(file: Path, info: "TensorInfo", tensor: torch.Tensor) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(info.start)
+        stream.write(tensor.contiguous().view(torch.uint8).numpy().data)
+
+
+def _as_json(plan: OutlierPlan, checkpoint: "Checkpoint") -> str:
+    from fairbits import __version__
+
+    source = {"target": checkpoint.target, "sha256": checkpoint.fingerprint, "notes": checkpoint.notes}
+    content = {"schema": 1, "fairbits": __version__, "source": source, **asdict(plan)}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,104 @@
+"""Where a model comes from: a directory, the Hugging Face Hub, a GGUF file, or the package itself."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairbits.errors import InputError
+from fairbits.model.embedded import PREFIX, embedded
+from fairbits.model.gguf import dequantized
+from fairbits.model.safetensors_files import INDEX, SINGLE
+
+Kind = Literal["directory", "hub", "gguf", "embedded"]
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that lies in a local directory, the kind of place it came from, and notes on its way."""
+
+    kind: Kind
+    directory: Path
+    notes: tuple[str, ...] = ()
+
+
+def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> Source:
+    """Returns where the model `target` lies, fetched or converted first where that is needed."""
+    if not isinstance(target, str | Path) or not str(target):
+        raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+    path = Path(os.path.expanduser(target))
+    is_id = not os.path.exists(path) and re.fullmatch(HUB_ID, str(target)) and not _is_weight_file(path)
+    if revision is not None and not is_id:
+        raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
+    if str(target).startswith(PREFIX):
+        return Source("embedded", *embedded(str(target)))
+    if os.path.isdir(path):
+        _check_format(path)
+        return Source("directory", path)
+    if os.path.isfile(path):
+        return _from_file(path)
+    if is_id:
+        return Source("hub", _download(str(target), revision, with_code=with_code))
+    raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+
+
+def _from_file(path: Path) -> Source:
+    if path.suffix == ".gguf":
+        return Source("gguf", *dequantized(path))
+    if path.suffix in PICKLES:
+        raise InputError(_pickle_advice(path.parent, path.name))
+    raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
+
+
+def _is_weight_file(path: Path) -> bool:
+    return path.suffix in PICKLES | {".gguf", ".safetensors"}
+
+
+def _check_format(directory: Path) -> None:
+    """Raises, with the way out, if the weights in `directory` are pickled or in GGUF only."""
+    if (directory / SINGLE).exists() or (directory / INDEX).exists():
+        return
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as problem:
+        raise InputError(f"{directory} cannot be listed ({problem.strerror}); it must be readable") from None
+    for name in names:
+        if Path(name).suffix in PICKLES and not name.startswith(("training_args", "optimizer", "scheduler")):
+            raise InputError(_pickle_advice(directory, name))
+        if Path(name).suffix == ".gguf":
+            raise InputError(f"{directory} holds GGUF files; pass the file itself: {directory / name}")
+
+
+def _pickle_advice(directory: Path, name: str) -> str:
+    return (
+        f"{directory / name} is a pickle, and reading one can run any code in it; weights must be in safetensors. "
+        f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer '
+        f"as T; [C.from_pretrained({str(directory)!r}).save_pretrained('converted') for C in (M, T)]\""
+    )
+
+
+def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
+    """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [*WANTED, "*.py"] if with_code else WANTED
+    try:
+        snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)
+    except Exception as problem:  # no connection, no such model, no permission, no space: each with its own class
+        reason = str(problem).strip().partition("\n")[0]
+        raise InputError(
+            f"{repo_id} is no local directory, and it cannot be fetched from the Hugging Face Hub ({reason}). "
+            f"Pass a local directory; where there is a connection, `hf download {repo_id} --local-dir DIR` makes one"
+        ) from problem
+    directory = Path(os.fspath(snapshot))
+    if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
+        raise InputError(
+            f"{repo_id} holds no {SINGLE} on the Hub; pickles are not read: pass a revision with safetensors "
+            "(conversions are offered as refs/pr/NUMBER), or convert the model into a local directory"
+        )
+    return directory

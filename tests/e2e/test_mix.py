@@ -1,0 +1,107 @@
+"""`fairbits mix` as a user runs it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import BloomConfig, BloomForCausalLM, PreTrainedTokenizerFast
+
+from fairbits.cli import main
+from fairbits.language import udhr
+from fairbits.language.mix_file import Mix
+
+COMMAND = Path(sys.executable).with_name("fairbits")
+ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A BLOOM of one small layer with a tokenizer of its own."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    bpe.train_from_iterator((text for texts in udhr([ENG, FRA, HEB]).evaluation.values() for text in texts), trainer)
+    directory = tmp_path_factory.mktemp("model")
+    PreTrainedTokenizerFast(tokenizer_object=bpe).save_pretrained(directory)
+    BloomForCausalLM(BloomConfig(vocab_size=2000, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(directory)
+    return directory
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([COMMAND, "mix", *arguments], capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process, which has torch loaded already: exit code, stdout, stderr."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fairbits", "mix", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_default_mix_of_the_embedded_text(model, tmp_path) -> None:
+    done = run(model, "--languages", f"English,{FRA},he", "--out", tmp_path / "calib.jsonl")
+    assert done.returncode == 0, done.stderr
+    mix = Mix.load(tmp_path / "calib.jsonl")
+    assert len({part.tokens for part in mix.languages.values()}) == 1
+    assert {sample.tokens for sample in mix.samples} == {512}
+    assert "he → Hebrew, heb_Hebr" in done.stderr
+    assert FRA not in done.stderr.splitlines()[1]
+    assert "no budget given" in done.stderr
+    assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
+    header, *rows, total = done.stdout.splitlines()
+    assert header.split() == ["language", "code", "samples", "tokens", "bytes/token", "share"]
+    assert [row.split()[1] for row in rows] == [ENG, FRA, HEB]
+    assert all(row.split()[-1] == "33.3%" for row in rows)
+    assert total.split() == ["all", f"{len(mix.samples)}", f"{512 * len(mix.samples):,}"]
+
+
+def test_text_of_the_user_with_weights_as_json(model, tmp_path, call) -> None:
+    for lang, texts in udhr([ENG, FRA]).calibration.items():
+        path = tmp_path / "text" / "calibration" / f"{lang[:2]}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(" ".join(text.split()) for text in texts))
+    code, printed, errors = call(
+        *(model, "--text", tmp_path / "text", "--weights", "fr=2,en=1", "--tokens", "960", "--sequence", "64"),
+        *("--seed", "7", "--out", tmp_path / "calib.jsonl", "--json"),
+    )
+    assert code == 0, errors
+    manifest = json.loads(printed)
+    assert manifest == json.loads((tmp_path / "calib.jsonl.manifest.json").read_text())
+    assert {code: part["tokens"] for code, part in manifest["languages"].items()} == {ENG: 320, FRA: 640}
+    assert manifest["seed"] == 7
+
+
+def test_too_little_text_ends_with_code_2_and_writes_nothing(model, tmp_path, call) -> None:
+    code, printed, errors = call(
+        model, "--languages", "eng,fra", "--tokens", "1000000", "--out", tmp_path / "calib.jsonl"
+    )
+    assert (code, printed) == (2, "")
+    assert "misses eng_Latn" in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_examples_of_the_page_run(model, tmp_path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join(blocks).replace("embedded:tiny", str(model))
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calib.jsonl.manifest.json").exists()

@@ -1,0 +1,76 @@
+"""A checkpoint of 4 GB goes through in a stream, in a small part of its size."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MB = 2**20
+SHARDS, TENSORS, TENSOR_BYTES = 8, 4, 128 * MB
+
+# Resident memory counts the mapped pages of a file as it counts any other; VmHWM is its peak.
+CODE = """
+import sys
+from fairbits.model import Checkpoint
+
+def memory(field):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+keep, before, total, kept = int(sys.argv[2]), memory("VmRSS"), 0, []
+for info, tensor in Checkpoint(sys.argv[1]).stream():
+    total += int(tensor.sum())
+    if keep:
+        kept.append(tensor)
+        if len(kept) == keep:
+            break
+print(total, memory("VmHWM") - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a checkpoint of bf16 tensors, sparse on disk: zeros, and as its last element every tensor has a 1."""
+    directory = tmp_path_factory.mktemp("large")
+    weight_map = {}
+    for shard in range(SHARDS):
+        file = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
+        header = {}
+        for i in range(TENSORS):
+            name = f"block.{shard * TENSORS + i}.weight"
+            offsets = [i * TENSOR_BYTES, (i + 1) * TENSOR_BYTES]
+            header[name] = {"dtype": "BF16", "shape": [TENSOR_BYTES // 8192, 4096], "data_offsets": offsets}
+            weight_map[name] = file
+        text = json.dumps(header).encode()
+        with (directory / file).open("wb") as output:
+            output.write(len(text).to_bytes(8, "little") + text)
+            for _ in range(TENSORS):
+                output.seek(TENSOR_BYTES - 2, 1)
+                output.write(b"\x80\x3f")  # 1 in bf16
+    total = SHARDS * TENSORS * TENSOR_BYTES
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    (directory / "config.json").write_text("{}")
+    assert total == 4 * 2**30
+    return directory
+
+
+def streamed(directory: Path, keep: int) -> tuple[int, int]:
+    """Returns the sum over all weights, and the peak of resident memory above what was there before opening."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, directory, str(keep)], capture_output=True, text=True, check=True
+    )
+    total, peak = done.stdout.split()
+    return int(total), int(peak)
+
+
+def test_four_gigabytes_stream_in_less_than_500_mb(large: Path) -> None:
+    total, peak = streamed(large, keep=0)
+    assert total == SHARDS * TENSORS
+    assert TENSOR_BYTES <= peak < 500 * MB
+
+
+def test_the_measure_sees_what_is_kept(large: Path) -> None:
+    assert streamed(large, keep=8)[1] > 8 * TENSOR_BYTES

@@ -1,0 +1,153 @@
+"""GGUF files: a real one of two blocks, and damaged ones."""
+
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf.quants import dequantize, quantize
+
+from fairbits.errors import InputError
+from fairbits.model import Checkpoint
+from fairbits.model.gguf_header import read_gguf_metadata
+
+WIDTH, HIDDEN, VOCABULARY = 64, 96, 260
+SHAPES = {
+    "attn_norm": (WIDTH,),
+    "attn_q": (WIDTH, WIDTH),
+    "attn_k": (WIDTH, WIDTH),
+    "attn_v": (WIDTH, WIDTH),
+    "attn_output": (WIDTH, WIDTH),
+    "ffn_norm": (WIDTH,),
+    "ffn_gate": (HIDDEN, WIDTH),
+    "ffn_up": (HIDDEN, WIDTH),
+    "ffn_down": (WIDTH, HIDDEN),
+}
+
+
+def write_tokenizer(writer: gguf.GGUFWriter) -> None:
+    letters = [f"<0x{i:02X}>" for i in range(256)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *letters, "▁"])
+    writer.add_token_scores([0.0] * VOCABULARY)
+    writer.add_token_types([2, 3, 3, *[6] * 256, 1])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(True)
+
+
+def write_gguf(path: Path, file_type: gguf.LlamaFileType) -> dict[str, np.ndarray]:
+    """Writes a Llama of two blocks and random weights; returns what a reader must find, by GGUF name."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_file_type(file_type)
+    write_tokenizer(writer)
+    shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
+    shapes |= {f"blk.{block}.{name}.weight": shape for block in range(2) for name, shape in SHAPES.items()}
+    rng, expected = np.random.default_rng(0), {}
+    for name, shape in shapes.items():
+        values = rng.standard_normal(shape).astype(np.float32)
+        if file_type == gguf.LlamaFileType.MOSTLY_Q8_0 and len(shape) == 2:
+            packed = quantize(values, gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            values = dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
+        else:
+            writer.add_tensor(name, values)
+        expected[name] = values
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return expected
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "model.gguf"
+
+
+def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: Path) -> None:
+    expected = write_gguf(path, gguf.LlamaFileType.MOSTLY_Q8_0)
+    checkpoint = Checkpoint(path)
+    assert checkpoint.kind == "gguf"
+    assert checkpoint.notes == ("the reference is itself quantized (Q8_0, from a GGUF file, dequantized to float32)",)
+    assert checkpoint.directory.parent == tmp_path / "cache" / "fairbits"
+    assert len(checkpoint.tensors) == len(expected)
+    for name, ours in [
+        ("token_embd.weight", "model.embed_tokens.weight"),
+        ("blk.1.ffn_down.weight", "model.layers.1.mlp.down_proj.weight"),
+        ("blk.0.attn_norm.weight", "model.layers.0.input_layernorm.weight"),
+    ]:
+        assert checkpoint.read(ours).equal(torch.from_numpy(expected[name]))
+    assert checkpoint.tokenizer()("a")["input_ids"][0] == 1  # the file asks for <s>
+    assert not checkpoint.load().training
+    moved = path.rename(tmp_path / "elsewhere.gguf")
+    made = checkpoint.directory.stat().st_mtime_ns
+    assert Checkpoint(moved).directory.stat().st_mtime_ns == made
+
+
+def test_a_file_in_full_precision_is_not_called_quantized(path: Path) -> None:
+    write_gguf(path, gguf.LlamaFileType.ALL_F32)
+    assert Checkpoint(path).notes == ("read from a GGUF file (F32)",)
+
+
+def test_metadata_are_read_without_the_library(path: Path) -> None:
+    write_gguf(path, gguf.LlamaFileType.ALL_F32)
+    metadata = read_gguf_metadata(path)
+    assert metadata["general.architecture"] == "llama"
+    assert metadata["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
+    assert metadata["tokenizer.ggml.add_bos_token"] is True
+    assert "tokenizer.ggml.tokens" not in metadata
+
+
+def start(n_pairs: int, version: int = 3) -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", version, 0, n_pairs)
+
+
+def string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "truncated or no GGUF"),
+        (b"GGUF", "truncated or no GGUF"),
+        (b"PK\3\4" + bytes(100), "it must be GGUF"),
+        (start(0, version=1), "version 2 or 3"),
+        (start(2**63), "truncated"),
+        (start(1) + struct.pack("<Q", 2**63), "goes beyond its end"),
+        (start(1) + string(b"k") + struct.pack("<I", 77), "unknown type 77"),
+        (start(1) + string(b"k") + struct.pack("<IIQ", 9, 9, 1), "array of the unknown type 9"),
+        (start(2) + string(b"k") + struct.pack("<IIQ", 9, 8, 2**62), "truncated"),
+        (start(2) + string(b"k") + struct.pack("<IIQ", 9, 0, 2**62), "truncated"),
+        (start(1) + string(b"split.count") + struct.pack("<IH", 2, 3), "one part of several"),
+        (start(1) + string(b"split.count") + struct.pack("<I", 8) + string(b"three"), "one part of several"),
+        (start(1) + string(b"\xff") + struct.pack("<IB", 0, 1), "truncated or no GGUF"),
+    ],
+)
+def test_a_damaged_header(content: bytes, message: str, path: Path) -> None:
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Checkpoint(path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_file_cut_short_leaves_nothing_behind(share: float, path: Path, tmp_path: Path) -> None:
+    write_gguf(path, gguf.LlamaFileType.MOSTLY_Q8_0)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InputError, match=r"model\.gguf"):
+        Checkpoint(path)
+    assert list((tmp_path / "cache" / "fairbits").glob("*")) == []

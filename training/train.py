@@ -1,0 +1,165 @@
+"""Trains the embedded model on one GPU: `python training/train.py CORPUS TOKENIZER_DIR OUT [--set training.epochs=3]`.
+
+Writes a transformers checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share
+of each language, and the loss on held-out documents as training went on.
+"""
+
+import argparse
+import json
+import math
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bloom import Bloom
+from text import encode
+
+Tokens = NDArray[np.int32]
+
+
+def epoch(documents: list[Tokens], *, size: int, generator: np.random.Generator) -> Tensor:
+    """Returns all documents in a new order as rows of `size` tokens; what does not fill a row is left out."""
+    flat = np.concatenate([documents[i] for i in generator.permutation(len(documents))])
+    flat = flat[generator.integers(size) :]
+    return torch.from_numpy(flat[: flat.size // size * size].reshape(-1, size))
+
+
+def batches(documents: list[Tokens], choice: dict[str, Any]) -> Iterator[Tensor]:
+    """Yields (batch, sequence + 1) token arrays without end."""
+    generator = np.random.default_rng(choice["seed"])
+    while True:
+        rows = epoch(documents, size=choice["sequence"] + 1, generator=generator)
+        rows = rows[torch.from_numpy(generator.permutation(len(rows)))].pin_memory().cuda(non_blocking=True).long()
+        yield from rows[: len(rows) // choice["batch"] * choice["batch"]].split(choice["batch"])
+
+
+def learning_rate(step: int, steps: int, choice: dict[str, Any]) -> float:
+    """Returns the rate at a step: a linear rise, then a cosine down to 0."""
+    if step < choice["warmup"]:
+        return float(choice["learning_rate"] * (step + 1) / choice["warmup"])
+    done = (step - choice["warmup"]) / max(1, steps - choice["warmup"])
+    return float(choice["learning_rate"] * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+@torch.no_grad()
+def held_out_loss(model: Any, held: dict[str, list[Tokens]], choice: dict[str, Any]) -> dict[str, float]:
+    """Returns nats per token on the held-out documents of each language, as packed as in training."""
+    model.eval()
+    losses = {}
+    for lang, documents in held.items():
+        flat = np.concatenate(documents)
+        size = choice["sequence"] + 1
+        rows = torch.from_numpy(np.resize(flat, (math.ceil(flat.size / size), size))).cuda().long()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            # the same shape as in training, so that nothing is compiled twice
+            parts = [
+                torch.cat([part, part[-1:].expand(choice["batch"] - len(part), -1)])
+                for part in rows.split(choice["batch"])
+            ]
+            each = torch.cat([model(part[:, :-1], part[:, 1:]) for part in parts])[: len(rows)]
+        losses[lang] = each.double().mean().item()
+    model.train()
+    return losses
+
+
+def train(settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int) -> tuple[Bloom, list[dict[str, Any]]]:
+    """Returns the trained model and its history on held-out documents."""
+    choice = settings["training"]
+    torch.manual_seed(choice["seed"])
+    torch.set_float32_matmul_precision("high")
+    model = Bloom(vocabulary=vocabulary, dropout=choice["dropout"], **settings["model"]).cuda()
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": choice["weight_decay"]},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=tuple(choice["betas"]), fused=True)
+    compiled = torch.compile(model)
+    documents = [each for kept, _ in split.values() for each in kept]
+    held = {lang: apart for lang, (_, apart) in split.items()}
+    per_step = choice["batch"] * choice["sequence"]
+    steps = round(choice["epochs"] * sum(map(len, documents)) / per_step)
+    history: list[dict[str, Any]] = []
+    began, running = time.perf_counter(), 0.0
+    for step, rows in zip(range(steps), batches(documents, choice), strict=False):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, choice)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = compiled(rows[:, :-1], rows[:, 1:]).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), choice["clip"])
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        running = 0.98 * running + 0.02 * loss.detach() if step else loss.detach()
+        if step % (steps // 20 or 1) == 0 or step == steps - 1:
+            per_language = held_out_loss(compiled, held, choice)
+            mean = sum(per_language.values()) / len(per_language)
+            seconds = time.perf_counter() - began
+            history.append({"step": step, "train": float(running), "held_out": per_language, "seconds": seconds})
+            rate = (step + 1) * per_step / seconds / 1e6
+            print(
+                f"step {step}/{steps} train {float(running):.3f} held out {mean:.3f} "
+                f"worst {max(per_language.items(), key=lambda item: item[1])} {seconds:.0f} s {rate:.2f} M tokens/s",
+                flush=True,
+            )
+    return model, history
+
+
+def save(model: Bloom, tokenizer_dir: Path, out: Path, settings: dict[str, Any]) -> None:
+    """Writes the model as a transformers checkpoint."""
+    from transformers import BloomConfig, BloomForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+
+    shape = settings["model"]
+    config = BloomConfig(
+        vocab_size=model.transformer["word_embeddings"].num_embeddings,
+        hidden_size=shape["width"],
+        n_layer=shape["layers"],
+        n_head=shape["heads"],
+        seq_length=settings["training"]["sequence"],
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=3,
+    )
+    reference = BloomForCausalLM(config)
+    missing, unexpected = reference.load_state_dict(model.state_dict(), strict=False)
+    if missing != ["lm_head.weight"] or unexpected:
+        raise RuntimeError(f"parameter names differ from transformers: missing {missing}, unexpected {unexpected}")
+    reference.tie_weights()
+    reference.half().save_pretrained(out, max_shard_size="15MB")
+    GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=3).save_pretrained(out)
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    file = str(tokenizer_dir / "tokenizer.json")
+    PreTrainedTokenizerFast(tokenizer_file=file, **special, clean_up_tokenization_spaces=False).save_pretrained(out)
+
+
+def main() -> None:
+    """Runs the training."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("corpus", "tokenizer", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    options = parser.parse_args()
+    settings = tomllib.loads(Path(__file__).with_name("config.toml").read_text(encoding="utf-8"))
+    for change in options.set:
+        section, key, value = change.replace("=", ".", 1).split(".", 2)
+        settings[section][key] = json.loads(value)
+    tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
+    split = encode(options.corpus, tokenizer, settings["text"])
+    tokens = {lang: sum(map(len, kept)) for lang, (kept, _) in split.items()}
+    print(f"{sum(tokens.values()) / 1e6:.1f} M tokens: {tokens}", flush=True)
+    model, history = train(settings, split, vocabulary=tokenizer.get_vocab_size())
+    options.out.mkdir(parents=True, exist_ok=True)
+    save(model, options.tokenizer, options.out, settings)
+    record = {"settings": settings, "tokens": tokens, "history": history, "torch": torch.__version__}
+    (options.out / "training.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
