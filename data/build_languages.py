@@ -125,8 +125,22 @@ def aliases(facts: Facts, rows: list[dict[str, str]]) -> dict[str, tuple[str, st
             if name and name != usual["name"]:
                 result.setdefault(_plain(name).split(" (")[0], (usual["code"], "another English name"))
     _add_withdrawn(facts, result, rows)
+    for tag, code in regional(facts, rows).items():
+        if code:
+            result.setdefault(tag, (code, "BCP-47 code, in the script of the region"))
     known = {row[field] for row in rows for field in ("code", "bcp47", "name")} | set(AMBIGUOUS)
     return {alias: found for alias, found in sorted(result.items()) if alias not in known}
+
+
+def regional(facts: Facts, rows: list[dict[str, str]]) -> dict[str, str]:
+    """Returns the tags whose region means another script than the usual one, and the code that is; "" if none is."""
+    here = {(row["bcp47"].split("-")[0], row["script"]): row["code"] for row in rows}
+    result = {}
+    for tag, full in facts.likely.items():
+        subtag, script, *_ = full.split("-")
+        if re.fullmatch(f"{subtag}-[A-Z]{{2}}", tag) and any(known == subtag for known, _ in here):
+            result[tag] = here.get((subtag, script), "")
+    return result
 
 
 def _add_macrolanguage(
@@ -224,6 +238,7 @@ def main() -> None:
         "other codes": codes,
         "other names": {alias: found for alias, found in others.items() if alias not in codes},
         "ambiguous": dict(sorted(AMBIGUOUS.items())),
+        "other scripts": sorted(tag for tag, code in regional(facts, rows).items() if not code and tag not in codes),
     }
     parts = ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in table.items())
     TARGET.write_text(f"{{\n{parts}\n}}\n", encoding="utf-8")

@@ -17,6 +17,11 @@ LEAST, MOST = 0.3, 3.5  # times the median length of a section, given the length
 SHORTEST, LONGEST = 0.2, 2.5  # times the median length of the whole, in characters: Chinese needs a quarter
 ONE_SCRIPT = 0.9
 
+NUMBER = re.compile(r"\(?\d+(\.\d+)*\s*[).\-‐]+\s*")
+"""What numbers a paragraph: 2. (1) 3- 11.1.- ۱ ‐"""
+REMARK = re.compile(r"\s*(\[[^]]*\]|\{[^}]*\}|\([?؟ ]+\))")
+"""What an editor put in: a correction, a second word, a doubt."""
+
 SCRIPTS = {
     "ADLAM": "Adlm", "ARABIC": "Arab", "ARMENIAN": "Armn", "BAMUM": "Bamu", "BENGALI": "Beng", "CANADIAN": "Cans",
     "CHAKMA": "Cakm", "CHEROKEE": "Cher", "CJK": "Hani", "CYRILLIC": "Cyrl", "DEVANAGARI": "Deva", "ETHIOPIC": "Ethi",
@@ -101,10 +106,17 @@ def _parsed(file: str, page: str) -> Declaration:
 
 
 def _paragraphs(body: str) -> str:
-    # Headings ("Article 1") are no part of the text; U+0092 is an apostrophe of Windows-1252.
-    plain = (html.unescape(re.sub(r"<[^>]+>", "", p)) for p in re.findall(r"<p>(.*?)</p>", body, re.S))
-    lines = (" ".join(unicodedata.normalize("NFC", line.replace("\x92", "’")).split()) for line in plain)
-    return "\n".join(line for line in lines if line)
+    # Headings ("Article 1") are no part of the text. "&1" stands for a paragraph that the one before it holds too.
+    lines = (_line(html.unescape(re.sub(r"<[^>]+>", "", p))) for p in re.findall(r"<p>(.*?)</p>", body, re.S))
+    return "\n".join(line for line in lines if any(character.isalpha() for character in line))
+
+
+def _line(paragraph: str) -> str:
+    """Returns a paragraph without its number, remarks of editors and needless white space."""
+    text = unicodedata.normalize("NFC", paragraph.replace("\x92", "’"))  # an apostrophe of Windows-1252
+    text = " ".join(REMARK.sub("", text).split())
+    number = NUMBER.match(text)
+    return text[number.end() :] if number else text
 
 
 def _odd(declarations: list[Declaration]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,11 +12,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.text import Text
 
 from fairbits import __version__
-from fairbits.errors import FairbitsError, InputError
+from fairbits.errors import FairbitsError, InputError, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -58,7 +59,7 @@ def theory(
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         results = {each: each.check() for each in progress.track(claims, description="recomputing claims")}
     if as_json:
-        typer.echo(json.dumps(render.as_data(results), ensure_ascii=False, indent=1))
+        _print_json(render.as_data(results))
     elif markdown:
         typer.echo(render.as_markdown(results), nl=False)
     elif claim is None:
@@ -86,25 +87,35 @@ def mix(
     """
     from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
+    from fairbits.language.mix_file import check_target
     from fairbits.language.render import mix_table, taken
     from fairbits.model import Checkpoint
 
+    check_target(out_file)  # before anything that takes time
     names = None if languages is None else [name.strip() for name in languages.split(",")]
-    corpus = udhr(names) if text is None else read_corpus(text, languages=names)
-    result = build_mix(
-        corpus,
-        Checkpoint(model).tokenizer(),
-        weights=parse_weights(weights),
-        tokens=tokens,
-        sequence=sequence,
-        seed=seed,
-        repeat=repeat,
-    )
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("reading text", total=None)
+        corpus = udhr(names) if text is None else read_corpus(text, languages=names)
+        progress.update(task, description="reading tokenizer")
+        checkpoint = Checkpoint(model)
+        tokenizer = checkpoint.tokenizer()
+        progress.update(task, description="cutting samples")
+        result = build_mix(
+            corpus,
+            tokenizer,
+            weights=parse_weights(weights),
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+            repeat=repeat,
+            model=checkpoint.target,
+            notes=checkpoint.notes,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
     result.save(out_file)
-    for line in (*taken(names or ()), *result.notes):
-        err.print(line, style="dim", markup=False, highlight=False)
+    _print_notes((*taken(names or ()), *result.notes))
     if as_json:
-        typer.echo(json.dumps(result.manifest, ensure_ascii=False, indent=1))
+        _print_json(result.manifest)
     else:
         out.print(mix_table(result))
 
@@ -131,7 +142,7 @@ def inspect(
             checkpoint, progress=lambda done, total: progress.update(task, completed=done, total=total)
         )
     if as_json:
-        typer.echo(json.dumps(inspection_data(checkpoint, moments), ensure_ascii=False, indent=1))
+        _print_json(inspection_data(checkpoint, moments))
     else:
         out.print(inspection_table(checkpoint, moments, tensors=tensors))
 
@@ -151,10 +162,9 @@ def languages(
     from fairbits.language.render import language_data, language_table, taken
 
     found = find_languages(names) if names else catalog()
-    for line in taken(names or ()):
-        err.print(line, style="dim", markup=False, highlight=False)
+    _print_notes(taken(names or ()))
     if as_json:
-        typer.echo(json.dumps(language_data(found), ensure_ascii=False, indent=1))
+        _print_json(language_data(found))
     else:
         out.print(language_table(found))
 
@@ -164,5 +174,15 @@ def main() -> None:
     try:
         app()
     except FairbitsError as error:
-        err.print(Text.assemble(("error: ", "bold red"), str(error)))
+        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
         sys.exit(2)
+
+
+def _print_json(data: Any) -> None:
+    for line in json.dumps(data, ensure_ascii=False, indent=1).split("\n"):
+        typer.echo(printable(line))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        err.print(Text(printable(note), style="dim"), soft_wrap=True)

@@ -1,8 +1,27 @@
-"""The one family of errors that fairbits raises on purpose."""
+"""The one family of errors that fairbits raises on purpose, and their text as it may be shown."""
+
+import re
+
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, which steer a terminal; changes of direction, which disguise text; halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    r"""Returns the text in one line with characters that must not reach a terminal as \uXXXX, which JSON reads back.
+
+    Names of tensors, values of a configuration and file names come from whoever made the model.
+
+    >>> print(printable("weight\x1b[2J"))
+    weight\u001b[2J
+    """
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class FairbitsError(Exception):
     """A problem the user can act on: what arrived, what must hold, what to do."""
+
+    def __str__(self) -> str:
+        return printable(" ".join(line.strip() for line in super().__str__().split("\n")))
 
 
 class InputError(FairbitsError, ValueError):

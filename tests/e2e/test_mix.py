@@ -2,16 +2,16 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from rich.cells import cell_len
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import BloomConfig, BloomForCausalLM, PreTrainedTokenizerFast
 
 from fairbits.cli import main
 from fairbits.language import udhr
@@ -19,21 +19,7 @@ from fairbits.language.mix_file import Mix
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    """A BLOOM of one small layer with a tokenizer of its own."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=2000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    bpe.train_from_iterator((text for texts in udhr([ENG, FRA, HEB]).evaluation.values() for text in texts), trainer)
-    directory = tmp_path_factory.mktemp("model")
-    PreTrainedTokenizerFast(tokenizer_object=bpe).save_pretrained(directory)
-    BloomForCausalLM(BloomConfig(vocab_size=2000, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(directory)
-    return directory
+MODEL = "embedded:tiny"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -55,8 +41,8 @@ def call(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     return call
 
 
-def test_default_mix_of_the_embedded_text(model, tmp_path) -> None:
-    done = run(model, "--languages", f"English,{FRA},he", "--out", tmp_path / "calib.jsonl")
+def test_default_mix_of_the_embedded_text(tmp_path) -> None:
+    done = run(MODEL, "--languages", f"English,{FRA},he", "--out", tmp_path / "calib.jsonl")
     assert done.returncode == 0, done.stderr
     mix = Mix.load(tmp_path / "calib.jsonl")
     assert len({part.tokens for part in mix.languages.values()}) == 1
@@ -64,6 +50,7 @@ def test_default_mix_of_the_embedded_text(model, tmp_path) -> None:
     assert "he → Hebrew, heb_Hebr" in done.stderr
     assert FRA not in done.stderr.splitlines()[1]
     assert "no budget given" in done.stderr
+    assert "cutting samples" not in done.stderr  # progress is for terminals
     assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
     header, *rows, total = done.stdout.splitlines()
     assert header.split() == ["language", "code", "samples", "tokens", "bytes/token", "share"]
@@ -72,36 +59,72 @@ def test_default_mix_of_the_embedded_text(model, tmp_path) -> None:
     assert total.split() == ["all", f"{len(mix.samples)}", f"{512 * len(mix.samples):,}"]
 
 
-def test_text_of_the_user_with_weights_as_json(model, tmp_path, call) -> None:
+def test_text_of_the_user_with_weights_as_json(tmp_path, call) -> None:
     for lang, texts in udhr([ENG, FRA]).calibration.items():
         path = tmp_path / "text" / "calibration" / f"{lang[:2]}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(" ".join(text.split()) for text in texts))
     code, printed, errors = call(
-        *(model, "--text", tmp_path / "text", "--weights", "fr=2,en=1", "--tokens", "960", "--sequence", "64"),
+        *(MODEL, "--text", tmp_path / "text", "--weights", "fr=2,en=1", "--tokens", "960", "--sequence", "64"),
         *("--seed", "7", "--out", tmp_path / "calib.jsonl", "--json"),
     )
     assert code == 0, errors
     manifest = json.loads(printed)
     assert manifest == json.loads((tmp_path / "calib.jsonl.manifest.json").read_text())
     assert {code: part["tokens"] for code, part in manifest["languages"].items()} == {ENG: 320, FRA: 640}
-    assert manifest["seed"] == 7
+    assert (manifest["seed"], manifest["model"]) == (7, MODEL)
 
 
-def test_too_little_text_ends_with_code_2_and_writes_nothing(model, tmp_path, call) -> None:
+def test_too_little_text_ends_with_code_2_and_writes_nothing(tmp_path, call) -> None:
     code, printed, errors = call(
-        model, "--languages", "eng,fra", "--tokens", "1000000", "--out", tmp_path / "calib.jsonl"
+        MODEL, "--languages", "eng,fra", "--tokens", "1000000", "--out", tmp_path / "calib.jsonl"
     )
     assert (code, printed) == (2, "")
     assert "misses eng_Latn" in errors
     assert not list(tmp_path.iterdir())
 
 
-def test_examples_of_the_page_run(model, tmp_path) -> None:
+def test_examples_of_the_page_run(tmp_path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(blocks) == 2
-    code = "\n".join(blocks).replace("embedded:tiny", str(model))
+    code = "\n".join(blocks)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "calib.jsonl.manifest.json").exists()
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path, call) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in {tmp_path / "pipe": "no regular file", tmp_path / "x" / "y": "no directory"}.items():
+        code, printed, errors = call("no/such/model", "--out", path)
+        assert (code, printed) == (2, "")
+        assert reason in errors
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_notes_on_the_model_are_in_the_manifest(tmp_path, call) -> None:
+    code, printed, errors = call(
+        *(f"{MODEL}?outliers=5:125", "--languages", "en,fr", "--sequence", "64"),
+        *("--out", tmp_path / "calib.jsonl", "--json"),
+    )
+    assert code == 0, errors
+    manifest = json.loads(printed)
+    assert manifest["model"] == f"{MODEL}?outliers=5:125"
+    assert manifest["notes"][0].startswith("outliers were given to blocks")
+    assert manifest["notes"][0] in errors
+
+
+def test_progress_is_shown_on_a_terminal(tmp_path) -> None:
+    arguments = [str(COMMAND), "mix", MODEL, "--languages", "en,fr", "--out", str(tmp_path / "calib.jsonl")]
+    shown = tmp_path / "shown"
+    with shown.open("wb") as file:
+        code = pty.spawn(arguments, lambda terminal: _copied(terminal, file))
+    assert code == 0
+    assert b"cutting samples" in shown.read_bytes()
+
+
+def _copied(terminal: int, file: BinaryIO) -> bytes:
+    data = os.read(terminal, 4096)
+    file.write(data)
+    return data

@@ -18,6 +18,7 @@ from fairbits.errors import InputError
 
 RIGHT_TO_LEFT = frozenset({"Adlm", "Arab", "Hebr", "Nkoo", "Syrc", "Thaa"})
 SUGGESTIONS = 5
+LONGEST_SHOWN = 60
 APOSTROPHES = str.maketrans(dict.fromkeys("’ʼ‘ʻ`", "'"))
 
 
@@ -92,6 +93,7 @@ def resolve(name: str) -> Resolution:
     ('arb_Arab', 'macrolanguage Arabic: its standard form')
     """
     given = unicodedata.normalize("NFC", instance("language", name, str)).strip()
+    shown = repr(name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…")
     folded = _folded(given)
     meant = _codes().get(folded) or _without_region(folded)
     if meant:  # "ga" is Irish; "Ga" may be the language of that name
@@ -102,10 +104,10 @@ def resolve(name: str) -> Resolution:
         ((code, because),) = meant.items()
         return Resolution(name, _language(code), because)
     if meant:
-        raise InputError(f"language {name!r} may be {_listed(meant)}; give the code of the one that is meant")
+        raise InputError(f"language {shown} may be {_listed(meant)}; give the code of the one that is meant")
     near = _suggestions(folded)
-    hint = f"did you mean {_listed(near)}?" if near else "fairbits.language.catalog() lists all"
-    raise InputError(f"language {name!r} is unknown; give a code such as heb_Hebr or he, or an English name; {hint}")
+    hint = f"did you mean {_listed(near)}?" if near else "`fairbits languages` lists all"
+    raise InputError(f"language {shown} is unknown; give a code such as heb_Hebr or he, or an English name; {hint}")
 
 
 Meanings = dict[str, str]
@@ -153,9 +155,9 @@ def _subtag(language: Language) -> str:
 
 
 def _without_region(folded: str) -> Meanings:
-    """Returns what a BCP-47 tag stands for once its region is left aside."""
+    """Returns what a BCP-47 tag stands for once its region is left aside; none if another script is written there."""
     tag = re.fullmatch(r"([a-z]{2,3}(?:-[a-z]{4})?)-([a-z]{2}|[0-9]{3})", folded)
-    if tag is None:
+    if tag is None or folded in map(_folded, _table()["other scripts"]):
         return {}
     found = _codes().get(tag[1], {})
     return {code: f"{because}, region {tag[2].upper()} left aside" for code, because in found.items()}
@@ -164,7 +166,7 @@ def _without_region(folded: str) -> Meanings:
 def _suggestions(folded: str) -> list[str]:
     """Returns the codes whose names come nearest."""
     index = _codes() | _names()
-    near = difflib.get_close_matches(folded, index, n=4 * SUGGESTIONS, cutoff=0.6)
+    near = difflib.get_close_matches(folded[:LONGEST_SHOWN], index, n=4 * SUGGESTIONS, cutoff=0.6)
     codes = dict.fromkeys(code for key in near for code in index[key])
     return list(codes)[:SUGGESTIONS]
 
@@ -175,6 +177,7 @@ def _listed(codes: Iterable[str]) -> str:
 
 def _folded(name: str) -> str:
     plain = unicodedata.normalize("NFC", name).translate(APOSTROPHES).casefold()
+    plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")  # marks of direction
     return re.sub(r"[\s_-]+", "-", plain).strip("-")
 
 

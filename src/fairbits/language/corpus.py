@@ -15,6 +15,8 @@ Documents = Mapping[str, tuple[str, ...]]
 """The documents of each language, by its code."""
 
 SPLITS = ("calibration", "evaluation")
+INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")
+"""Unicode categories of characters that leave no mark on paper."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ def split_documents(
 
 
 def clean(text: str) -> str:
-    """Returns the text in NFC without white space at either end."""
-    return unicodedata.normalize("NFC", text).strip()
+    """Returns the text in NFC without white space at either end; nothing if none of it can be seen."""
+    text = unicodedata.normalize("NFC", text).strip()
+    return text if any(unicodedata.category(character) not in INVISIBLE for character in text) else ""
 
 
 def encodable(text: str) -> bool:

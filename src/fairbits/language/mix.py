@@ -1,6 +1,6 @@
 """The calibration mix: samples of one language each, in given shares of a token budget, for any quantization tool."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count as whole_numbers
@@ -12,14 +12,19 @@ from fairbits.errors import InputError
 from fairbits.language.catalog import find_language
 from fairbits.language.corpus import Corpus, seeded
 from fairbits.language.mix_file import Mix, Sample
-from fairbits.language.packing import Count, pack, token_count, tokenizer_fingerprint
+from fairbits.language.packing import Count, Ends, pack, token_count, token_ends, tokenizer_fingerprint
 
 MOST_SAMPLES = 64
 """Samples per language, on average, that a mix without a budget has at most."""
+MOST_TOKENS = 10**12
+NAMED = 10
+"""Languages that an error names; of more it says how many."""
 WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
 Shares = Mapping[str, Fraction]
+Progress = Callable[[float, float], None]
+"""Told how many of how many languages are done."""
 
 
 def build_mix(
@@ -32,6 +37,9 @@ def build_mix(
     sequence: int = 512,
     seed: int = 0,
     repeat: bool = False,
+    model: str | None = None,
+    notes: Iterable[str] = (),
+    progress: Progress | None = None,
 ) -> Mix:
     """Returns samples of `sequence` tokens from the calibration text, each of one language, mixed by seed.
 
@@ -39,11 +47,19 @@ def build_mix(
     language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
     and equal weights get equal numbers. Without a budget the mix is as large as the scarcest language allows, up to
     64 samples per language. Documents come in an order that follows from the seed, the same in every language of a
-    parallel corpus, and are used once, unless `repeat` allows to begin again.
+    parallel corpus, and are used once, unless `repeat` allows to begin again. `model`, whose tokenizer it is, and
+    `notes` on it are recorded in the mix.
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
-    maker = _Maker(corpus, token_count(tokenizer), sequence=sequence, seed=whole("seed", seed, least=0))
+    maker = _Maker(
+        corpus,
+        token_count(tokenizer),
+        token_ends(tokenizer),
+        sequence=sequence,
+        seed=whole("seed", seed, least=0),
+        progress=progress,
+    )
     pi = _shares(weights, maker)
     if tokens is None:
         if repeat:
@@ -53,6 +69,7 @@ def build_mix(
         samples, note = _of_budget(pi, maker, tokens=tokens, repeat=repeat)
     return Mix(
         samples=interleaved(samples, seed),
+        model=model,
         corpus=corpus.name,
         hashes=dict(corpus.hashes["calibration"]),
         tokenizer=tokenizer_fingerprint(tokenizer),
@@ -62,7 +79,7 @@ def build_mix(
         shares={code: float(share) for code, share in pi.items()},
         seed=seed,
         rounds={code: rounds for code, rounds in maker.rounds.items() if rounds > 1},
-        notes=(*corpus.notes, *note),
+        notes=(*notes, *corpus.notes, *note),
     )
 
 
@@ -77,8 +94,11 @@ def parse_weights(text: str) -> Weights:
     weights: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = part.partition("=")
+        name = name.strip()
+        if name in weights:
+            raise InputError(f"weights name {name} twice; they must name each language once")
         try:
-            weights[name.strip()] = float(number)
+            weights[name] = float(number)
         except ValueError:
             raise InputError(
                 f"weights are {text!r}; they must be equal, proportional or a number per language: eng=2,fra=1"
@@ -127,27 +147,36 @@ class _Maker:
 
     corpus: Corpus
     count: Count
+    ends: Ends | None
     sequence: int
     seed: int
+    progress: Progress | None = None
     rounds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A handful of tokens is no sample, whatever the tokenizer adds at the ends.
-        whole("sequence", self.sequence, least=self.count("") + 8)
+        self.added = self.count("")
+        whole("sequence", self.sequence, least=self.added + 8, most=MOST_TOKENS)
 
     def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
         """Up to `number` samples; fewer if the text ends before."""
-        packed = pack(self._documents(code, repeat=repeat), self.sequence, count=self.count)
-        return [Sample(text, code, tokens) for text, tokens in islice(packed, number)]
+        codes = list(self.corpus.calibration)
+        made: list[Sample] = []
+        packed = pack(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)
+        for text, tokens in islice(packed, number):
+            made.append(Sample(text, code, tokens))
+            if self.progress:
+                self.progress(codes.index(code) + len(made) / number, len(codes))
+        return made
 
     def tokens(self, code: str) -> int:
         """The tokens of the calibration text of a language."""
-        added = self.count("")
-        return sum(self.count(document) - added for document in self.corpus.calibration[code])
+        return sum(self.count(document) - self.added for document in self.corpus.calibration[code])
 
     def _documents(self, code: str, *, repeat: bool) -> Iterator[str]:
         documents = self.corpus.calibration[code]
-        repeat = repeat and self.tokens(code) > 0  # a text without tokens would be read for ever
+        # a text without tokens would be read for ever
+        repeat = repeat and any(self.count(document) > self.added for document in documents)
         for number in whole_numbers(1) if repeat else (1,):
             self.rounds[code] = number
             for i in sorted(range(len(documents)), key=lambda i: seeded(self.seed, number, i)):
@@ -174,7 +203,7 @@ def _shares(weights: Weights, maker: _Maker) -> dict[str, Fraction]:
 def _of_budget(
     pi: Shares, maker: _Maker, *, tokens: int, repeat: bool
 ) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
-    wanted = allocate(pi, whole("tokens", tokens, least=1) // maker.sequence)
+    wanted = allocate(pi, whole("tokens", tokens, least=1, most=MOST_TOKENS) // maker.sequence)
     _refuse_none(wanted, f"a budget of {tokens:,} tokens", maker.sequence)
     samples = {code: maker.samples(code, number, repeat=repeat) for code, number in wanted.items()}
     lacking = [
@@ -184,28 +213,32 @@ def _of_budget(
     ]
     if lacking:
         raise InputError(
-            f"the calibration text of {maker.corpus.name} misses {'; '.join(lacking)}: each language must have text "
-            f"for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({maker.sequence}), add text "
-            "or allow it to repeat"
+            f"the calibration text of {maker.corpus.name} misses {_listed(lacking, '; ')}: each language must have "
+            f"text for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({maker.sequence}), add "
+            "text or allow it to repeat"
         )
     repeated = [f"{code}: text used {rounds} times" for code, rounds in maker.rounds.items() if rounds > 1]
     return samples, tuple(repeated)
 
 
 def _as_large_as_possible(pi: Shares, maker: _Maker) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
-    most = MOST_SAMPLES * len(pi)
+    total = most = MOST_SAMPLES * len(pi)
     wanted = allocate(pi, most)
     _refuse_none(wanted, f"a mix of {most:,} samples, the largest without a budget,", maker.sequence)
-    samples = {code: maker.samples(code, number) for code, number in wanted.items()}
-    scarcest = min(pi, key=lambda code: len(samples[code]) / pi[code])
-    total = min(most, int(len(samples[scarcest]) / pi[scarcest]))
-    while any(number > len(samples[code]) for code, number in allocate(pi, total).items()):
-        total -= 1  # a remainder rounded up
-    wanted = allocate(pi, total)
+    scarcest = None
+    samples: dict[str, list[Sample]] = {}
+    for code in pi:
+        samples[code] = maker.samples(code, wanted[code])
+        if len(samples[code]) < wanted[code]:  # no other language needs more than goes with these
+            scarcest, total = code, int(len(samples[code]) / pi[code])
+            wanted = allocate(pi, total)
+    while any(number > len(samples[code]) for code, number in wanted.items()):  # a remainder rounded up
+        total -= 1
+        wanted = allocate(pi, total)
+    if scarcest is None:
+        return samples, (f"no budget given: {MOST_SAMPLES} samples per language",)
     _refuse_none(wanted, f"the calibration text of {scarcest}, {maker.tokens(scarcest):,} tokens,", maker.sequence)
-    note = "no budget given: " + (
-        f"as many samples as the text of {scarcest} allows" if total < most else f"{MOST_SAMPLES} samples per language"
-    )
+    note = f"no budget given: as many samples as the text of {scarcest} allows"
     return {code: samples[code][: wanted[code]] for code in pi}, (note,)
 
 
@@ -213,6 +246,11 @@ def _refuse_none(wanted: Mapping[str, int], what: str, sequence: int) -> None:
     without = [code for code, number in wanted.items() if number == 0]
     if without:
         raise InputError(
-            f"{what} gives no whole sample of {sequence:,} tokens to {', '.join(without)}; every language must get "
-            "one: shorten the sequence, or give more tokens and text"
+            f"{what} gives no whole sample of {sequence:,} tokens to {_listed(without, ', ')}; every language must "
+            "get one: shorten the sequence, or give more tokens and text"
         )
+
+
+def _listed(items: Sequence[str], separator: str) -> str:
+    rest = len(items) - NAMED
+    return separator.join((*items[:NAMED], *([f"{rest} more"] if rest > 0 else [])))

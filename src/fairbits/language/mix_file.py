@@ -1,10 +1,9 @@
 """Mix: a calibration mix and its two files, the samples as JSONL and a manifest that says what they are."""
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -44,12 +43,14 @@ class Part:
 class Mix:
     """Samples for calibration and where they come from.
 
-    `hashes` are those of the calibration documents per language, `tokenizer` is the fingerprint of the tokenizer,
-    `budget` the tokens asked for (None: as many as the text allowed), `shares` what each language was to get,
-    `rounds` how often a text was used where that is more than once.
+    `model` is the one whose tokenizer counts, as it was named; `hashes` are those of the calibration documents per
+    language; `tokenizer` is the fingerprint of the tokenizer; `budget` the tokens asked for (None: as many as the
+    text allowed); `shares` what each language was to get; `rounds` how often a text was used where that is more than
+    once; `notes` what else is to be known, such as that the model is itself quantized.
     """
 
     samples: tuple[Sample, ...]
+    model: str | None
     corpus: str
     hashes: Mapping[str, str]
     tokenizer: str
@@ -90,15 +91,15 @@ class Mix:
         } | {name: getattr(self, name) for name in RECORDED}
 
     def save(self, path: str | Path) -> None:
-        """Writes the samples to `path` and the manifest beside it, each whole or not at all."""
-        path = Path(path)
-        _write(path, self.jsonl)
-        _write(manifest_path(path), json.dumps(self.manifest, ensure_ascii=False, indent=1).encode() + b"\n")
+        """Writes the samples to `path` and the manifest beside it; what is there is replaced by both or by none."""
+        path = check_target(path)
+        manifest = json.dumps(self.manifest, ensure_ascii=False, indent=1).encode() + b"\n"
+        _write({path: self.jsonl, manifest_path(path): manifest})
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
         """Returns the mix saved at `path`, if its samples are those of its manifest."""
-        path = Path(path)
+        path = Path(path).resolve()
         data, manifest = _read(path), _manifest(manifest_path(path))
         if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
             raise InputError(
@@ -143,19 +144,38 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def _write(path: Path, data: bytes) -> None:
+def check_target(path: str | Path) -> Path:
+    """Returns where a mix saved at `path` will lie, with links followed, if it can be written there."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        target = Path(path).resolve()
+        for file in (target, manifest_path(target)):
+            if file.exists() and not file.is_file():
+                raise InputError(f"{file} is no regular file; give the path of a file to write, such as calib.jsonl")
+        if not target.parent.is_dir():
+            raise InputError(f"{target.parent} is no directory; give a path in a directory that exists")
+    except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+        raise _unwritable(Path(path), error) from None
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{target.parent} cannot be written to; give a path in a directory of yours")
+    return target
+
+
+def _write(contents: Mapping[Path, bytes]) -> None:
+    """Writes all files under other names first: a full disk or an interruption leaves what was there."""
+    drafts = {path: path.with_name(f".{uuid.uuid4().hex}.part") for path in contents}
+    try:
+        for path, draft in drafts.items():
+            with draft.open("xb") as file:
+                file.write(contents[path])
+        for path, draft in drafts.items():
+            draft.replace(path)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); give a path in a directory that exists"
-        ) from None
+        raise _unwritable(path, error) from None
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: Exception) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return InputError(f"{path} cannot be written ({reason}); give another path, or make room there")

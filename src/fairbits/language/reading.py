@@ -66,11 +66,13 @@ def read_corpus(
         piles, notes = _read_directory(path, frozenset(codes), limit=limit, to_the_end=parallel)
     else:
         piles = _read_tagged(path, frozenset(codes), limit)
-    if not any(piles.values()):
+    there = {code for by_language in piles.values() for code in by_language}
+    missing = [] if languages is None else [code for code in codes if code not in there]
+    if missing or not there:
         raise InputError(
-            f"{path} holds no text in {'any language' if languages is None else ', '.join(codes)} "
-            f"(found: {_found(path)}); it must be a directory with LANG.txt or LANG.jsonl, such as fra.txt, or these "
-            'in calibration/ and evaluation/, or a JSONL file with lines like {"lang": "fra", "text": "…"}'
+            f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {_found(path)}); it must be a "
+            "directory with LANG.txt or LANG.jsonl, such as fra.txt, or these in calibration/ and evaluation/, or a "
+            'JSONL file with lines like {"lang": "fra", "text": "…"}'
         )
     corpus = corpus_of(path.name, piles, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes)
     return corpus if languages is None else corpus.restrict(codes)
@@ -93,6 +95,8 @@ def corpus_of(
         settled[split] = _aligned(by_language, said) if parallel else _without_blanks(by_language)
     if "" in settled:
         calibration, evaluation = split_documents(settled[""], evaluation_share, parallel=parallel, seed=seed)
+        if any(evaluation.values()):
+            said.append(f"{name}: {evaluation_share:.0%} of the documents kept for evaluation, by hash, seed {seed}")
     else:
         calibration, evaluation = (settled.get(split, {}) for split in SPLITS)
     return Corpus(name, calibration, evaluation, parallel=parallel, notes=tuple(said)).deduplicated()

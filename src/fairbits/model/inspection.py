@@ -1,18 +1,20 @@
 """A model at a glance: its blocks, its tensors and the moments of their weights, as data and as a terminal table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fairbits import __version__
+from fairbits.errors import printable
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, WeightMoments
 
 SCHEMA = "fairbits.inspection/1"
+SHOWN = 3  # tensors named in a note
 
 
 def inspection_data(checkpoint: Checkpoint, moments: ModelMoments) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def inspection_data(checkpoint: Checkpoint, moments: ModelMoments) -> dict[str, 
         "weights": {name: asdict(weight) for name, weight in architecture.weights.items()},
         "fused": {name: [weight.name for weight in group] for name, group in architecture.fused_groups.items()},
         "tied": dict(architecture.tied),
-        "ignored": list(architecture.ignored),
+        "ignored": dict(architecture.ignored),
         "moments": moments.as_data(),
     }
 
@@ -39,13 +41,23 @@ def inspection_table(checkpoint: Checkpoint, moments: ModelMoments, *, tensors: 
     architecture = checkpoint.architecture
     n = sum(info.numel for info in checkpoint.tensors.values())
     size = sum(info.nbytes for info in checkpoint.tensors.values())
-    tied = f", {', '.join(architecture.tied)} tied" if architecture.tied else ""
-    heading = (
-        f"[bold]{escape(checkpoint.target)}[/]  {escape(architecture.class_name)}, {architecture.n_blocks} blocks, "
-        f"{n / 1e6:,.1f} M weights, {size / 1e6:,.1f} MB{escape(tied)}"
-    )
-    notes = [f"[yellow]note:[/] {escape(note)}" for note in checkpoint.notes]
+    facts = [architecture.class_name, f"{architecture.n_blocks} blocks", f"{n:,} weights", f"{size / 1e6:,.1f} MB"]
+    facts += [f"{name} tied" for name in architecture.tied]
+    heading = Text.assemble((printable(checkpoint.target), "bold"), "  ", printable(", ".join(facts)))
+    left_out = [*_by_reason("not used", architecture.ignored), *_by_reason("without moments", moments.skipped)]
+    notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*checkpoint.notes, *left_out)]
     return Group(heading, *notes, "", _tensor_table(moments) if tensors else _block_table(checkpoint, moments))
+
+
+def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
+    """Returns one note per reason, with the first of the tensors it holds for."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return [
+        f"{what}: {', '.join(each[:SHOWN])}{f' and {len(each) - SHOWN} more' * (len(each) > SHOWN)}; {reason}"
+        for reason, each in names.items()
+    ]
 
 
 def _block_table(checkpoint: Checkpoint, moments: ModelMoments) -> Table:
@@ -73,7 +85,7 @@ def _moments_table(first: str, rows: Iterable[tuple[str, WeightMoments]]) -> Tab
         extreme = f"{each.largest / each.sigma:.1f}" if each.sigma else "–"
         shares = (f"{each.beyond_3:.2%}", f"{each.beyond_6:.4%}")
         table.add_row(
-            escape(name),
+            Text(printable(name)),  # as it is: no markup, no emoji
             f"{each.n:,}",
             f"{each.sigma:.4g}",
             f"{each.kappa:.2f}",

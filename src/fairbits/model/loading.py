@@ -82,4 +82,4 @@ def load_model(
 
 
 def _reason(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
+    return f"{type(problem).__name__}: {' '.join(str(problem).split()):.400}"

@@ -24,12 +24,14 @@ BLOCK = 64
 The largest of each block is remembered, so that blocks without outliers are not read again to count them.
 """
 
+PART = 4096
+"""Blocks looked through for outliers by one thread at a time."""
+
 DROPPED_32, DROPPED_64 = 16, 45
 """Trailing bits of float32 and float64 that are not counted: what remains is sign, exponent and 7 bits of mantissa."""
 
 _AHEAD = 8192  # bytes between what is computed and what is fetched from memory
 _LINE = 64  # bytes that are fetched at once
-_BLOCKS = 4096  # blocks looked through by one thread at a time
 _SOON = 8  # blocks between the one that is read and the one that is fetched
 
 
@@ -112,18 +114,18 @@ def _one_chunk(w, bits, unit, table, sums, tops):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, parallel=True)
-def count_outside(w, tops, least, mean, reach):  # type: ignore[no-untyped-def]
-    """Returns how many weights have |w − mean| > reach, for each of two rising reaches.
+def count_outside(w, tops, least, mean, reach, counts):  # type: ignore[no-untyped-def]
+    """Adds to `counts` (parts, 2) how many weights have |w − mean| > reach, for each of two rising reaches.
 
-    Blocks with a top below the first (second) `least` are known to hold none of the first (second) kind.
+    A part is `PART` blocks. Those with a top below the first (second) `least` are known to hold none of that kind.
     """
-    counts = np.zeros((-(-tops.size // _BLOCKS), 2), np.int64)
     for p in prange(len(counts)):
-        chosen, some = np.empty(_BLOCKS + _SOON, np.int64), 0
-        for block in range(p * _BLOCKS, min(tops.size, (p + 1) * _BLOCKS)):
+        chosen, some = np.empty(PART + _SOON, np.int64), 0
+        for block in range(p * PART, min(tops.size, (p + 1) * PART)):
             chosen[some] = block
             some += tops[block] >= least[0]
-        chosen[some : some + _SOON] = 0
+        for j in range(some, some + _SOON):
+            chosen[j] = 0
         for j in range(some):
             for line in range(0, BLOCK * w.itemsize, _LINE):
                 _fetch(w, chosen[j + _SOON] * BLOCK * w.itemsize + line)
@@ -131,7 +133,6 @@ def count_outside(w, tops, least, mean, reach):  # type: ignore[no-untyped-def]
             counts[p, 0] += _outside(x, mean, reach[0])
             if tops[chosen[j]] >= least[1]:
                 counts[p, 1] += _outside(x, mean, reach[1])
-    return counts.sum(axis=0)
 
 
 @njit(cache=True)

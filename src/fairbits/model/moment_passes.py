@@ -133,7 +133,8 @@ def _beyond(body: np.ndarray, rest: np.ndarray, tops: np.ndarray, moments: Momen
     # no outlier is smaller than this; a little less, for the rounding of what is compared
     least = np.maximum(0.0, (reach - abs(moments.mean)) * (1 - 2**-40)).astype(body.dtype)
     least = np.nextafter(least, body.dtype.type(0)).view(tops.dtype)
+    counts = np.zeros((-(-tops.size // kernels.PART), 2), np.int64)
     with LAUNCH:
-        found = kernels.count_outside(body, tops, least, moments.mean, reach)
-    three, six = found + np.sum(np.abs(rest.astype(np.float64) - moments.mean) > reach[:, None], axis=1)
+        kernels.count_outside(body, tops, least, moments.mean, reach, counts)
+    three, six = counts.sum(axis=0) + np.sum(np.abs(rest.astype(np.float64) - moments.mean) > reach[:, None], axis=1)
     return int(three), int(six)

@@ -10,7 +10,7 @@ mean and σ than its parts, so every result carries counts of its weights by val
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -191,6 +191,7 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Callable[[int, int], N
     A block's moments are those of all weights of its linear maps together, without norms and biases. `progress` is
     called after each tensor with the bytes read so far and in all.
     """
+    blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read
     tensors: dict[str, WeightMoments] = {}
     skipped: dict[str, str] = {}
     done, total = 0, sum(info.nbytes for info in checkpoint.tensors.values())
@@ -203,18 +204,15 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Callable[[int, int], N
         if progress is not None:
             progress(done, total)
     model = ModelMoments(MappingProxyType(tensors), (), MappingProxyType(skipped))
-    blocks = tuple(model.merged(block.linears) for block in checkpoint.architecture.blocks)
-    return ModelMoments(model.tensors, blocks, model.skipped)
+    return ModelMoments(model.tensors, tuple(model.merged(block.linears) for block in blocks), model.skipped)
 
 
 def _from_parts(parts: Iterable[WeightMoments]) -> WeightMoments:
     parts = instances("what is merged", parts, WeightMoments)
     if len(parts) == 1:
         return parts[0]
-    origin, sizes = parts[0].mean, [part.n for part in parts]
-    centred = [replace(part.moments, mean=part.mean - origin) for part in parts]  # parts with equal means keep them
-    moments = mixture_moments(centred, sizes, n=float(sum(sizes)))
-    moments = replace(moments, mean=moments.mean + origin)
+    sizes = [part.n for part in parts]
+    moments = mixture_moments([part.moments for part in parts], sizes, n=float(sum(sizes)))
     histograms = merged(histogram for part in parts for histogram in part.histograms)
     three, six = (_count_beyond(histograms, moments, k) for k in (3, 6))
     exact = three.least == three.greatest and six.least == six.greatest

@@ -126,9 +126,10 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
     mu, variance, skewness, kappa = (
         np.array([getattr(part, name) for part in parts]) for name in ("mean", "variance", "skewness", "kappa")
     )
-    mean = float(share @ mu)
-    with np.errstate(over="ignore"):
-        d = representable("the distance of the means", mu - mean)
+    with np.errstate(over="ignore"):  # from the first mean, so that parts with equal means keep them exactly
+        from_first = representable("the distance of the means", mu - mu[0])
+    shift = float(share @ from_first)
+    mean, d = float(mu[0]) + shift, from_first - shift
     sizes, unit = near_one(np.concatenate([np.sqrt(variance), d]))
     sigma, d = np.split(sizes, 2)
     variance = sigma**2

@@ -219,3 +219,35 @@ def test_the_page_lists_this_catalog() -> None:
     for language in catalog():
         facts = (language.code, language.bcp47, language.name, language.autonym, language.family)
         assert f"| {' | '.join(facts)} |" in page, "run `python benchmarks/detection.py --write`"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("zh-yue", "yue_Hant"),
+        ("zh-US", "zho_Hant"),
+        ("zh-MY", "zho_Hans"),
+        ("yue-CN", "yue_Hans"),
+        ("sr-RO", "srp_Latn"),
+        ("az-IR", "azb_Arab"),
+        ("Flemish", "nld_Latn"),
+        ("Moldavian", "ron_Latn"),
+        ("TÜRKÇE", "tur_Latn"),
+        ("\u200fעברית", "heb_Hebr"),
+        ("he\u200e", "heb_Hebr"),
+    ],
+)
+def test_names_as_users_write_them(name, code) -> None:
+    assert find_language(name).code == code
+
+
+@pytest.mark.parametrize("tag", ["pa-PK", "uz-AF", "mn-CN", "ku-IQ"])
+def test_a_region_with_a_script_that_is_not_here_is_not_left_aside(tag) -> None:
+    with pytest.raises(InputError, match="is unknown"):
+        find_language(tag)
+
+
+def test_a_long_name_is_not_repeated_whole() -> None:
+    with pytest.raises(InputError) as caught:
+        find_language("x" * 100_000)
+    assert len(str(caught.value)) < 300

@@ -1,4 +1,7 @@
 import json
+import os
+import re
+import resource
 from collections import Counter
 from fractions import Fraction
 
@@ -195,8 +198,75 @@ def test_a_changed_mix_is_not_loaded(corpus, tokenizer, tmp_path) -> None:
 
 
 def test_a_mix_that_cannot_be_written(corpus, tokenizer, tmp_path) -> None:
-    with pytest.raises(InputError, match="cannot be written"):
-        build_mix(corpus, tokenizer, sequence=64).save(tmp_path / "nowhere" / "calib.jsonl")
+    mix = build_mix(corpus, tokenizer, sequence=64)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    (tmp_path / "x.jsonl.manifest.json").mkdir()
+    for name, reason in {
+        "nowhere/calib.jsonl": "nowhere is no directory",
+        "": "is no regular file",
+        "pipe": "is no regular file",
+        "x.jsonl": "manifest.json is no regular file",
+        "link": "cannot be written",
+        245 * "x": "cannot be written (File name too long)",
+    }.items():
+        with pytest.raises(InputError, match=re.escape(reason)):
+            mix.save(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "x.jsonl.manifest.json"]
+
+
+def test_a_full_disk_leaves_the_mix_that_was_there(corpus, tokenizer, tmp_path) -> None:
+    path = tmp_path / "calib.jsonl"
+    small, large = (build_mix(corpus, tokenizer, sequence=64, tokens=n * 4 * 64) for n in (1, 8))
+    small.save(path)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(small.jsonl) + 100, hard))
+    try:
+        with pytest.raises(InputError, match=r"calib.jsonl cannot be written \(File too large\)"):
+            large.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+    assert Mix.load(path) == small
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_link_is_followed(corpus, tokenizer, tmp_path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "calib.jsonl")
+    mix = build_mix(corpus, tokenizer, sequence=64)
+    mix.save(tmp_path / "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert Mix.load(tmp_path / "link.jsonl") == Mix.load(tmp_path / "calib.jsonl") == mix
+
+
+def test_the_model_and_what_is_to_be_known_of_it_are_recorded(corpus, tokenizer, tmp_path) -> None:
+    mix = build_mix(corpus, tokenizer, sequence=64, model="m.gguf", notes=["the reference is itself quantized"])
+    mix.save(tmp_path / "calib.jsonl")
+    manifest = json.loads((tmp_path / "calib.jsonl.manifest.json").read_text())
+    assert manifest["model"] == "m.gguf"
+    assert manifest["notes"] == ["the reference is itself quantized", *corpus.notes, mix.notes[-1]]
+    assert build_mix(corpus, tokenizer, sequence=64).model is None
+
+
+def test_progress_rises_to_the_number_of_languages(corpus, tokenizer) -> None:
+    told: list[tuple[float, float]] = []
+    build_mix(corpus, tokenizer, sequence=64, tokens=4 * 3 * 64, progress=lambda *numbers: told.append(numbers))
+    assert [round(done, 2) for done, _ in told] == [round((i + 1) / 3, 2) for i in range(12)]
+    assert {total for _, total in told} == {4}
+
+
+def test_a_tokenizer_in_python_gives_texts_of_the_same_length(corpus, tokenizer) -> None:
+    class Slow:
+        """The same tokens without the places where they end, as in a tokenizer without a backend."""
+
+        def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+            return {"input_ids": tokenizer(text)["input_ids"]}
+
+        def get_vocab(self) -> dict[str, int]:
+            return tokenizer.get_vocab()
+
+    slow = build_mix(corpus, Slow(), tokens=4 * 3 * 100, sequence=100)
+    assert tokens_of(slow) == tokens_of(build_mix(corpus, tokenizer, tokens=4 * 3 * 100, sequence=100))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +281,8 @@ def test_a_mix_that_cannot_be_written(corpus, tokenizer, tmp_path) -> None:
         ({"tokens": 300}, "budget of 300 tokens gives no whole sample of 512"),
         ({"tokens": 0}, "tokens is 0"),
         ({"tokens": 2.5}, "tokens is 2.5"),
-        ({"sequence": 5}, "sequence is 5; it must be 9 or more"),
+        ({"tokens": 10**30}, "tokens is 1000.*; it must be 1 to 1000000000000"),
+        ({"sequence": 5}, "sequence is 5; it must be 9 to 1000000000000"),
         ({"sequence": 10**6}, "gives no whole sample of 1,000,000 tokens"),
         ({"seed": -1}, "seed is -1"),
         ({"languages": ["deu"]}, "no text in deu_Latn"),
@@ -232,6 +303,11 @@ def test_allocation_is_within_one_sample_of_every_share(weights, samples) -> Non
     assert len({(pi[code], counts[code]) for code in pi}) == len(set(pi.values()))  # equal shares, equal counts
     if len(set(weights)) == len(weights) and len({pi[code] * samples % 1 for code in pi}) == len(pi):
         assert sum(counts.values()) == samples
+
+
+def test_weights_that_name_a_language_twice() -> None:
+    with pytest.raises(InputError, match="name eng twice"):
+        parse_weights("eng=1,fra=2,eng=3")
 
 
 @pytest.mark.parametrize("text", ["eng=x", "eng", "", "eng=1;fra=2", "eng=1,,fra=2"])

@@ -18,6 +18,11 @@ def bytes_and_end(text: str) -> int:
     return len(text.encode()) + 1
 
 
+def ends_of_bytes(text: str) -> list[int]:
+    """Where the tokens of that tokenizer end: each character is as many tokens as bytes."""
+    return [i + 1 for i, character in enumerate(text) for _ in character.encode()]
+
+
 def test_texts_are_cut_from_the_documents_in_their_order() -> None:
     documents = ["one two three", "four", "five six seven eight nine ten eleven"]
     assert list(pack(documents, 6, count=words)) == [("one two three\nfour", 6), ("five six seven eight", 6)]
@@ -31,15 +36,18 @@ def test_what_is_left_is_less_than_a_text() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.text("aé语ठा \n", min_size=1).filter(str.strip), min_size=1, max_size=40), st.integers(9, 40))
-def test_every_text_counts_what_it_says(documents, length) -> None:
+@given(
+    st.lists(st.text("aé语ठा \n", min_size=1).filter(str.strip), min_size=1, max_size=40),
+    st.integers(9, 40),
+    st.sampled_from([None, ends_of_bytes]),
+)
+def test_every_text_counts_what_it_says(documents, length, ends) -> None:
     documents = [unicodedata.normalize("NFC", document).strip() for document in documents]
     rest = "\n".join(documents)
-    for text, tokens in pack(documents, length, count=bytes_and_end):
+    for text, tokens in pack(documents, length, count=bytes_and_end, ends=ends):
+        assert text
         assert bytes_and_end(text) == tokens <= length
-        assert tokens > length - 8  # a character here has up to 3 bytes and two marks
         assert text == text.strip()
-        assert not unicodedata.category(rest[rest.index(text) + len(text) :][:1] or "a").startswith("M")
         rest = rest[rest.index(text) + len(text) :]  # in order, and nothing twice
 
 
@@ -48,6 +56,36 @@ def test_a_tokenizer_of_bytes_fills_most_texts_whole_and_uses_most_of_the_docume
     tokens = [tokens for _, tokens in pack(documents, 512, count=bytes_and_end)]
     assert tokens.count(512) > 0.9 * len(tokens)
     assert sum(tokens) > 0.9 * sum(len(document.encode()) for document in documents)
+
+
+@pytest.mark.parametrize("ends", [None, ends_of_bytes])
+def test_a_character_keeps_its_marks(ends) -> None:
+    for text, tokens in pack(["ठा" * 100, "ক্ষি" * 50], 40, count=bytes_and_end, ends=ends):
+        assert not unicodedata.category(text[0]).startswith("M")
+        assert text.endswith(("ठा", "ক্ষি", "ক্"))
+        assert tokens > 40 - 12
+
+
+@pytest.mark.parametrize("document", ["a" + "\u0316" * 500, "\u0316" * 500, ("x" + "\u0316" * 30) * 9, "\u200b" * 300])
+def test_marks_without_end_are_parted(document) -> None:
+    packed = list(pack([document], 12, count=bytes_and_end))
+    assert len(packed) >= 9
+    assert all(text and bytes_and_end(text) == tokens for text, tokens in packed)
+
+
+def test_knowing_where_tokens_end_saves_most_of_the_counting() -> None:
+    documents = ["所有的人生而自由，在尊严和权利上一律平等。" * 5] * 80
+    counted = {None: 0, ends_of_bytes: 0}
+
+    def count(text: str) -> int:
+        counted[ends] += 1
+        return bytes_and_end(text)
+
+    packed = {}
+    for ends in counted:
+        packed[ends] = list(pack(documents, 128, count=count, ends=ends))
+    assert packed[None] == packed[ends_of_bytes]
+    assert counted[ends_of_bytes] < counted[None] / 2
 
 
 def test_a_huge_document_is_cut_in_linear_time() -> None:

@@ -41,7 +41,7 @@ def test_directory_of_text_and_jsonl(tmp_path) -> None:
     assert all_of(corpus, FRA) == ["deux", "quatre", "trois", "un"]
     assert all_of(corpus, HEB) == ["אחת\nשתיים", "שלוש"]
     assert len(corpus.evaluation[FRA]) == 2
-    assert corpus.notes == ()
+    assert corpus.notes == (f"{tmp_path.name}: 50% of the documents kept for evaluation, by hash, seed 0",)
     assert read_corpus(tmp_path).hashes == corpus.hashes
     assert any(read_corpus(tmp_path, seed=seed).hashes != corpus.hashes for seed in range(1, 5))
 
@@ -88,7 +88,7 @@ def test_parallel_lines_stay_aligned_and_blank_ones_go_everywhere(tmp_path) -> N
     for split in (corpus.calibration, corpus.evaluation):
         assert [text[1] for text in split[FRA]] == [text[1] for text in split[HEB]]
     assert all_of(corpus, FRA) == ["f1", "f3", "f5"]
-    assert [note.split("/")[-1] for note in corpus.notes] == [
+    assert [note.split("/")[-1] for note in corpus.notes[:-1]] == [
         "fra.txt: blank documents (1: 2) left out in every language",
         "heb.txt: blank documents (1: 4) left out in every language",
     ]
@@ -188,7 +188,7 @@ def test_mixed_directories(tmp_path) -> None:
     put(tmp_path, fra="un\ndeux")
     (tmp_path / "notes.md").write_text("x")
     (tmp_path / ".hidden.txt").write_text("x")
-    assert read_corpus(tmp_path).notes == (f"{tmp_path.name}: not read: notes.md",)
+    assert read_corpus(tmp_path).notes[0] == f"{tmp_path.name}: not read: notes.md"
     put(tmp_path / "evaluation", fra="un")
     assert "holds fra.txt beside evaluation/" in refused(tmp_path)
 
@@ -209,7 +209,7 @@ def test_nothing_to_read_says_what_was_found(tmp_path) -> None:
     assert "found: nothing" in refused(tmp_path)
     put(tmp_path, fra="un")
     assert "holds no text in heb_Hebr (found: fra.txt)" in refused(tmp_path, languages=["he"])
-    assert "has no text in heb_Hebr; it has fra_Latn" in refused(tmp_path, languages=["he", "fr"])
+    assert "holds no text in heb_Hebr (found: fra.txt)" in refused(tmp_path, languages=["he", "fr"])
     assert "give the directory that holds it" in refused(tmp_path / "fra.txt")
     (tmp_path / "fra.txt").rename(tmp_path / "fra.md")
     assert "found: fra.md" in refused(tmp_path)
@@ -221,3 +221,17 @@ def test_options_are_checked(tmp_path) -> None:
     assert "evaluation_share is 2" in refused(tmp_path, evaluation_share=2)
     assert "seed is -1" in refused(tmp_path, seed=-1)
     assert "twice" in refused(tmp_path, languages=["fr", "fra"])
+
+
+def test_what_cannot_be_seen_is_blank(tmp_path) -> None:
+    put(tmp_path, fra="un\n\u200b\u200f\ufeff\ndeux\u200b\n")
+    corpus = read_corpus(tmp_path, evaluation_share=0)
+    assert corpus.calibration[FRA] == ("un", "deux\u200b")
+
+
+def test_only_line_feeds_end_a_line(tmp_path) -> None:
+    put(tmp_path, fra="un\u2028deux\x85trois\x0b\x1cquatre\r\ncinq\n")
+    (tmp_path / "heb.jsonl").write_text('{"text": "a\u2028b\x85c"}\n{"text": "d"}\n', encoding="utf-8")
+    corpus = read_corpus(tmp_path, evaluation_share=0)
+    assert corpus.calibration[FRA] == ("un\u2028deux\x85trois\x0b\x1cquatre", "cinq")
+    assert corpus.calibration[HEB] == ("a\u2028b\x85c", "d")

@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from fairbits.errors import InputError
 from fairbits.model.architecture.blocks import Walk, prefixes, walk
 from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
+from fairbits.model.architecture.roles import is_norm
 from fairbits.model.architecture.skeleton import found, model_class, skeleton
-from fairbits.model.architecture.trace import Call, trace
+from fairbits.model.architecture.trace import Call, Key, identity, trace
 
 # The names that transformers' own kernels ask of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {
@@ -53,7 +55,9 @@ def architecture(
         Block(i, view.stack(path, "other"), path, inside)
         for i, (path, inside) in enumerate(zip(steps.blocks, members, strict=True))
     )
-    return Architecture(config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored)
+    return Architecture(
+        config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, weights.get(view.head or "")
+    )
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,24 @@ class _View:
     def only_stack(self) -> str:
         """Returns the kind of stack of a model that has one."""
         inside = any("encoder" in block.split(".") for block in self.steps.blocks)
-        masked = "MaskedLM" in type(self.model).__name__
-        return "encoder" if masked or (inside and not getattr(self.model.config, "is_decoder", False)) else "decoder"
+        family = self.model.config.model_type
+        masked = "MaskedLM" in type(self.model).__name__ or family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        decodes = getattr(self.model.config, "is_decoder", False)
+        return "encoder" if (inside or masked) and not decodes else "decoder"
+
+    @cached_property
+    def tokens(self) -> set[Key | None]:
+        """Returns the identities of the token ids."""
+        (call,) = self.calls[""]
+        return {identity(value) for value in call.kwargs.values() if isinstance(value, Tensor)}
+
+    @cached_property
+    def head(self) -> str | None:
+        """Returns the tensor of the file that computes the logits."""
+        head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        path = next((path for path, module in self.model.named_modules() if module is head), None)
+        held = {source.parameter: source.name for source in self.names.sources.values()}
+        return ({**self.names.tied, **held}).get(f"{path}.weight")
 
     def weight(self, source: Source, shape: Shape) -> Weight:
         """Returns the description of one tensor."""
@@ -95,19 +115,21 @@ class _View:
             linear=False,
         )
         read = self.steps.maps.get(path) if leaf == "weight" else None
+        if source.n_parts > 1 and source.expert is None:
+            raise InputError(f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined so")
         if read is not None:
             described = replace(
                 plain,
                 role=read.role,
                 shape=(read.site.n_out, read.site.n_in),
-                transposed=read.site.transposed,
+                transposed=read.site.transposed != source.turned,
                 sees=read.sees,
                 fused=read.fused,
                 linear=True,
                 layout=read.layout,
             )
         elif len(shape) + (source.expert is not None) == 3 and path in self.calls and block is not None:
-            described = _expert_weight(plain, source, module=self.model.get_submodule(path))
+            described = _expert_weight(plain, source, module=self.model.get_submodule(path), width=self._width(block))
         else:
             described = replace(plain, role=self._plain_role(source, shape))
         return replace(described, stack=self.stack(path, described.role))
@@ -125,18 +147,19 @@ class _View:
     def _block(self, path: str) -> int | None:
         return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)
 
+    def _width(self, block: int) -> int:
+        inside = f"{self.steps.blocks[block]}."
+        maps = (read for path, read in self.steps.maps.items() if path.startswith(inside))
+        return next(read.site.n_out for read in maps if read.role == "attention_out")
+
     def _plain_role(self, source: Source, shape: Shape) -> Role:
         path, _, leaf = source.parameter.rpartition(".")
         module = self.model.get_submodule(path)
-        if isinstance(module, nn.Embedding):
-            first = self.model.get_input_embeddings()
-            if module.weight is getattr(first, "weight", first):
-                return "embedding"
-            if path in self.calls:
-                return "token_type" if "type" in path.rpartition(".")[2] else "position"
+        if isinstance(module, nn.Embedding) and (role := self._table_role(path, module)) is not None:
+            return role
         if path not in self.calls:
             return "other"
-        if "norm" in type(module).__name__.lower():
+        if is_norm(module):
             return "norm"
         if leaf.endswith("bias"):
             return "bias"
@@ -147,15 +170,28 @@ class _View:
             )
         return "other"
 
+    def _table_role(self, path: str, module: nn.Embedding) -> Role | None:
+        first = self.model.get_input_embeddings()
+        if module.weight is getattr(first, "weight", first):
+            return "embedding"
+        if path not in self.calls:
+            return None
+        name = path.rpartition(".")[2]
+        if "type" in name:
+            return "token_type"
+        # some tables of positions are given the tokens, and look at their number only
+        by_tokens = any(call.sees in self.tokens for call in self.calls[path])
+        return "embedding" if by_tokens and "position" not in name else "position"
 
-def _expert_weight(plain: Weight, source: Source, *, module: nn.Module) -> Weight:
+
+def _expert_weight(plain: Weight, source: Source, *, module: nn.Module, width: int) -> Weight:
     leaf = source.parameter.rpartition(".")[2]
     role = _EXPERT_ROLES.get(leaf)
     if role is None or source.n_parts not in (1, 2):
         raise InputError(f"{source.name!r} becomes {source.parameter!r}, which is no part of an expert that is known")
     if source.n_parts == 2:
         role = ("mlp_gate", "mlp_up")[source.part]  # transformers stacks the gate above
-    transposed = bool(getattr(module, "is_transposed", False)) != source.turned
+    transposed = _transposed(module, source.parameter, width=width) != source.turned
     stored = plain.shape[-2:]
     unit = f"blocks.{plain.block}.experts" + ("" if source.expert is None else f".{source.expert}")
     return replace(
@@ -169,3 +205,17 @@ def _expert_weight(plain: Weight, source: Source, *, module: nn.Module) -> Weigh
         expert=source.expert,
         stacked=None if source.expert is not None else plain.shape[0],
     )
+
+
+def _transposed(module: nn.Module, parameter: str, *, width: int) -> bool:
+    """Returns whether experts multiply by (in, out): as their module says, and by the width of the model's stream."""
+    shapes = {name: p.shape[-2:] for name, p in module.named_parameters(recurse=False) if name in _EXPERT_ROLES}
+    said = getattr(module, "is_transposed", None)
+    options = (False, True) if said is None else (bool(said),)
+    fitting = [t for t in options if all(shape[(n == "down_proj") == t] == width for n, shape in shapes.items())]
+    if len(fitting) != 1:
+        raise InputError(
+            f"{parameter!r} cannot be told as (out, in) or (in, out) from {dict(shapes)}; "
+            f"one side must be the {width} of the model's stream, the other another"
+        )
+    return fitting[0]

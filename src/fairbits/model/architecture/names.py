@@ -12,17 +12,14 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import Transpose, WeightConverter, WeightRenaming, rename_source_key
 
 from fairbits.errors import InputError
+from fairbits.model.architecture.unused import left_aside
 
 Shape = tuple[int, ...]
-
-# Masks and angles that older versions of transformers saved with the weights and newer ones compute.
-_OLD_BUFFERS = re.compile(r"(^|\.)(masked_bias|inv_freq|position_ids)$")
-_OLD_MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of the checkpoint: the parameter that it becomes or becomes a part of."""
+    """A tensor of the checkpoint: the parameter or buffer that it becomes or becomes a part of."""
 
     name: str
     parameter: str
@@ -34,38 +31,32 @@ class Source:
 
 @dataclass(frozen=True)
 class Names:
-    """All tensors of a checkpoint, the ones to ignore, and the parameters that are tied to others."""
+    """All tensors of a checkpoint, the ones to leave aside, and the parameters that are tied to others."""
 
     sources: Mapping[str, Source]
-    ignored: tuple[str, ...]
+    ignored: Mapping[str, str]  # tensor -> why the model does not need it
     tied: Mapping[str, str]  # parameter without a tensor of its own -> tensor of the checkpoint
     tied_to: Mapping[str, str]  # tensor -> another tensor of the file that the configuration ties it to
 
 
 def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
-    """Returns where every tensor goes; raises if one is missing, left over or of another shape."""
+    """Returns where every tensor goes; raises if one is missing, out of place or of another shape."""
     transforms = get_model_conversion_mapping(model)
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
     by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))
+    entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))  # parameters and persistent buffers
 
     sources: dict[str, Source] = {}
-    ignored: list[str] = []
+    unused: dict[str, str] = {}
     taken: dict[str, str] = {}
     joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, shape in shapes.items():
         target, pattern = _target(name, renamings, converters, model=model, entries=entries)
-        if target not in parameters:
-            if target not in entries and not _is_buffer(target, shape, model):
-                raise InputError(
-                    f"the checkpoint holds {name!r} {tuple(shape)}, which {type(model).__name__} does not have; "
-                    "config.json and weights must belong together (is the file already quantized, or an adapter?)"
-                )
-            ignored.append(name)
+        if target not in entries:
+            unused[name] = target
         elif pattern is None:
-            _check_shape(name, shape, wanted=tuple(parameters[target].shape), model=model)
+            _check_shape(name, shape, wanted=tuple(entries[target].shape), model=model)
             if target in taken:
                 raise InputError(f"{taken[target]!r} and {name!r} are both {target!r}; the file must hold only one")
             taken[target] = name
@@ -74,10 +65,11 @@ def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
             joined[target].append((name, pattern))
     for target, members in joined.items():
         converter = by_pattern[members[0][1]]
-        _check_conversion(converter, members, shapes=shapes, target=target, wanted=tuple(parameters[target].shape))
+        _check_conversion(converter, members, shapes=shapes, target=target, wanted=tuple(entries[target].shape))
         sources |= {s.name: s for s in _joined_sources(converter, members, target=target)}
+    ignored = left_aside(model, unused, shapes)
     tied, tied_to = _tied(model, sources)
-    return Names({name: sources[name] for name in shapes if name in sources}, tuple(ignored), tied, tied_to)
+    return Names({name: sources[name] for name in shapes if name in sources}, ignored, tied, tied_to)
 
 
 def _target(
@@ -104,16 +96,6 @@ def _check_shape(name: str, shape: Shape, *, wanted: Shape, model: PreTrainedMod
         )
 
 
-def _is_buffer(target: str, shape: Shape, model: PreTrainedModel) -> bool:
-    by_library = model._keys_to_ignore_on_load_unexpected or ()
-    return (
-        any(re.search(pattern, target) for pattern in by_library)
-        or any(target == name for name, _ in model.named_buffers())
-        or _OLD_BUFFERS.search(target) is not None
-        or (_OLD_MASK.search(target) is not None and len(shape) == 4)
-    )
-
-
 def _check_conversion(
     converter: WeightConverter,
     members: list[tuple[str, str]],
@@ -138,6 +120,12 @@ def _check_conversion(
     except Exception as error:
         raise InputError(f"{_some(n for n, _ in members)} cannot be joined into {target!r}: {error}") from error
     got = {name: tuple((t[0] if isinstance(t, list) else t).shape) for name, t in results.items()}
+    if len(got) > 1:
+        raise InputError(
+            f"transformers splits {_some(n for n, _ in members)} into {_some(got)}; a tensor that becomes several "
+            "cannot be mapped: load the model in transformers and write it with "
+            "save_pretrained(..., save_original_format=False)"
+        )
     if got != {target: wanted}:
         raise InputError(
             f"{_some(n for n, _ in members)} give {got}, but the configuration needs {{{target!r}: {wanted}}}; "
@@ -169,10 +157,12 @@ def _tied(model: PreTrainedModel, sources: Mapping[str, Source]) -> tuple[dict[s
     tied: dict[str, str] = {}
     tied_to: dict[str, str] = {}
     missing: list[str] = []
+    computed = model._keys_to_ignore_on_save or ()  # sinusoids, which transformers never writes
     for names in groups.values():
+        names.sort(key=model.all_tied_weights_keys.__contains__)  # what others are tied to comes first
         held = [holders[name] for name in names if name in holders]
         if not held:
-            missing.append(names[0])
+            missing += [] if names[0] in computed else [names[0]]
             continue
         tied |= {name: held[0] for name in names if name not in holders}
         tied_to |= dict.fromkeys(held[1:], held[0])

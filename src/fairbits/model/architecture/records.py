@@ -19,7 +19,7 @@ Role = Literal[
     "embedding",
     "position",
     "token_type",
-    "projection",  # a linear map outside the blocks that is not the head
+    "projection",  # a linear map outside the blocks that is not the head, or a bottleneck in a block
     "head",
     "norm",  # gain and shift of a norm
     "bias",
@@ -49,9 +49,7 @@ class Weight:
     transposed: bool  # stored as (in, out)
     sees: str | None  # name of the input of a linear map; equal names mean the same activations
     fused: str | None  # tensors that vLLM merges carry the same name and must share one scheme
-    tied_to: (
-        str | None
-    )  # another tensor of the file that the configuration ties this one to; true if their values agree
+    tied_to: str | None  # the other tensor that the configuration ties this one to; tied only if their values agree
     linear: bool
     expert: int | None = None
     stacked: int | None = None  # how many experts a tensor with three dimensions holds
@@ -86,7 +84,8 @@ class Architecture:
     blocks: tuple[Block, ...]
     weights: Mapping[str, Weight]
     tied: Mapping[str, str]  # parameter of the model that the file leaves out -> the tensor it is tied to
-    ignored: tuple[str, ...]  # buffers that old versions wrote into the file
+    ignored: Mapping[str, str]  # tensor of the file that the model does not use -> why
+    head: Weight | None  # computes the logits: the embedding if the two are tied, None without a head
 
     @property
     def n_blocks(self) -> int:
@@ -106,12 +105,3 @@ class Architecture:
             if weight.fused is not None:
                 groups[weight.fused] = (*groups.get(weight.fused, ()), weight)
         return groups
-
-    @cached_property
-    def head(self) -> Weight | None:
-        """Returns the tensor that computes the logits: the embedding if the two are tied, None without a head."""
-        heads = [weight for weight in self.weights.values() if weight.role == "head"]
-        if heads:
-            return heads[0]
-        embeddings = [weight for weight in self.weights.values() if weight.role == "embedding"]
-        return next((weight for weight in embeddings if weight.name in self.tied.values()), None)

@@ -46,7 +46,7 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
     for path, made in calls.items():
         module = model.get_submodule(path)
         weight = module._parameters.get("weight")
-        if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
+        if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding) or is_norm(module):
             continue
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
@@ -57,6 +57,11 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
             raise InputError(f"{path!r} ({type(module).__name__}) holds a matrix {n_out} x {n_in} but is no linear map")
         listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives))
     return listed
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Returns whether a module normalizes its input; some have a gain of two dimensions, one row per head."""
+    return "norm" in type(module).__name__.lower()
 
 
 def read_block(block: Sequence[Site], *, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
@@ -88,12 +93,20 @@ def _projection(path: str) -> Role | None:
 
 
 def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
-    roles = [role for _, role in heads]
-    width = next((site.n_out for site, role in heads if role == "q"), None)
-    if sorted(roles) not in (["qkv"], ["k", "q", "v"]) or (width is not None and out.n_in != width):
+    by_role = {role: site for site, role in heads}
+    first = by_role.get("q") or by_role.get("qkv")
+    known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
+    inputs = {site.sees for site, _ in heads}
+    if not known or first is None or not _returns(first, out) or out.sees in inputs:
         raise InputError(f"no attention that is known: {_listed([*(site for site, _ in heads), out])}")
-    unit = "cross_attention" if len({site.sees for site, _ in heads}) > 1 else "attention"
+    unit = "cross_attention" if len(inputs) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
+
+
+def _returns(first: Site, out: Site) -> bool:
+    """Returns whether the widths are those of an attention: from and back to the stream, through q of all heads."""
+    through = out.n_in < first.n_out if _projection(first.path) == "qkv" else out.n_in == first.n_out
+    return through and out.n_out == first.n_in
 
 
 def _feed_forward(rest: Sequence[Site], *, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
@@ -118,11 +131,13 @@ def _feed_forward(rest: Sequence[Site], *, activated: frozenset[Key], n_experts:
 
 
 def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    first, fits = wide[0], len(down) == 1
+    first, fits = wide[0], len(down) == 1 and down[0].n_out == wide[0].n_in
     closing = [Reading(site, "mlp_down", "mlp") for site in down]
     if fits and len(wide) == 2 and down[0].n_in == first.n_out:
         return [*(Reading(site, role, "mlp") for site, role in _gated(wide, activated=activated)), *closing]
     if fits and len(wide) == 1 and down[0].n_in == first.n_out:
+        if first.n_out < first.n_in:  # a bottleneck beside the feed-forward layer, such as an adapter
+            return [Reading(site, "projection", "bottleneck") for site in (first, *down)]
         return [Reading(first, "mlp_up", "mlp"), *closing]
     if fits and len(wide) == 1 and 2 * down[0].n_in == first.n_out:
         return [Reading(first, "mlp_gate_up", "mlp"), *closing]

@@ -38,7 +38,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
             seen = _first_tensor((*args, *kwargs.values()))
             alive.append(seen)
             width = seen.shape[-1] if seen is not None and seen.ndim else None
-            calls.setdefault(path, []).append(Call(path, _key(seen), None, width, args, dict(kwargs)))
+            calls.setdefault(path, []).append(Call(path, identity(seen), None, width, args, dict(kwargs)))
 
         return hook
 
@@ -46,7 +46,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
             given = _first_tensor((output,))
             alive.append(given)
-            calls[path][-1] = replace(calls[path][-1], gives=_key(given))
+            calls[path][-1] = replace(calls[path][-1], gives=identity(given))
 
         return hook
 
@@ -69,6 +69,13 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     return calls
 
 
+def identity(tensor: Tensor | None) -> Key | None:
+    """Returns what tells a tensor from others; reshaping keeps it; a slice, a copy or a change in place does not."""
+    if tensor is None:
+        return None
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel(), tensor._version
+
+
 class _ValuesAreTrue(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Answers 1 where a model asks for a value, which meta tensors have not (such as "is any token masked?")."""
 
@@ -85,10 +92,3 @@ def _first_tensor(values: tuple[Any, ...]) -> Tensor | None:
         if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
             return value[0]
     return None
-
-
-def _key(tensor: Tensor | None) -> Key | None:
-    # reshaping keeps the key; a slice, a copy or a change in place does not
-    if tensor is None:
-        return None
-    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel(), tensor._version

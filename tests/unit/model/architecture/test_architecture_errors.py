@@ -1,11 +1,9 @@
-"""What does not fit is named; what old files carry along is set aside."""
+"""What does not fit is named."""
 
 from typing import Any
 
 import pytest
-import torch
 import transformers as t
-from transformers.core_model_loading import revert_weight_conversion
 
 from fairbits.errors import InputError
 from fairbits.model.architecture import architecture
@@ -16,75 +14,29 @@ SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "in
 Shapes = dict[str, tuple[int, ...]]
 
 
-def described(cls: Any, config: Any) -> tuple[Any, Shapes]:
-    """Returns a configuration and the shapes that a file of this class has, made without weights."""
-    config.architectures = [cls.__name__]
-    with torch.device("meta"):
-        model = cls(config)
-    state = revert_weight_conversion(model, model.state_dict())
-    shapes = {name: tuple(value.shape) for name, value in state.items()}
-    return config, {name: shape for name, shape in shapes.items() if name not in model.all_tied_weights_keys}
+@pytest.fixture
+def llama(described: Any) -> Any:
+    """Returns the function that describes a file of Llama."""
+    return lambda **changes: described(t.LlamaForCausalLM, t.LlamaConfig(**{**SIZE, **changes}))
 
 
-def llama(**changes: Any) -> tuple[Any, Shapes]:
-    return described(t.LlamaForCausalLM, t.LlamaConfig(**{**SIZE, **changes}))
-
-
-def gpt2() -> tuple[Any, Shapes]:
+@pytest.fixture
+def gpt2(described: Any) -> tuple[Any, Shapes]:
     return described(t.GPT2LMHeadModel, t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=32, **VOCAB))
 
 
-def mixtral() -> tuple[Any, Shapes]:
+@pytest.fixture
+def mixtral(described: Any) -> tuple[Any, Shapes]:
     return described(t.MixtralForCausalLM, t.MixtralConfig(**SIZE, num_key_value_heads=2, num_local_experts=3))
 
 
-def test_files_of_the_hub_leave_out_the_prefix_and_carry_masks() -> None:
-    config, shapes = gpt2()
-    old = {name.removeprefix("transformer."): shape for name, shape in shapes.items()}
-    masks = {f"h.{i}.attn.bias": (1, 1, 32, 32) for i in range(2)} | {"h.0.attn.masked_bias": ()}
-    found = architecture(config, {**masks, **old})
-    assert found.ignored == tuple(masks)
-    assert list(found.weights) == list(old)
-    assert found.weights["h.1.attn.c_attn.weight"].module == "transformer.h.1.attn.c_attn"
-    assert found.tied == {"lm_head.weight": "wte.weight"}
-
-
-def test_bloom_of_the_hub_maps_to_the_model_with_a_head() -> None:
-    config, shapes = described(t.BloomForCausalLM, t.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **VOCAB))
-    found = architecture(config, {name.removeprefix("transformer."): shape for name, shape in shapes.items()})
-    assert found.class_name == "BloomForCausalLM"
-    assert found.head is found.weights["word_embeddings.weight"]
-
-
-def test_angles_of_old_files_are_ignored() -> None:
-    config, shapes = llama()
-    angles = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": (4,) for i in range(2)}
-    assert architecture(config, shapes | angles).ignored == tuple(angles)
-
-
-def test_the_head_may_be_the_one_in_the_file() -> None:
-    config, shapes = llama(tie_word_embeddings=True)
-    shape = shapes.pop("model.embed_tokens.weight")
-    found = architecture(config, {**shapes, "lm_head.weight": shape})
-    assert found.tied == {"model.embed_tokens.weight": "lm_head.weight"}
-    assert found.head is found.weights["lm_head.weight"]
-
-
-def test_two_tied_tensors_in_one_file_are_told() -> None:
-    config, shapes = llama(tie_word_embeddings=True)
-    found = architecture(config, {**shapes, "lm_head.weight": (96, 32)})
-    assert found.weights["lm_head.weight"].tied_to == "model.embed_tokens.weight"
-    assert found.weights["model.embed_tokens.weight"].tied_to is None
-    assert found.tied == {}
-
-
-def test_without_architectures_the_family_decides() -> None:
+def test_without_architectures_the_family_decides(llama: Any) -> None:
     config, shapes = llama()
     config.architectures = None
     assert architecture(config, shapes).class_name == "LlamaForCausalLM"
 
 
-def test_the_configuration_stays_as_it_was() -> None:
+def test_the_configuration_stays_as_it_was(llama: Any) -> None:
     config, shapes = llama(dtype="bfloat16")
     before = config.to_dict()
     architecture(config, shapes)
@@ -92,28 +44,11 @@ def test_the_configuration_stays_as_it_was() -> None:
     assert config._attn_implementation != "eager"
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    for config, shapes in (llama(), gpt2(), mixtral()):
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], llama: Any, gpt2: Any, mixtral: Any) -> None:
+    for config, shapes in (llama(), gpt2, mixtral):
         capfd.readouterr()
         architecture(config, shapes)
         assert capfd.readouterr() == ("", "")
-
-
-def test_experts_stacked_in_the_file() -> None:
-    config = t.GptOssConfig(**SIZE, num_key_value_heads=2, head_dim=16, num_local_experts=4)
-    found = architecture(*described(t.GptOssForCausalLM, config))
-    down = found.weights["model.layers.0.mlp.experts.down_proj"]
-    both = found.weights["model.layers.0.mlp.experts.gate_up_proj"]
-    assert (down.role, down.shape, down.transposed, down.stacked) == ("mlp_down", (32, 48), True, 4)
-    assert (both.role, both.shape, both.transposed, both.stacked) == ("mlp_gate_up", (96, 32), True, 4)
-    assert (both.sees, down.sees) == ("blocks.0.experts.mlp", "blocks.0.experts.mlp_down")
-
-
-def test_parallel_attention_and_feed_forward_share_one_input() -> None:
-    config = t.GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **VOCAB)
-    block = architecture(*described(t.GPTJForCausalLM, config)).blocks[1].weights
-    names = ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.fc_in")
-    assert {block[f"transformer.h.1.{name}.weight"].sees for name in names} == {"blocks.1.attention"}
 
 
 def with_shape(shapes: Shapes, name: str, shape: tuple[int, ...]) -> Shapes:
@@ -126,7 +61,7 @@ def without(shapes: Shapes, *names: str) -> Shapes:
     return {name: shape for name, shape in shapes.items() if name not in names}
 
 
-def test_a_wrong_shape_is_named() -> None:
+def test_a_wrong_shape_is_named(llama: Any) -> None:
     config, shapes = llama()
     with pytest.raises(
         InputError, match=r"'model.layers.1.mlp.up_proj.weight' has shape \(48, 31\).* needs \(48, 32\)"
@@ -134,20 +69,20 @@ def test_a_wrong_shape_is_named() -> None:
         architecture(config, with_shape(shapes, "model.layers.1.mlp.up_proj.weight", (48, 31)))
 
 
-def test_a_missing_tensor_is_named() -> None:
+def test_a_missing_tensor_is_named(llama: Any) -> None:
     config, shapes = llama()
     with pytest.raises(InputError, match=r"lacks 'model.layers.1.mlp.up_proj.weight' of LlamaForCausalLM"):
         architecture(config, without(shapes, "model.layers.1.mlp.up_proj.weight"))
 
 
-def test_a_missing_layer_is_summed_up() -> None:
+def test_a_missing_layer_is_summed_up(llama: Any) -> None:
     config, shapes = llama()
     config.num_hidden_layers = 3
     with pytest.raises(InputError, match=r"lacks 'model.layers.2.self_attn.q_proj.weight', .* and 6 more"):
         architecture(config, shapes)
 
 
-def test_both_tied_tensors_missing() -> None:
+def test_both_tied_tensors_missing(llama: Any) -> None:
     config, shapes = llama(tie_word_embeddings=True)
     with pytest.raises(InputError, match=r"lacks 'model.embed_tokens.weight'"):
         architecture(config, without(shapes, "model.embed_tokens.weight"))
@@ -159,49 +94,51 @@ def test_both_tied_tensors_missing() -> None:
         ("model.layers.2.mlp.up_proj.weight", (48, 32)),
         ("model.layers.0.mlp.up_proj.weight_scale", (48, 1)),
         ("model.layers.0.attn.bias", (32,)),
-        ("adapter.lora_A.weight", (4, 32)),
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", (4, 32)),
+        ("lm_head.bias", (96,)),
+        ("score.weight", (200, 32)),
     ],
 )
-def test_an_unexpected_tensor_is_named(name: str, shape: tuple[int, ...]) -> None:
+def test_an_unexpected_tensor_is_named(name: str, shape: tuple[int, ...], llama: Any) -> None:
     config, shapes = llama()
     with pytest.raises(InputError, match=rf"holds '{name}'.*which LlamaForCausalLM does not have"):
         architecture(config, {**shapes, name: shape})
 
 
-def test_one_parameter_twice() -> None:
-    config, shapes = gpt2()
+def test_one_parameter_twice(gpt2: Any) -> None:
+    config, shapes = gpt2
     with pytest.raises(InputError, match=r"'transformer.ln_f.bias' and 'ln_f.bias' are both 'transformer.ln_f.bias'"):
         architecture(config, {**shapes, "ln_f.bias": (32,)})
 
 
-def test_a_missing_expert() -> None:
-    config, shapes = mixtral()
+def test_a_missing_expert(mixtral: Any) -> None:
+    config, shapes = mixtral
     with pytest.raises(InputError, match=r"model.layers.1.block_sparse_moe.experts.0.w2.weight.*every expert"):
         architecture(config, without(shapes, "model.layers.1.block_sparse_moe.experts.1.w2.weight"))
 
 
-def test_an_expert_of_another_shape() -> None:
-    config, shapes = mixtral()
+def test_an_expert_of_another_shape(mixtral: Any) -> None:
+    config, shapes = mixtral
     name = "model.layers.1.block_sparse_moe.experts.0.w2.weight"
     with pytest.raises(InputError, match=rf"'{name}' has shape \(32, 47\), but its siblings have \(32, 48\)"):
         architecture(config, with_shape(shapes, name, (32, 47)))
 
 
-def test_experts_all_of_another_shape() -> None:
-    config, shapes = mixtral()
+def test_experts_all_of_another_shape(mixtral: Any) -> None:
+    config, shapes = mixtral
     wrong = {name: (32, 47) if name.endswith("w2.weight") else shape for name, shape in shapes.items()}
     with pytest.raises(InputError, match=r"experts.0.w2.weight'.*\(3, 32, 47\).*needs.*\(3, 32, 48\)"):
         architecture(config, wrong)
 
 
-def test_a_class_that_transformers_does_not_have() -> None:
+def test_a_class_that_transformers_does_not_have(llama: Any) -> None:
     config, shapes = llama()
     config.architectures = ["FutureForCausalLM"]
     with pytest.raises(InputError, match=r"'FutureForCausalLM' .*not in transformers"):
         architecture(config, shapes)
 
 
-def test_code_in_the_checkpoint_needs_trust() -> None:
+def test_code_in_the_checkpoint_needs_trust(llama: Any) -> None:
     config, shapes = llama()
     config.architectures, config.auto_map = ["OwnModel"], {"AutoModelForCausalLM": "modeling_own.OwnModel"}
     with pytest.raises(InputError, match="only with trust_remote_code"):
@@ -213,7 +150,7 @@ def test_a_configuration_of_nothing() -> None:
         architecture(t.PretrainedConfig(), {})
 
 
-def test_a_configuration_that_builds_no_model() -> None:
+def test_a_configuration_that_builds_no_model(llama: Any) -> None:
     config, shapes = llama()
     config.hidden_act = "no_such_activation"
     with pytest.raises(
@@ -222,14 +159,14 @@ def test_a_configuration_that_builds_no_model() -> None:
         architecture(config, shapes)
 
 
-def test_a_quantized_checkpoint_is_refused() -> None:
+def test_a_quantized_checkpoint_is_refused(llama: Any) -> None:
     config, shapes = llama()
     config.quantization_config = {"quant_method": "gptq", "bits": 4}
     with pytest.raises(InputError, match="already quantized"):
         architecture(config, shapes)
 
 
-def test_a_state_space_model_is_described() -> None:
+def test_a_state_space_model_is_described(described: Any) -> None:
     config, shapes = described(t.MambaForCausalLM, t.MambaConfig(hidden_size=32, num_hidden_layers=2, **VOCAB))
     with pytest.raises(InputError, match="no attention") as caught:
         architecture(config, shapes)
@@ -240,7 +177,7 @@ def test_a_state_space_model_is_described() -> None:
     assert "backbone.embeddings.weight" in message
 
 
-def test_a_vision_model_is_described() -> None:
+def test_a_vision_model_is_described(described: Any) -> None:
     size = {name: value for name, value in SIZE.items() if name not in VOCAB}
     config, shapes = described(t.ViTForImageClassification, t.ViTConfig(image_size=28, patch_size=14, **size))
     with pytest.raises(

@@ -1,0 +1,99 @@
+"""The scripts that trained the embedded model: their BLOOM is that of transformers."""
+
+import importlib
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
+
+from fairbits.model import Checkpoint
+from fairbits.model.embedded import ASSETS
+
+TRAINING = Path(__file__).parents[2] / "training"
+SETTINGS = tomllib.loads((TRAINING / "config.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def train() -> Iterator[ModuleType]:
+    """The script `training/train.py`, which finds its neighbours as a script does."""
+    names = ("train", "bloom", "text")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TRAINING)
+        yield importlib.import_module("train")
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def losses(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile", UserWarning)
+        return model(tokens[:, :-1], tokens[:, 1:])
+
+
+@pytest.mark.parametrize("length", [2, 33, 128])
+def test_bloom_computes_what_transformers_does(train, length) -> None:
+    torch.manual_seed(1)
+    ours = train.Bloom(vocabulary=97, layers=3, width=32, heads=4, dropout=0.3).eval()
+    for parameter in ours.parameters():  # gains and biases that are all alike would hide mistakes
+        torch.nn.init.normal_(parameter, mean=0.3 if parameter.ndim == 1 else 0.0, std=0.3)
+    theirs = BloomForCausalLM(BloomConfig(vocab_size=97, hidden_size=32, n_layer=3, n_head=4)).eval()
+    missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    theirs.tie_weights()
+    tokens = torch.randint(97, (2, length + 1))
+    with torch.no_grad():
+        logits = theirs(tokens[:, :-1]).logits
+    expected = cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    assert expected.std() > 0.1
+    torch.testing.assert_close(losses(ours, tokens), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_saved_is_what_was_trained(train, tmp_path) -> None:
+    torch.manual_seed(2)
+    settings = {"model": {"layers": 2, "width": 32, "heads": 4}, "training": {"sequence": 16}}
+    trained = train.Bloom(vocabulary=16384, dropout=0.0, **settings["model"]).eval()
+    train.save(trained, ASSETS / "tiny", tmp_path, settings)
+    tokens = torch.randint(16384, (1, 17))
+    with torch.no_grad():
+        saved = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(tokens[:, :-1]).logits
+    expected = cross_entropy(saved.transpose(1, 2), tokens[:, 1:], reduction="none")
+    torch.testing.assert_close(losses(trained, tokens), expected, rtol=1e-3, atol=1e-3)  # saved in float16
+    checkpoint = Checkpoint(tmp_path)
+    assert {info.dtype for info in checkpoint.tensors.values()} == {torch.float16}
+    assert checkpoint.tokenizer().encode("naïve") == Checkpoint("embedded:tiny").tokenizer().encode("naïve")
+
+
+def test_the_embedded_model_has_the_settings_of_the_script() -> None:
+    config = Checkpoint("embedded:tiny").config
+    model = SETTINGS["model"]
+    assert (config.n_layer, config.hidden_size, config.n_head) == (model["layers"], model["width"], model["heads"])
+    assert config.vocab_size == SETTINGS["tokenizer"]["vocabulary"]
+
+
+def test_an_epoch_holds_every_document_once_in_a_new_order(train) -> None:
+    documents = [np.full(size, i, dtype=np.int32) for i, size in enumerate([5, 9, 7, 11, 8])]
+    rows = train.epoch(documents, size=4, generator=np.random.default_rng(0))
+    assert rows.shape[1] == 4
+    sizes = np.bincount(rows.flatten().numpy(), minlength=5)
+    assert (sizes <= [5, 9, 7, 11, 8]).all()
+    assert sizes.sum() > 40 - 2 * 4  # less than a row is lost at either end
+    other = train.epoch(documents, size=4, generator=np.random.default_rng(1))
+    assert other[0].tolist() != rows[0].tolist()
+
+
+def test_the_learning_rate_rises_and_falls_to_zero(train) -> None:
+    choice = {"learning_rate": 0.1, "warmup": 10}
+    rates = [train.learning_rate(step, 100, choice) for step in range(101)]
+    assert rates[0] == pytest.approx(0.01)
+    assert max(rates) == pytest.approx(0.1) == rates[10]
+    assert all(before > after for before, after in pairwise(rates[10:]))
+    assert rates[100] == pytest.approx(0, abs=1e-12)
