@@ -24,6 +24,7 @@ from fairbits.model.safetensors_header import read_header
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6
+BARRED = (torch.bfloat16, torch.float32)  # float16 is timed too, without a bar
 
 
 def write(path: Path, dtype: torch.dtype, *, tensors: int, weights: int) -> None:
@@ -84,7 +85,7 @@ def measure(folder: Path, dtype: torch.dtype, *, tensors: int, weights: int, rep
         f"   (rows {rows / plain:4.1f})   peak {peak / 1e6:6.1f} MB = 1 tensor + {extra / 1e6:5.1f} MB"
     )
     path.unlink()
-    return ours <= BAR_TIME * plain and extra <= BAR_MEMORY
+    return (ours <= BAR_TIME * plain or dtype not in BARRED) and extra <= BAR_MEMORY
 
 
 def main() -> None:
@@ -102,7 +103,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         held = [measure(Path(folder), dtype, **sizes) for dtype in (torch.bfloat16, torch.float16, torch.float32)]
     print(
-        f"bars: ratio <= {BAR_TIME:g}, peak <= 1 tensor + {BAR_MEMORY / 1e6:g} MB: {'held' if all(held) else 'MISSED'}"
+        f"bars: ratio <= {BAR_TIME:g} (bfloat16, float32), "
+        f"peak <= 1 tensor + {BAR_MEMORY / 1e6:g} MB: {'held' if all(held) else 'MISSED'}"
     )
     raise SystemExit(not all(held))
 

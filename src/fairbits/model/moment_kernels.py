@@ -69,23 +69,23 @@ def count_patterns(bits, tables):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True)
-def sum_and_count(w, bits, unit, tables, sums, tops):  # type: ignore[no-untyped-def]
+def sum_and_count(w, bits, unit, every, tables, sums, tops):  # type: ignore[no-untyped-def]
     """Fills `sums` (chunks, 5) with c, Σd, Σd², Σd³, Σd⁴ of each chunk of w·unit, d = w·unit − c; whole blocks only.
 
     c is the mean of the chunk's first block: then, by Jensen's inequality, n·|c − μ|ᵏ is at most CHUNK/BLOCK = 64 times
     Σ|w − μ|ᵏ, and no weights exist for which moving the sums to the mean μ loses more than two digits. Adds to `tables`
-    (threads, patterns) how often each leading pattern occurs; fills `tops` with the bits of each block's largest
-    magnitude.
+    (threads, patterns) how often each leading pattern occurs in one block of `every`; fills `tops` with the bits of
+    each block's largest magnitude.
     """
     share = -(-len(sums) // len(tables))
     for t in prange(len(tables)):
         for c in range(t * share, min((t + 1) * share, len(sums))):
             part = slice(c * CHUNK, (c + 1) * CHUNK)
-            _one_chunk(w[part], bits[part], unit, tables[t], sums[c], tops[c * (CHUNK // BLOCK) :])
+            _one_chunk(w[part], bits[part], unit, every, tables[t], sums[c], tops[c * (CHUNK // BLOCK) :])
 
 
 @njit(cache=True, fastmath=FAST)
-def _one_chunk(w, bits, unit, table, sums, tops):  # type: ignore[no-untyped-def]
+def _one_chunk(w, bits, unit, every, table, sums, tops):  # type: ignore[no-untyped-def]
     kind = bits.dtype.type
     unsigned = kind(~(np.uint64(1) << np.uint64(8 * bits.itemsize - 1)))
     centre = _mean(w[:BLOCK], unit)
@@ -104,6 +104,8 @@ def _one_chunk(w, bits, unit, table, sums, tops):  # type: ignore[no-untyped-def
         for i in range(BLOCK):
             top = max(top, kind(y[i] & unsigned))
         tops[start // BLOCK] = top
+        if (start // BLOCK) % every:
+            continue
         if bits.itemsize == 4:  # decided when compiling; a number of bits that is not written out costs a third
             for i in range(BLOCK):
                 table[y[i] >> np.uint32(DROPPED_32)] += np.uint32(1)

@@ -1,5 +1,6 @@
 """Counts of weights by value, compact and mergeable: what outlier shares of merged tensors are taken from."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -40,23 +41,27 @@ FORMATS: Mapping[torch.dtype, Format] = {
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many weights of one dtype there are of each 16-bit value, or in each bin of width 2⁻⁷ of its value."""
+    """How many weights of one dtype there are of each 16-bit value, or in each bin of width 2⁻⁷ of its value.
+
+    Where only one block of weights in `every` was counted, each of its weights stands for as many.
+    """
 
     dtype: torch.dtype
     keys: Counts
     counts: Counts
+    every: int = 1
 
     @classmethod
-    def of(cls, dtype: torch.dtype, dense: Counts) -> "Histogram":
+    def of(cls, dtype: torch.dtype, dense: Counts, *, every: int = 1) -> "Histogram":
         """Returns the histogram with the count of every key in `dense`, in as few bytes as may be."""
         keys = np.flatnonzero(dense)
         counts = dense[keys]
         narrow = counts.max(initial=0) < 2**32
         key_type = np.min_scalar_type(FORMATS[dtype].keys - 1)
-        return cls(dtype, keys.astype(key_type), counts.astype(np.uint32 if narrow else np.int64))
+        return cls(dtype, keys.astype(key_type), counts.astype(np.uint32 if narrow else np.int64), every)
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        return Histogram.of(self.dtype, self.dense() + other.dense())
+        return Histogram.of(self.dtype, self.dense() + other.dense(), every=max(self.every, other.every))
 
     def dense(self) -> Counts:
         """Returns the count of every key."""
@@ -83,7 +88,7 @@ def merged(histograms: Iterable[Histogram]) -> tuple[Histogram, ...]:
 
 @dataclass(frozen=True)
 class Beyond:
-    """How many weights lie more than `reach` from `mean`: the least and greatest possible number, and an estimate."""
+    """How many weights lie more than `reach` from `mean`: the least and greatest likely number, and an estimate."""
 
     least: int
     greatest: int
@@ -91,7 +96,11 @@ class Beyond:
 
 
 def count_beyond(histograms: Iterable[Histogram], mean: float, reach: float) -> Beyond:
-    """Returns how many weights have |w − mean| > reach; a bin that the threshold cuts is taken as evenly filled."""
+    """Returns how many weights have |w − mean| > reach; a bin that the threshold cuts is taken as evenly filled.
+
+    The limits are certain where every weight was counted. Elsewhere they are 4 standard errors wider, as if the counted
+    weights were a random sample.
+    """
     least, greatest, estimate = 0, 0, 0.0
     for histogram in histograms:
         low, high = (edge - mean for edge in histogram.edges())
@@ -100,7 +109,13 @@ def count_beyond(histograms: Iterable[Histogram], mean: float, reach: float) -> 
         cut = partly & ~wholly
         low, high = low[cut], high[cut]
         outside = np.maximum(0.0, -reach - low) + np.maximum(0.0, high - reach)
-        least += int(counts[wholly].sum())
-        greatest += int(counts[partly].sum())
-        estimate += float(counts[cut] @ (outside / (high - low)))
-    return Beyond(least, greatest, least + estimate)
+        inside, touched = int(counts[wholly].sum()), int(counts[partly].sum())
+        least += max(0, inside - _sampling_error(inside, histogram.every))
+        greatest += touched + _sampling_error(touched, histogram.every)
+        estimate += inside + float(counts[cut] @ (outside / (high - low)))
+    return Beyond(least, greatest, estimate)
+
+
+def _sampling_error(count: int, every: int) -> int:
+    """Four standard errors of a count of which one weight in `every` was seen."""
+    return 0 if every == 1 else math.ceil(4 * math.sqrt(every * (count + every)))

@@ -197,3 +197,20 @@ def test_rows_of_stacked_experts_keep_their_expert(transposed) -> None:
 def test_rows_of_more_than_one_panel_stay_in_order() -> None:
     W = torch.arange(1500.0)[:, None].expand(1500, 2000)
     assert np.array_equal(row_moments(W).mean, np.arange(1500.0))
+
+
+def test_shares_of_large_tensors_are_exact_alone_and_within_their_limits_merged() -> None:
+    rng = torch.Generator().manual_seed(3)
+    wide, narrow = torch.randn(5_000_001, generator=rng) * 3, torch.randn(4_500_000, generator=rng)
+    alone = moments_of(wide)
+    assert alone.exact
+    assert alone.beyond_3 == float(((wide.double() - wide.double().mean()).abs() > 3 * alone.sigma).double().mean())
+    both = alone + moments_of(narrow)
+    everything = torch.cat([wide, narrow]).double()
+    for k, share in ((1.0, both.beyond(1.0)), (3.0, both.beyond_3), (6.0, both.beyond_6)):
+        truth = float(((everything - everything.mean()).abs() > k * both.sigma).double().mean())
+        least, greatest = both.beyond_bounds(k)
+        assert least <= truth <= greatest
+        assert greatest - least < 0.02 * truth + 0.005
+        assert share == pytest.approx(truth, rel=0.02, abs=1e-5)
+    assert not both.exact

@@ -35,6 +35,7 @@ def architecture(
             "the weights must be those of the original model"
         )
     cls = model_class(config, trust_remote_code=trust_remote_code)
+    _check_depth(config, len(shapes))
     model = skeleton(config, cls)
     try:
         calls = trace(model)
@@ -58,6 +59,17 @@ def architecture(
     return Architecture(
         config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, weights.get(view.head or "")
     )
+
+
+def _check_depth(config: PretrainedConfig, tensors: int) -> None:
+    """Raises if the configuration asks for more layers than there are tensors, before they are all built."""
+    text = config.get_text_config()
+    for name in ("num_hidden_layers", "num_decoder_layers"):
+        layers = getattr(text, name, None)
+        if isinstance(layers, int) and layers > tensors:
+            raise InputError(
+                f"the configuration has {name} = {layers:,} and the file {tensors:,} tensors; they must agree"
+            )
 
 
 @dataclass(frozen=True)

@@ -184,3 +184,10 @@ def test_a_vision_model_is_described(described: Any) -> None:
         InputError, match=r"no token ids pass through it.*class ViTForImageClassification; modules .*Conv2d"
     ):
         architecture(config, shapes)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_built(llama: Any) -> None:
+    config, shapes = llama()
+    config.num_hidden_layers = 10**9
+    with pytest.raises(InputError, match=r"num_hidden_layers = 1,000,000,000 and the file \d+ tensors"):
+        architecture(config, shapes)

@@ -162,6 +162,12 @@ def test_buffers_that_the_model_needs_stay(described: Any) -> None:
     assert found.head is found.weights["model.decoder.embed_tokens.weight"]
 
 
+def test_learned_positions_are_given_the_tokens_and_are_no_embedding(described: Any) -> None:
+    found = architecture(*described(t.MBartForConditionalGeneration, t.MBartConfig(**BART, **VOCAB)))
+    positions = {n for n, w in found.weights.items() if w.role == "position"}
+    assert positions == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+
+
 def test_tensors_that_transformers_splits_are_refused(save: Any, tmp_path: Any) -> None:
     config = t.NomicBertConfig(**SIZE)
     with pytest.raises(InputError, match=r"splits .*Wqkv.* into .*save_original_format=False"):
