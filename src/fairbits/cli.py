@@ -79,6 +79,7 @@ def mix(
     sequence: Annotated[int, typer.Option(help="Tokens per sample.")] = 512,
     seed: Annotated[int, typer.Option(help="Decides what is drawn and its order.")] = 0,
     repeat: Annotated[bool, typer.Option("--repeat", help="Use text again where there is not enough.")] = False,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run the model's own Python code.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Write calibration samples with a fixed share of tokens per language, for any quantization tool.
@@ -97,7 +98,7 @@ def mix(
         task = progress.add_task("reading text", total=None)
         corpus = udhr(names) if text is None else read_corpus(text, languages=names)
         progress.update(task, description="reading tokenizer")
-        checkpoint = Checkpoint(model)
+        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code)
         tokenizer = checkpoint.tokenizer()
         progress.update(task, description="cutting samples")
         result = build_mix(

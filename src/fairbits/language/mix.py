@@ -237,7 +237,9 @@ def _as_large_as_possible(pi: Shares, maker: _Maker) -> tuple[dict[str, list[Sam
         wanted = allocate(pi, total)
     if scarcest is None:
         return samples, (f"no budget given: {MOST_SAMPLES} samples per language",)
-    _refuse_none(wanted, f"the calibration text of {scarcest}, {maker.tokens(scarcest):,} tokens,", maker.sequence)
+    has = maker.tokens(scarcest)
+    lacks = f" ({maker.sequence - has:,} too few)" if has < maker.sequence else ""
+    _refuse_none(wanted, f"the calibration text of {scarcest}, {has:,} tokens{lacks},", maker.sequence)
     note = f"no budget given: as many samples as the text of {scarcest} allows"
     return {code: samples[code][: wanted[code]] for code in pi}, (note,)
 

@@ -50,7 +50,8 @@ class Checkpoint:
         tensors, oddities = read_weights(self.directory)
         self._raw_config = read_object(self.directory / "config.json")
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
-        self.notes: tuple[str, ...] = (*source.notes, *oddities, *_quantization_note(self._raw_config))
+        quantized = _quantization_note(self._raw_config)
+        self.notes: tuple[str, ...] = (*source.notes, *_inherited_notes(self.directory), *oddities, *quantized)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.target!r})"
@@ -109,6 +110,24 @@ class Checkpoint:
             near = difflib.get_close_matches(str(name), self.tensors, n=3)
             raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
         return self.tensors[name]
+
+
+def _inherited_notes(directory: Path) -> tuple[str, ...]:
+    """Returns what was said of the model that outliers were given to, and that they were."""
+    file = directory / "outliers.json"
+    if not file.is_file():
+        return ()
+    made = read_object(file)
+    source, requested = made.get("source"), made.get("requested")
+    if (
+        not isinstance(source, dict)
+        or not isinstance(source.get("notes"), list)
+        or not isinstance(requested, dict)
+        or not all(isinstance(kappa, int | float) for kappa in requested.values())
+    ):
+        raise InputError(f"{file} does not say what the model was made from; write the model with outliers again")
+    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in requested.items())
+    return (*map(str, source["notes"]), f"outliers were given to blocks ({blocks}); the function is the same")
 
 
 def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:

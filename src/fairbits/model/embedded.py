@@ -1,4 +1,4 @@
-"""The models that come with the package: `embedded:tiny`, `embedded:tiny?outliers=5:125,21:148`."""
+"""The models that come with the package: `embedded:tiny`, `embedded:tiny?outliers=3:125,7:148`."""
 
 import hashlib
 import re
@@ -13,21 +13,18 @@ PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"
 
 
-def embedded(target: str) -> tuple[Path, tuple[str, ...]]:
-    """Returns the directory of the embedded model that `target` names, and notes on what was done to it."""
+def embedded(target: str) -> Path:
+    """Returns the directory of the embedded model that `target` names, with outliers if it asks for them."""
     name, kappa = parse_embedded(target)
     directory = ASSETS / name
-    if not kappa:
-        return directory, ()
-    blocks = ", ".join(f"{block}: κ {value:g}" for block, value in kappa.items())
-    return _with_outliers(directory, kappa), (f"outliers were given to blocks ({blocks}); the function is the same",)
+    return _with_outliers(directory, kappa) if kappa else directory
 
 
 def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
     """Returns the name of the model and the kurtosis asked for by block, in the order of the blocks.
 
-    >>> parse_embedded("embedded:tiny?outliers=21:148,5:125")
-    ('tiny', {5: 125.0, 21: 148.0})
+    >>> parse_embedded("embedded:tiny?outliers=7:148,3:125")
+    ('tiny', {3: 125.0, 7: 148.0})
     """
     name, question, query = target.removeprefix(PREFIX).partition("?")
     known = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
@@ -37,7 +34,7 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
         return name, {}
     key, _, pairs = query.partition("=")
     if key != "outliers" or not re.fullmatch(r"[0-9]+:[^:,]+(,[0-9]+:[^:,]+)*", pairs):
-        raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=5:125,21:148)")
+        raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=3:125,7:148)")
     kappa: dict[int, float] = {}
     for pair in pairs.split(","):
         block, _, value = pair.partition(":")

@@ -67,7 +67,10 @@ def _skip_array(data: mmap.mmap, position: int) -> int:
     if kind != STRING:
         if kind not in FORMATS:
             raise ValueError(f"it holds an array of the unknown type {kind}")
-        return position + int(count) * struct.calcsize(FORMATS[kind])
+        end = position + int(count) * struct.calcsize(FORMATS[kind])
+        if end > len(data):
+            raise ValueError(f"an array of {count:,} elements goes beyond its end")
+        return end
     for _ in range(count):
         position = _string_end(data, position)
     return position

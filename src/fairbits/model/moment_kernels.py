@@ -27,6 +27,9 @@ The largest of each block is remembered, so that blocks without outliers are not
 PART = 4096
 """Blocks looked through for outliers by one thread at a time."""
 
+EVERY = 8
+"""Of so many ordinary blocks of a large tensor one is counted by value, for counting takes longer than all the rest."""
+
 DROPPED_32, DROPPED_64 = 16, 45
 """Trailing bits of float32 and float64 that are not counted: what remains is sign, exponent and 7 bits of mantissa."""
 
@@ -69,26 +72,30 @@ def count_patterns(bits, tables):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True)
-def sum_and_count(w, bits, unit, every, tables, sums, tops):  # type: ignore[no-untyped-def]
+def sum_and_count(w, bits, unit, thin, tables, sums, tops):  # type: ignore[no-untyped-def]
     """Fills `sums` (chunks, 5) with c, Σd, Σd², Σd³, Σd⁴ of each chunk of w·unit, d = w·unit − c; whole blocks only.
 
     c is the mean of the chunk's first block: then, by Jensen's inequality, n·|c − μ|ᵏ is at most CHUNK/BLOCK = 64 times
-    Σ|w − μ|ᵏ, and no weights exist for which moving the sums to the mean μ loses more than two digits. Adds to `tables`
-    (threads, patterns) how often each leading pattern occurs in one block of `every`; fills `tops` with the bits of
-    each block's largest magnitude.
+    Σ|w − μ|ᵏ, and no weights exist for which moving the sums to the mean μ loses more than two digits. Fills `tops`
+    with the bits of each block's largest magnitude.
+
+    Adds to `tables[:, 0]` (threads, patterns) how often each leading pattern occurs; if `thin`, in blocks with a weight
+    beyond 5σ only (σ as in the chunk's first block), and to `tables[:, 1]` in one of EVERY of the others. Which one, a
+    hash of its number says: weights of one column must not all be counted, or none of them.
     """
     share = -(-len(sums) // len(tables))
     for t in prange(len(tables)):
         for c in range(t * share, min((t + 1) * share, len(sums))):
             part = slice(c * CHUNK, (c + 1) * CHUNK)
-            _one_chunk(w[part], bits[part], unit, every, tables[t], sums[c], tops[c * (CHUNK // BLOCK) :])
+            _one_chunk(w[part], bits[part], unit, thin, c * (CHUNK // BLOCK), tables[t], sums[c], tops)
 
 
 @njit(cache=True, fastmath=FAST)
-def _one_chunk(w, bits, unit, every, table, sums, tops):  # type: ignore[no-untyped-def]
+def _one_chunk(w, bits, unit, thin, number, tables, sums, tops):  # type: ignore[no-untyped-def]
     kind = bits.dtype.type
     unsigned = kind(~(np.uint64(1) << np.uint64(8 * bits.itemsize - 1)))
     centre = _mean(w[:BLOCK], unit)
+    limit = 5.0**4 * _variance(w[:BLOCK], unit, centre) ** 2
     first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
     for start in range(0, w.size, BLOCK):
         x, y = w[start : start + BLOCK], bits[start : start + BLOCK]
@@ -100,12 +107,16 @@ def _one_chunk(w, bits, unit, every, table, sums, tops):  # type: ignore[no-unty
             square = d * d
             d1, d2, d3, d4 = d1 + d, d2 + square, d3 + square * d, d4 + square * square
         first, second, third, fourth = first + d1, second + d2, third + d3, fourth + d4
-        top = kind(0)
+        top, where = kind(0), 0
         for i in range(BLOCK):
             top = max(top, kind(y[i] & unsigned))
-        tops[start // BLOCK] = top
-        if (start // BLOCK) % every:
-            continue
+        block = number + start // BLOCK
+        tops[block] = top
+        if thin and d4 < limit:  # no weight of the block lies beyond 5σ
+            if _mixed(block) % EVERY:
+                continue
+            where = 1
+        table = tables[where]
         if bits.itemsize == 4:  # decided when compiling; a number of bits that is not written out costs a third
             for i in range(BLOCK):
                 table[y[i] >> np.uint32(DROPPED_32)] += np.uint32(1)
@@ -113,6 +124,22 @@ def _one_chunk(w, bits, unit, every, table, sums, tops):  # type: ignore[no-unty
             for i in range(BLOCK):
                 table[y[i] >> np.uint64(DROPPED_64)] += np.uint32(1)
     sums[0], sums[1], sums[2], sums[3], sums[4] = centre, first, second, third, fourth
+
+
+@njit(cache=True, fastmath=FAST)
+def _variance(x, unit, centre):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(x.size):
+        total += (np.float64(x[i]) * unit - centre) ** 2
+    return total / x.size
+
+
+@njit(cache=True)
+def _mixed(number):  # type: ignore[no-untyped-def]
+    """A number in which every bit depends on all bits of the given one (the end of splitmix64)."""
+    z = np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (z ^ (z >> np.uint64(27))) >> np.uint64(32)
 
 
 @njit(cache=True, parallel=True)

@@ -16,7 +16,6 @@ Found = tuple[Moments, float, Histogram, tuple[int, int]]
 
 _PANEL = 1 << 20  # weights of a matrix that are made contiguous float32 at a time: 4 MB
 _COUNTED_WHOLE = 1 << 22  # weights of float32 and float64 up to which every one is counted by value
-_EVERY = 4  # of larger tensors one block in so many is, for counting takes longer than all the rest
 _SLAB = 1 << 24  # weights searched for NaN at a time
 
 
@@ -43,13 +42,13 @@ def sum_and_count(flat: torch.Tensor) -> Found | None:
     unit = 1.0 if flat.dtype == torch.float32 else _unit(flat)  # fourth powers of float32 fit float64 as they are
     whole = w.size - w.size % kernels.BLOCK
     body, rest = w[:whole], w[whole:]
-    every = 1 if w.size <= _COUNTED_WHOLE else _EVERY
-    tables = _tables(flat)
+    thin = w.size > _COUNTED_WHOLE
+    tables = np.stack([_tables(flat)] * 2, axis=1)
     sums = np.empty((-(-whole // kernels.CHUNK), 5))
     tops = np.empty(whole // kernels.BLOCK, form.bits)
     with LAUNCH:
-        kernels.sum_and_count(body, body.view(form.bits), unit, every, tables, sums, tops)
-    counts = every * tables.sum(axis=0, dtype=np.int64)
+        kernels.sum_and_count(body, body.view(form.bits), unit, thin, tables, sums, tops)
+    counts = tables.sum(axis=0, dtype=np.int64).T @ np.array([1, kernels.EVERY])
     np.add.at(counts, rest.view(form.bits) >> form.bits(form.shift), 1)
     largest = float(max(tops.max(initial=0).view(form.number), np.abs(rest).max(initial=0.0)))
     if not np.isfinite([largest, *rest]).all():
@@ -60,7 +59,12 @@ def sum_and_count(flat: torch.Tensor) -> Found | None:
     if rest.size:
         sums, sizes = np.vstack([sums, _rest_sums(rest, unit)]), np.append(sizes, rest.size)
     moments = _combined(sums, sizes, unit=unit)
-    return moments, largest, Histogram.of(flat.dtype, counts, every=every), _beyond(body, rest, tops, moments)
+    return (
+        moments,
+        largest,
+        Histogram.of(flat.dtype, counts, every=kernels.EVERY if thin else 1),
+        _beyond(body, rest, tops, moments),
+    )
 
 
 def statistics_of_rows(W: torch.Tensor) -> tuple[Floats, ...] | None:

@@ -5,9 +5,9 @@ mean and σ than its parts, so every result carries counts of its weights by val
 
 * n, mean, σ, skewness, κ and max|w| are exact to the rounding of float64, merged or not.
 * Outlier shares of one tensor, and of anything merged from bfloat16 and float16, are exact.
-* Outlier shares merged from float32 or float64 come from bins of 2⁻⁷ of a weight's size, and of tensors with more than
-  4 M weights one block in four is counted. Bins that a threshold cuts are shared out in proportion; `beyond_bounds`
-  gives the limits, `exact` says whether they coincide.
+* Outlier shares merged from float32 or float64 come from bins of 2⁻⁷ of a weight's size. Of tensors with more than 4 M
+  weights, blocks of 64 with a weight beyond 5σ are all counted, of the others a random one in eight. Bins that a
+  threshold cuts are shared out in proportion; `beyond_bounds` gives the limits, `exact` says whether they coincide.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping

@@ -43,12 +43,14 @@ def map_tensor(info: TensorInfo) -> torch.Tensor:
         with info.file.open("rb") as file:
             if os.fstat(file.fileno()).st_size < info.start + info.nbytes:
                 raise InputError(f"{info.file} is shorter than when it was opened; open the checkpoint again")
+            if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it: copy
+                data = bytearray(info.nbytes)
+                file.seek(info.start)
+                file.readinto(data)
+                return torch.frombuffer(data, dtype=info.dtype).reshape(info.shape)
             pages = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=page_start)
     except OSError as problem:
         raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
-    if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it: copy
-        data = bytearray(pages[info.start - page_start :])
-        return torch.frombuffer(data, dtype=info.dtype).reshape(info.shape)
     return torch.frombuffer(pages, dtype=info.dtype, offset=info.start - page_start).reshape(info.shape)
 
 

@@ -36,7 +36,7 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     if revision is not None and not is_id:
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
-        return Source("embedded", *embedded(str(target)))
+        return Source("embedded", embedded(str(target)))
     if os.path.isdir(path):
         _check_format(path)
         return Source("directory", path)

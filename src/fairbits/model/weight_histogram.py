@@ -43,7 +43,7 @@ FORMATS: Mapping[torch.dtype, Format] = {
 class Histogram:
     """How many weights of one dtype there are of each 16-bit value, or in each bin of width 2⁻⁷ of its value.
 
-    Where only one block of weights in `every` was counted, each of its weights stands for as many.
+    Where only one block in `every` of those without outliers was counted, each of its weights stands for as many.
     """
 
     dtype: torch.dtype
@@ -98,8 +98,8 @@ class Beyond:
 def count_beyond(histograms: Iterable[Histogram], mean: float, reach: float) -> Beyond:
     """Returns how many weights have |w − mean| > reach; a bin that the threshold cuts is taken as evenly filled.
 
-    The limits are certain where every weight was counted. Elsewhere they are 4 standard errors wider, as if the counted
-    weights were a random sample.
+    The limits are certain where every weight was counted. Elsewhere they are 4 standard errors wider, as if all counted
+    weights were a random sample; outliers are in truth counted whole.
     """
     least, greatest, estimate = 0, 0, 0.0
     for histogram in histograms:

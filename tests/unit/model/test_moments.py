@@ -214,3 +214,18 @@ def test_shares_of_large_tensors_are_exact_alone_and_within_their_limits_merged(
         assert greatest - least < 0.02 * truth + 0.005
         assert share == pytest.approx(truth, rel=0.02, abs=1e-5)
     assert not both.exact
+
+
+@pytest.mark.parametrize("column", [10, 100, 4000])
+def test_an_outlier_column_of_large_tensors_is_counted(column: int) -> None:
+    rng = torch.Generator().manual_seed(column)
+    halves = [torch.randn(1100, 4096, generator=rng) for _ in range(2)]
+    for half in halves:
+        half[:, column] *= 20
+    both = moments_of(halves[0]) + moments_of(halves[1])
+    everything = torch.cat(halves).double()
+    for k, error in ((3.0, 0.08), (6.0, 0.01)):  # four standard errors of the sampled part; outliers are counted whole
+        truth = float(((everything - everything.mean()).abs() > k * both.sigma).double().mean())
+        least, greatest = both.beyond_bounds(k)
+        assert least <= truth <= greatest
+        assert both.beyond(k) == pytest.approx(truth, rel=error)

@@ -15,6 +15,7 @@ from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.cache import cache_directory, kept_directory
 from fairbits.model.embedded import parse_embedded
+from fairbits.model.outliers import write_with_outliers
 
 ID = "someone/some-model"
 
@@ -189,3 +190,16 @@ def test_outliers_are_made_once(cache: Path) -> None:
     plain = Checkpoint("embedded:tiny")
     assert first.tensors.keys() == plain.tensors.keys()
     assert first.fingerprint != plain.fingerprint
+
+
+def test_notes_travel_with_a_model_that_was_given_outliers(tmp_path: Path) -> None:
+    source = Checkpoint("embedded:tiny")
+    source.notes = ("the reference is itself quantized (Q4_1)",)
+    write_with_outliers(source, tmp_path / "new", {4: 60.0})
+    assert Checkpoint(tmp_path / "new").notes == (
+        "the reference is itself quantized (Q4_1)",
+        "outliers were given to blocks (4: κ 60); the function is the same",
+    )
+    (tmp_path / "new" / "outliers.json").write_text('{"source": {"notes": []}, "requested": {"4": "much"}}')
+    with pytest.raises(InputError, match="does not say what the model was made from"):
+        Checkpoint(tmp_path / "new")

@@ -25,6 +25,18 @@ _EXPERT_ROLES: Mapping[str, Role] = {
 }
 
 
+DEPTHS = {
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+}
+"""What configurations call their numbers of layers."""
+
+
 def architecture(
     config: PretrainedConfig, shapes: Mapping[str, Shape], *, trust_remote_code: bool = False
 ) -> Architecture:
@@ -37,6 +49,7 @@ def architecture(
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))
     model = skeleton(config, cls)
+    names = resolve(model, shapes)  # before anything of the size that the configuration states is made
     try:
         calls = trace(model)
         steps = walk(model, calls)
@@ -45,7 +58,6 @@ def architecture(
             f"{cls.__name__} cannot be mapped: {error}; token ids must pass through blocks of attention and "
             f"feed-forward layers; {found(model, shapes)}"
         ) from error
-    names = resolve(model, shapes)
     view = _View(model, calls, steps, names)
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
     members: list[dict[str, Weight]] = [{} for _ in steps.blocks]
@@ -63,9 +75,9 @@ def architecture(
 
 def _check_depth(config: PretrainedConfig, tensors: int) -> None:
     """Raises if the configuration asks for more layers than there are tensors, before they are all built."""
-    text = config.get_text_config()
-    for name in ("num_hidden_layers", "num_decoder_layers"):
-        layers = getattr(text, name, None)
+    parts = [config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))]
+    stated = [(name, value) for part in parts for name, value in part.to_dict().items() if name in DEPTHS]
+    for name, layers in stated:
         if isinstance(layers, int) and layers > tensors:
             raise InputError(
                 f"the configuration has {name} = {layers:,} and the file {tensors:,} tensors; they must agree"

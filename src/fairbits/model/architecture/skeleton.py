@@ -19,6 +19,12 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
     import transformers
 
     names = getattr(config, "architectures", None) or _family_classes(config)
+    remote = getattr(config, "auto_map", None) or {}
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(remote, dict):
+        raise InputError(
+            f"the configuration has architectures {names!r:.80}, auto_map {remote!r:.80}; "
+            "they must be a list of class names, and an object or missing"
+        )
     if not names:
         raise InputError(
             f"the configuration ({type(config).__name__}, model_type {config.model_type!r}) names no architecture; "
@@ -27,7 +33,6 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
     known = getattr(transformers, names[0], None)
     if isinstance(known, type) and issubclass(known, PreTrainedModel):
         return known
-    remote = getattr(config, "auto_map", None) or {}
     reference = next((ref for ref in remote.values() if str(ref).endswith(f".{names[0]}")), None)
     if reference is None:
         raise InputError(

@@ -191,3 +191,29 @@ def test_more_layers_than_tensors_are_refused_before_they_are_built(llama: Any) 
     config.num_hidden_layers = 10**9
     with pytest.raises(InputError, match=r"num_hidden_layers = 1,000,000,000 and the file \d+ tensors"):
         architecture(config, shapes)
+
+
+@pytest.mark.parametrize("name", ["decoder_layers", "encoder_layers"])
+def test_a_depth_of_any_name_is_checked(described: Any, name: str) -> None:
+    size = {"d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 96}
+    feed = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_layers": 2, "decoder_layers": 2}
+    config, shapes = described(t.MBartForConditionalGeneration, t.MBartConfig(**size, **feed))
+    setattr(config, name, 10**8)
+    with pytest.raises(InputError, match=f"{name} = 100,000,000"):
+        architecture(config, shapes)
+
+
+@pytest.mark.parametrize("names", [[5], {"a": 1}, "LlamaForCausalLM"])
+def test_architectures_must_be_a_list_of_names(llama: Any, names: Any) -> None:
+    config, shapes = llama()
+    config.architectures = names
+    with pytest.raises(InputError, match="must be a list of class names"):
+        architecture(config, shapes)
+
+
+def test_a_width_that_the_file_does_not_have_is_refused_before_memory_is_taken(llama: Any) -> None:
+    config, shapes = llama()
+    config.hidden_size = config.intermediate_size = 2**28
+    config.head_dim = 2**27
+    with pytest.raises(InputError):
+        architecture(config, shapes)
