@@ -79,6 +79,7 @@ def mix(
     sequence: Annotated[int, typer.Option(help="Tokens per sample.")] = 512,
     seed: Annotated[int, typer.Option(help="Decides what is drawn and its order.")] = 0,
     repeat: Annotated[bool, typer.Option("--repeat", help="Use text again where there is not enough.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
     trust_remote_code: Annotated[bool, typer.Option(help="Run the model's own Python code.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
@@ -98,7 +99,7 @@ def mix(
         task = progress.add_task("reading text", total=None)
         corpus = udhr(names) if text is None else read_corpus(text, languages=names)
         progress.update(task, description="reading tokenizer")
-        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code)
+        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
         tokenizer = checkpoint.tokenizer()
         progress.update(task, description="cutting samples")
         result = build_mix(
@@ -125,6 +126,7 @@ def mix(
 def inspect(
     model: Annotated[str, typer.Argument(help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.")],
     tensors: Annotated[bool, typer.Option("--tensors", help="One row per tensor instead of one per block.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")] = None,
     trust_remote_code: Annotated[bool, typer.Option(help="Run the model's own Python code.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print blocks, roles and moments as JSON.")] = False,
 ) -> None:
@@ -136,7 +138,7 @@ def inspect(
     from fairbits.model import Checkpoint, weight_moments  # heavy: only when the verb runs
     from fairbits.model.inspection import inspection_data, inspection_table
 
-    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code)
+    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     with Progress(*COLUMNS, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("reading weights")
         moments = weight_moments(

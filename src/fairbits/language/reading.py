@@ -140,6 +140,8 @@ def _read_directory(
             f"{path} holds {loose[0]} beside {given[0]}/; all text must be in calibration/ and evaluation/, or none"
         )
     other = [entry.name for entry in entries if entry.name not in (*loose, *given)]
+    for split in given:
+        other += [f"{split}/{entry.name}" for entry in _entries(path / split) if entry.suffix not in SUFFIXES]
     notes = [f"{path.name}: not read: {', '.join(other[:5])}{', …' if len(other) > 5 else ''}"] if other else []
     piles = {split: _read_files(path / split, wanted, limit=limit, to_the_end=to_the_end) for split in given or [""]}
     return piles, tuple(notes)

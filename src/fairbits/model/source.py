@@ -98,7 +98,8 @@ def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
     directory = Path(os.fspath(snapshot))
     if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
         raise InputError(
-            f"{repo_id} holds no {SINGLE} on the Hub; pickles are not read: pass a revision with safetensors "
-            "(conversions are offered as refs/pr/NUMBER), or convert the model into a local directory"
+            f"{directory}, the snapshot of {repo_id}, holds no {SINGLE}: without a connection it may be a part only; "
+            "pickles are not read: pass a revision with safetensors (conversions are offered as refs/pr/NUMBER), or "
+            "convert the model into a local directory"
         )
     return directory

@@ -235,3 +235,10 @@ def test_only_line_feeds_end_a_line(tmp_path) -> None:
     corpus = read_corpus(tmp_path, evaluation_share=0)
     assert corpus.calibration[FRA] == ("un\u2028deux\x85trois\x0b\x1cquatre", "cinq")
     assert corpus.calibration[HEB] == ("a\u2028b\x85c", "d")
+
+
+def test_what_is_not_read_in_a_given_split_is_named(tmp_path) -> None:
+    put(tmp_path / "calibration", fra="un\ndeux")
+    put(tmp_path / "evaluation", fra="trois")
+    (tmp_path / "calibration" / "swa.txt.gz").write_bytes(b"\x1f\x8b")
+    assert read_corpus(tmp_path).notes[0] == f"{tmp_path.name}: not read: calibration/swa.txt.gz"

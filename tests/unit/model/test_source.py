@@ -48,7 +48,7 @@ def test_a_model_in_the_cache_of_the_hub_opens_offline(tmp_path: Path) -> None:
     (repository / "refs" / "main").write_text("a" * 40)
     assert open_elsewhere(ID, tmp_path) == "hub x\n"
     (snapshot / "model.safetensors").unlink()
-    assert f"InputError: {ID} holds no model.safetensors" in open_elsewhere(ID, tmp_path, revision="main")
+    assert f"the snapshot of {ID}, holds no model.safetensors" in open_elsewhere(ID, tmp_path, revision="main")
 
 
 def test_offline_the_local_alternative_is_named(tmp_path: Path) -> None:
