@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, BloomForCausalLM
 
-from fairbits.cli import main
 from fairbits.model import Checkpoint
 
 COMMAND = Path(sys.executable).with_name("fairbits")
@@ -33,18 +33,9 @@ def cache(tmp_path_factory) -> Iterator[None]:
 
 
 @pytest.fixture
-def call(monkeypatch, capsys) -> Call:
-    """Runs the command in this process, which has torch loaded already: exit code, stdout, stderr."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fairbits", "inspect", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "80")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
+def call(command) -> Call:
+    """Returns a function that runs `fairbits inspect` in this process."""
+    return partial(command, "inspect")
 
 
 @pytest.fixture

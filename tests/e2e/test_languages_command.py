@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
-from fairbits.cli import main
 from fairbits.language import catalog, find_language
 
 COMMAND = Path(sys.executable).with_name("fairbits")
@@ -19,18 +19,9 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch, capsys) -> Call:
-    """Runs the command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fairbits", "languages", *arguments])
-        monkeypatch.setenv("COLUMNS", "80")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
+def call(command) -> Call:
+    """Returns a function that runs `fairbits languages` in this process."""
+    return partial(command, "languages")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -117,7 +117,7 @@ def _check_conversion(
         own.add_tensor(target, name, pattern, torch.empty(shapes[name], device="meta"))  # type: ignore[arg-type]
     try:
         results = own.convert(target)
-    except Exception as error:
+    except Exception as error:  # every converter of transformers fails in its own way
         raise InputError(f"{_some(n for n, _ in members)} cannot be joined into {target!r}: {error}") from error
     got = {name: tuple((t[0] if isinstance(t, list) else t).shape) for name, t in results.items()}
     if len(got) > 1:

@@ -59,7 +59,7 @@ def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
         with torch.device("meta"):
             # the options are written into the configuration, which belongs to the caller
             model: Model = cls._from_config(copy.deepcopy(config), **options)  # type: ignore[no-untyped-call]
-    except Exception as error:
+    except Exception as error:  # every family checks its own fields in its own way
         raise InputError(
             f"{cls.__name__} cannot be built from its configuration: {type(error).__name__}: {error}; "
             "config.json must be complete and valid for the installed transformers"

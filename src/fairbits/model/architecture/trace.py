@@ -61,7 +61,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     try:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
             model(**inputs, use_cache=False)
-    except Exception as error:
+    except Exception as error:  # the code of any model, which may want images or sound instead
         raise InputError(f"no token ids pass through it ({type(error).__name__}: {error})") from error
     finally:
         for handle in handles:
