@@ -55,7 +55,8 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         handles.append(module.register_forward_pre_hook(enter(path), with_kwargs=True))
         handles.append(module.register_forward_hook(leave(path)))
     ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-    inputs = {"input_ids": ids}
+    # without a mask some families warn that the ids might be padded
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids.clone()
     try:

@@ -44,11 +44,17 @@ def test_the_configuration_stays_as_it_was(llama: Any) -> None:
     assert config._attn_implementation != "eager"
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], llama: Any, gpt2: Any, mixtral: Any) -> None:
+def test_nothing_is_printed_or_warned_of(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, llama: Any, gpt2: Any, mixtral: Any
+) -> None:
+    once = t.utils.logging.warning_once
     for config, shapes in (llama(), gpt2, mixtral):
+        once.cache_clear()  # what an earlier test has been told is told again
+        caplog.clear()
         capfd.readouterr()
         architecture(config, shapes)
         assert capfd.readouterr() == ("", "")
+        assert [record.message for record in caplog.records] == []
 
 
 def with_shape(shapes: Shapes, name: str, shape: tuple[int, ...]) -> Shapes:
