@@ -1,3 +1,49 @@
-"""fairbits: quantize multilingual language models so that no language is left behind."""
+"""fairbits: quantize multilingual language models so that no language is left behind.
+
+>>> import fairbits as fb
+>>> fb.Checkpoint("embedded:tiny").architecture.n_blocks
+12
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fairbits.language import Corpus as Corpus
+    from fairbits.language import read_corpus as read_corpus
+    from fairbits.language import udhr as udhr
+    from fairbits.model import Checkpoint as Checkpoint
+    from fairbits.model.scheme import Scheme as Scheme
+    from fairbits.risk.audit import Audit as Audit
+    from fairbits.steps.audit import audit as audit
+    from fairbits.steps.diff import diff as diff
+    from fairbits.steps.screen import screen as screen
+
+_HOMES = {
+    "Audit": "fairbits.risk.audit",
+    "Checkpoint": "fairbits.model",
+    "Corpus": "fairbits.language",
+    "Scheme": "fairbits.model.scheme",
+    "audit": "fairbits.steps.audit",
+    "diff": "fairbits.steps.diff",
+    "read_corpus": "fairbits.language",
+    "screen": "fairbits.steps.screen",
+    "udhr": "fairbits.language",
+}
+"""Where the names of the package live: they are imported when they are asked for, as torch takes seconds."""
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name, imported now."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fairbits' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return sorted({*globals(), *_HOMES})

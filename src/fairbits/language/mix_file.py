@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbits import __version__
+from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import InputError
 
 SCHEMA = "fairbits.mix/1"
@@ -94,7 +93,7 @@ class Mix:
         """Writes the samples to `path` and the manifest beside it; what is there is replaced by both or by none."""
         path = check_target(path)
         manifest = json.dumps(self.manifest, ensure_ascii=False, indent=1).encode() + b"\n"
-        _write({path: self.jsonl, manifest_path(path): manifest})
+        write_files({path: self.jsonl, manifest_path(path): manifest})
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
@@ -146,36 +145,6 @@ def _read(path: Path) -> bytes:
 
 def check_target(path: str | Path) -> Path:
     """Returns where a mix saved at `path` will lie, with links followed, if it can be written there."""
-    try:
-        target = Path(path).resolve()
-        for file in (target, manifest_path(target)):
-            if file.exists() and not file.is_file():
-                raise InputError(f"{file} is no regular file; give the path of a file to write, such as calib.jsonl")
-        if not target.parent.is_dir():
-            raise InputError(f"{target.parent} is no directory; give a path in a directory that exists")
-    except (OSError, RuntimeError) as error:  # a name too long, a loop of links
-        raise _unwritable(Path(path), error) from None
-    if not os.access(target.parent, os.W_OK):
-        raise InputError(f"{target.parent} cannot be written to; give a path in a directory of yours")
+    target = check_writable(path, example="calib.jsonl")
+    check_writable(manifest_path(target), example="calib.jsonl")
     return target
-
-
-def _write(contents: Mapping[Path, bytes]) -> None:
-    """Writes all files under other names first: a full disk or an interruption leaves what was there."""
-    drafts = {path: path.with_name(f".{uuid.uuid4().hex}.part") for path in contents}
-    try:
-        for path, draft in drafts.items():
-            with draft.open("xb") as file:
-                file.write(contents[path])
-        for path, draft in drafts.items():
-            draft.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return InputError(f"{path} cannot be written ({reason}); give another path, or make room there")

@@ -27,7 +27,7 @@ from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.randomness import generator
 from fairbits.stats.resample import Block, Replicates, blocks_of, replicate
 
-UNITS = ("bits_per_byte", "nats_per_token")
+UNITS = ("bits_per_byte", "nats_per_token", "ratio")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""The text of a corpus, made ready for a model."""
+
+from typing import TYPE_CHECKING
+
+from fairbits.checks import whole
+from fairbits.errors import InputError
+from fairbits.language.corpus import Corpus
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.probe.text import Task, Text, cutter, read_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def text_for(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    split: str = "calibration",
+    tokens: int = 4096,
+    sequence: int = 512,
+    seed: int = 0,
+) -> Text:
+    """Returns about `tokens` tokens per language of a split, in windows of at most `sequence` positions."""
+    whole("tokens", tokens, least=16)
+    whole("sequence", sequence, least=4)
+    whole("seed", seed, least=0)
+    tokenizer = checkpoint.tokenizer()
+    start = getattr(checkpoint.config, "decoder_start_token_id", None)
+    length = min(sequence, longest_input(checkpoint))
+    text = read_text(
+        corpus.split(split),
+        lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
+        cutter(tokenizer, task_of(checkpoint), length=length, seed=seed, start=start),
+        parallel=corpus.parallel,
+        tokens=tokens,
+        seed=seed,
+        padding=_padding(tokenizer),
+    )
+    rows = checkpoint.config.get_text_config().vocab_size
+    most = max(max(window.main.ids) for window in text.windows)
+    if most >= rows:
+        raise InputError(
+            f"the tokenizer of {checkpoint.target} gives the id {most} and the model has a vocabulary of {rows}; "
+            "they must belong together"
+        )
+    return text
+
+
+def task_of(checkpoint: Checkpoint) -> Task:
+    """Returns what a model of this class is asked to predict."""
+    if checkpoint.config.is_encoder_decoder:
+        return "completion"
+    blocks = checkpoint.architecture.blocks
+    if checkpoint.architecture.head is None:
+        raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
+    return "masked" if all(block.stack == "encoder" for block in blocks) else "causal"
+
+
+def longest_input(checkpoint: Checkpoint) -> int:
+    """Returns how many positions the configuration allows; very many if it does not say."""
+    config = checkpoint.config
+    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits = [limit for limit in stated if isinstance(limit, int) and limit > 0]
+    if not limits:
+        return 2**31
+    # tables of positions in the manner of RoBERTa begin behind the padding token
+    offset = (config.pad_token_id or 0) + 1 if task_of(checkpoint) == "masked" else 0
+    return min(limits) - offset
+
+
+def _padding(tokenizer: "PreTrainedTokenizerBase") -> int:
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(each for each in known if each is not None)

@@ -1,0 +1,229 @@
+"""Documents as windows of token ids: what goes into the model, what it shall predict, which positions are text."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.language.corpus import Documents, seeded
+from fairbits.stats.resample import LEAST_DOCUMENTS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Task = Literal["causal", "masked", "completion"]
+"""What the model is asked: the next token, the masked tokens, or (encoder and decoder) the second half of a text."""
+
+NO_LABEL = -100
+MASKED_SHARE = 0.15
+ENCODED_AT_ONCE = 64
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Token ids of one stack; `labels[t]` is what position t shall predict, `text[t]` whether it holds text."""
+
+    ids: Ids
+    text: list[bool]
+    labels: Ids
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of a document that fits the model; `encoder` is the input of a model that has one beside its decoder."""
+
+    document: int
+    main: Part
+    encoder: Part | None = None
+
+    @property
+    def length(self) -> int:
+        """The longest of its parts."""
+        return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """The documents of all languages that are looked at: `lang`, `document` and `size_bytes` have one entry each.
+
+    Documents with the same number are the same content in several languages.
+    """
+
+    languages: tuple[str, ...]
+    lang: NDArray[np.str_]
+    document: NDArray[np.intp]
+    size_bytes: Floats
+    windows: tuple[Window, ...]
+    padding: int
+
+    @property
+    def language_of(self) -> NDArray[np.intp]:
+        """The index of each document's language."""
+        positions = {code: i for i, code in enumerate(self.languages)}
+        return np.array([positions[code] for code in self.lang.tolist()], dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Cuts token ids into windows of at most `length` positions for a task."""
+
+    task: Task
+    length: int
+    seed: int
+    start: int | None  # what stands before the text (decoder's start token in a model with encoder)
+    end: int | None  # what an encoder expects after the text
+    mask: int | None
+
+    def windows(self, document: int, ids: Ids) -> Iterator[Window]:
+        """Yields the windows of one document."""
+        room = self.length - (self.start is not None) - (self.end is not None)
+        if self.task == "completion":
+            room *= 2  # half of it goes to each stack
+        for number, begin in enumerate(range(0, len(ids), room)):
+            piece = ids[begin : begin + room]
+            if self.task == "causal":
+                yield Window(document, self._causal(piece))
+            elif self.task == "masked":
+                yield Window(document, self._masked(piece, document, number))
+            else:
+                yield from self._completion(document, piece)
+
+    def _causal(self, piece: Ids) -> Part:
+        before = [] if self.start is None else [self.start]
+        ids = before + piece
+        return Part(ids, [False] * len(before) + [True] * len(piece), [*ids[1:], NO_LABEL])
+
+    def _masked(self, piece: Ids, document: int, number: int) -> Part:
+        rng = np.random.default_rng([self.seed, document, number])
+        hidden = rng.random(len(piece)) < MASKED_SHARE
+        hidden[rng.integers(len(piece))] = True  # at least one
+        assert self.mask is not None
+        shown = [self.mask if h else token for h, token in zip(hidden, piece, strict=True)]
+        labels = [token if h else NO_LABEL for h, token in zip(hidden, piece, strict=True)]
+        return _framed(shown, labels, self.start, self.end)
+
+    def _completion(self, document: int, piece: Ids) -> Iterator[Window]:
+        half = len(piece) // 2
+        if half == 0:  # one token has no second half
+            return
+        given, asked = piece[:half], piece[half:]
+        encoder = _framed(given, [NO_LABEL] * half, None, self.end)
+        assert self.start is not None
+        shifted = [self.start, *asked[:-1]]
+        yield Window(document, Part(shifted, [False] + [True] * (len(asked) - 1), asked), encoder)
+
+
+def cutter(tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None) -> Cutter:
+    """Returns how this model's text is cut; `start` is the decoder's start token of a model with encoder.
+
+    >>> from fairbits.model import Checkpoint
+    >>> tiny = cutter(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
+    >>> [window.main.ids for window in tiny.windows(0, [7, 8, 9, 5])]
+    [[1, 7, 8, 9], [1, 5]]
+    """
+    if task == "causal":
+        return Cutter(task, length, seed, tokenizer.bos_token_id, None, None)
+    if task == "masked":
+        if tokenizer.mask_token_id is None:
+            raise InputError("the tokenizer of this masked language model has no mask token; add it to its files")
+        before = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        after = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+        return Cutter(task, length, seed, before, after, tokenizer.mask_token_id)
+    if start is None:
+        raise InputError("config.json names no decoder_start_token_id, which a model with encoder and decoder needs")
+    return Cutter(task, length, seed, start, tokenizer.eos_token_id, None)
+
+
+def read_text(
+    documents: Documents,
+    encode: Callable[[list[str]], list[Ids]],
+    cut: Cutter,
+    *,
+    parallel: bool,
+    tokens: int,
+    seed: int,
+    padding: int,
+) -> Text:
+    """Returns the windows of about `tokens` tokens per language, of whole documents in an order drawn from `seed`.
+
+    No document gives more than a fifth of the budget, so that every language has the documents its intervals need.
+    Parallel documents are taken in all languages or in none.
+    """
+    for code, texts in documents.items():
+        if len(texts) < LEAST_DOCUMENTS:
+            raise InputError(
+                f"{code} has {len(texts)} documents; intervals need at least {LEAST_DOCUMENTS}: "
+                "add text, cut it into more documents, or leave the language out"
+            )
+    longest = max(tokens // LEAST_DOCUMENTS, 2)
+    budget = math.inf if parallel else tokens
+    coded = {code: _encoded(texts, encode, budget, longest=longest, seed=seed) for code, texts in documents.items()}
+    if parallel:
+        coded = _common(coded, tokens)
+    lang: list[str] = []
+    numbers: list[int] = []
+    sizes: list[float] = []
+    windows: list[Window] = []
+    for code, chosen in coded.items():
+        for index, ids in chosen.items():
+            whole_document = len(ids) <= longest
+            text = documents[code][index]
+            lang.append(code)
+            numbers.append(index if parallel else len(numbers))
+            sizes.append(len(text.encode()) * (1.0 if whole_document else longest / len(ids)))
+            windows += cut.windows(len(numbers) - 1, ids[:longest])
+    return Text(tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding)
+
+
+def _encoded(
+    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], tokens: float, *, longest: int, seed: int
+) -> Mapping[int, Ids]:
+    """Returns the ids of documents by their position, as many as the budget allows and at least five."""
+    order = sorted(range(len(texts)), key=lambda i: seeded(seed, i))
+    chosen: dict[int, Ids] = {}
+    total = 0
+    for begin in range(0, len(order), ENCODED_AT_ONCE):
+        indices = order[begin : begin + ENCODED_AT_ONCE]
+        for index, ids in zip(indices, encode([texts[i] for i in indices]), strict=True):
+            if total >= tokens and len(chosen) >= LEAST_DOCUMENTS:
+                return chosen
+            if ids:
+                chosen[index] = ids
+                total += min(len(ids), longest)
+    return chosen
+
+
+def _common(coded: Mapping[str, Mapping[int, Ids]], tokens: int) -> dict[str, Mapping[int, Ids]]:
+    """Returns as many of the documents that all languages have as the mean language has tokens for.
+
+    A language that needs many tokens for the same content exceeds the budget, others fall short of it.
+    """
+    shared = [index for index in next(iter(coded.values())) if all(index in chosen for chosen in coded.values())]
+    means = [float(np.mean([len(chosen[index]) for chosen in coded.values()])) for index in shared]
+    enough = int(np.searchsorted(np.cumsum(means), tokens)) + 1
+    kept = shared[: max(enough, LEAST_DOCUMENTS)]
+    return {code: {index: chosen[index] for index in kept} for code, chosen in coded.items()}
+
+
+def _framed(ids: Ids, labels: Ids, before: int | None, after: int | None) -> Part:
+    head: Ids = [] if before is None else [before]
+    tail: Ids = [] if after is None else [after]
+    text = [False] * len(head) + [True] * len(ids) + [False] * len(tail)
+    return Part([*head, *ids, *tail], text, [NO_LABEL] * len(head) + labels + [NO_LABEL] * len(tail))
+
+
+def unigrams(text: Text) -> NDArray[np.int64]:
+    """Returns how often each token is to be predicted in each language, (languages, tokens up to the largest id)."""
+    languages = text.language_of
+    largest = max(max(window.main.labels) for window in text.windows)
+    counts = np.zeros((len(text.languages), largest + 1), dtype=np.int64)
+    for window in text.windows:
+        labels = np.array(window.main.labels)
+        np.add.at(counts[languages[window.document]], labels[labels != NO_LABEL], 1)
+    return counts

@@ -1,0 +1,182 @@
+"""Audit: everything measured before anything is quantized, as one record and two files."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save as to_safetensors
+
+from fairbits import __version__
+from fairbits.artifacts import check_writable, write_files
+from fairbits.checks import Floats
+from fairbits.errors import printable
+from fairbits.language.tokenization import Tokenization
+from fairbits.model.moments import ModelMoments
+from fairbits.model.scheme import Scheme
+from fairbits.probe.measurements import Measurements
+from fairbits.risk.certificate import Certificate, WeightedError
+from fairbits.risk.damage import PredictedDamage
+from fairbits.risk.founders import FoundersView
+from fairbits.risk.outliers import OutlierBlocks
+from fairbits.risk.patterns import Pattern
+from fairbits.risk.redundancy import Redundancy
+from fairbits.stats import Estimate
+
+SCHEMA = "fairbits.audit/1"
+HEADLINE = "block", "norm"
+"""The pattern that κ_eff and R̂ are taken from, as the founding documents define a_l = E‖h_l‖ (000-10)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that was audited, and the text and settings it was audited with."""
+
+    target: str
+    fingerprint: str
+    family: str
+    class_name: str
+    stacks: tuple[str, ...]  # of each block
+    corpus: str
+    split: str
+    hashes: Mapping[str, str]
+    tokens: int
+    sequence: int
+    seed: int
+    dtype: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Who will be hurt by a scheme, and why.
+
+    `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure); `kronecker` is D̂ by
+    (language, linear) where second moments were kept.
+    """
+
+    subject: Subject
+    scheme: Scheme
+    measured: Measurements
+    moments: ModelMoments
+    robust: OutlierBlocks
+    patterns: Mapping[tuple[str, str], Pattern]
+    founders: FoundersView
+    kappa_weighted: Mapping[str, Estimate]
+    kappa_mixture: Mapping[str, Estimate]
+    outlier_share: Mapping[str, Estimate]
+    tokenization: Mapping[str, Tokenization]
+    redundancy: Mapping[str, Redundancy]
+    bits_per_byte: Mapping[str, Estimate]
+    weighted_error: WeightedError
+    certificate: Certificate
+    damage: Mapping[str, PredictedDamage]
+    kronecker: Floats | None
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of the languages."""
+        return self.measured.languages
+
+    @cached_property
+    def predicted(self) -> PredictedDamage:
+        """D̂(λ) in the form that predicts best."""
+        return self.damage["token"]
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it but the large arrays, for JSON."""
+        measured = self.measured
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "model": asdict(self.subject),
+            "scheme": asdict(self.scheme) | {"name": self.scheme.name},
+            "task": measured.task,
+            "languages": {code: self._language(code) for code in self.languages},
+            "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
+            "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
+            "founders": self.founders.as_data(),
+            "patterns": {f"{kind} {measure}": each.as_data() for (kind, measure), each in self.patterns.items()},
+            "damage": {form: each.as_data() for form, each in self.damage.items()} | self._kronecker(),
+            "linears": list(measured.linears),
+            "left_out": dict(measured.left_out),
+            "weighted_error": self.weighted_error.as_data(),
+            "certificate": self.certificate.as_data(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes `path` (JSON) and the large arrays beside it (safetensors); the same audit gives the same bytes."""
+        path, beside = check_audit_target(path)
+        arrays = to_safetensors(self.arrays())
+        data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
+        text = json.dumps(rounded(data), ensure_ascii=False, indent=1, allow_nan=False)
+        write_files({path: printable_lines(text).encode() + b"\n", beside: arrays})
+
+    def arrays(self) -> dict[str, Floats]:
+        """Returns what is too large for JSON: sums per document, mean squares per channel, second moments if kept."""
+        measured = self.measured
+        groups: dict[str, Mapping[str, Floats]] = {
+            "channels": measured.channels,
+            "gradients": measured.gradients,
+            "inputs": measured.inputs,
+            "outputs": measured.outputs,
+        }
+        named = {f"{group}/{name}": each for group, arrays in groups.items() for name, each in arrays.items()}
+        documents = {
+            "documents/language": np.array([self.languages.index(code) for code in measured.lang.tolist()]),
+            "documents/id": measured.document,
+            **{f"documents/{name}": getattr(measured, name) for name in ("size_bytes", "predicted", "nll", "entropy")},
+            **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
+            **{f"documents/damage {form}": each.sums for form, each in self.damage.items()},
+        }
+        return {name: np.ascontiguousarray(each) for name, each in (named | documents).items()}
+
+    def _language(self, code: str) -> dict[str, Any]:
+        own = self.measured.lang == code
+        return {
+            "documents": int(own.sum()),
+            "predicted_tokens": int(self.measured.predicted[own].sum()),
+            "bits_per_byte": self.bits_per_byte[code].to_dict(),
+            "kappa_weighted": self.kappa_weighted[code].to_dict(),
+            "kappa_mixture": self.kappa_mixture[code].to_dict(),
+            "outlier_share": self.outlier_share[code].to_dict(),
+            "tokenization": self.tokenization[code].as_data(),
+            "redundancy": self.redundancy[code].as_data(),
+        }
+
+    def _block(self, index: int) -> dict[str, Any]:
+        found = self.moments.blocks[index]
+        names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
+        return {"block": index, "stack": self.subject.stacks[index]} | {name: getattr(found, name) for name in names}
+
+    def _kronecker(self) -> dict[str, Any]:
+        if self.kronecker is None:
+            return {}
+        table = dict(zip(self.languages, self.kronecker.tolist(), strict=True))
+        return {"kronecker": {"nats_per_token": {c: sum(row) for c, row in table.items()}, "by_linear": table}}
+
+
+def check_audit_target(path: str | Path) -> tuple[Path, Path]:
+    """Returns where the two files of an audit will lie, if they can be written there."""
+    target = check_writable(path, example="audit.json")
+    return target, check_writable(target.with_suffix(".safetensors"), example="audit.json")
+
+
+def rounded(data: Any) -> Any:
+    """Returns the data with numbers of 9 significant digits: what float32 sums are good for, and stable to read."""
+    if isinstance(data, float):
+        return float(f"{data:.9g}")
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [rounded(value) for value in data]
+    return data
+
+
+def printable_lines(text: str) -> str:
+    """Returns a text without control characters but its line ends."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -1,0 +1,182 @@
+"""Proxies of a language's redundancy: the founding documents' R, the effective dimension, the slack of predictions.
+
+None of them measures how much is stored twice, and none is known to predict damage: they stand beside the measured
+damage so that anyone can see. Bits per token depend on the tokenizer, so they rank no language against another.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbits.checks import Floats, as_array, finite_array, nonnegative_array, same_shape, sequence
+from fairbits.errors import InputError
+from fairbits.stats import Estimate, LanguageFrame
+
+
+@dataclass(frozen=True)
+class Redundancy:
+    """Proxies of one language; entropies and losses are in bits per token.
+
+    `as_written` is the founding documents' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
+    H(Y) and `loss`, the model's cross entropy, for H(Y|X). It tells how predictable the text is. Ill-posed: where the
+    loss is more than half of H(Y) it is negative, and theorem 1's bound C_b/(R + δ) loses its meaning. It errs low, as
+    a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds H(Y) fixed.
+
+    `predictive_entropy` is the mean entropy of the model's predictions: how undecided it is, right or wrong.
+    `calibration_gap` is loss − predictive entropy: 0 for a model as sure as it is right, above 0 for one too sure of
+    itself. Both tell what a model does with a text and not how much of it could be spared.
+
+    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: among how many
+    channels the energy is spread. One huge channel brings it near 1, and a rotation changes it.
+    `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H, at most that of its diagonal, which no rotation
+    changes; None without them. Directions without energy are not copies of those with it.
+    """
+
+    as_written: Estimate
+    unigram_entropy: float
+    loss: Estimate
+    predictive_entropy: Estimate
+    calibration_gap: Estimate
+    effective_dimension: float
+    effective_dimension_full: float | None
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON."""
+        return asdict(self)
+
+
+def redundancy(
+    languages: Sequence[str],
+    *,
+    lang: ArrayLike,
+    document: ArrayLike,
+    tokens: ArrayLike,
+    nll: ArrayLike,
+    entropy: ArrayLike,
+    unigrams: ArrayLike,
+    mean_squares: Mapping[str, ArrayLike],
+    second_moments: Mapping[str, ArrayLike] | None = None,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Redundancy]:
+    """Returns the redundancy proxies of each language.
+
+    Per document (one entry each): its language, its id, how many tokens were predicted, their loss and the entropy of
+    their predictions, both summed, in nats. Per language, in the order of `languages`: `unigrams` (languages,
+    vocabulary) counts the predicted tokens; `mean_squares` maps points to E[x²] (languages, channels), and
+    `second_moments` to E[x xᵀ] (languages, channels, channels).
+    """
+    codes = sequence("languages", languages)
+    frame = LanguageFrame(
+        as_array("lang", lang),
+        as_array("document", document),
+        values=nonnegative_array("nll", nll, ndim=1) / np.log(2),
+        weights=nonnegative_array("tokens", tokens, ndim=1),
+        unit="ratio",
+        confidence=confidence,
+        resamples=resamples,
+        seed=seed,
+    )
+    undecided = nonnegative_array("entropy", entropy, ndim=1) / np.log(2)
+    same_shape("entropy", undecided.shape, "the shape of nll", frame.values.shape)
+    unigram_entropy = [miller_madow(row) for row in _checked_counts(codes, frame, unigrams)]
+    loss = frame.by_language()
+    predictive_entropy = replace(frame, values=undecided).by_language()
+    calibration_gap = replace(frame, values=frame.values - undecided).by_language()
+    spread = _mean_over_points("mean_squares", mean_squares, languages=codes, ndim=2)
+    full: Sequence[float | None] = [None] * len(codes)
+    if second_moments:
+        full = _mean_over_points("second_moments", second_moments, languages=codes, ndim=3)
+    return {
+        code: Redundancy(
+            as_written=_as_written(unigram_entropy[row], loss[code]),
+            unigram_entropy=unigram_entropy[row],
+            loss=loss[code],
+            predictive_entropy=predictive_entropy[code],
+            calibration_gap=calibration_gap[code],
+            effective_dimension=spread[row],
+            effective_dimension_full=full[row],
+        )
+        for row, code in enumerate(codes)
+    }
+
+
+def miller_madow(counts: ArrayLike) -> float:
+    """Returns the entropy in bits behind a sample: −Σ p log₂ p + (m − 1)/(2 N ln 2), p = counts/N, m counts above 0.
+
+    The second term is the leading bias of the first for N independent draws; rare tokens that the sample has not
+    seen, and tokens that come in clusters, leave it too low.
+
+    >>> round(miller_madow([2, 2, 0]), 4)
+    1.1803
+    """
+    seen = nonnegative_array("counts", counts, ndim=1)
+    seen = seen[seen > 0]
+    if not seen.size:
+        raise InputError("counts sum to 0; at least one token must have been counted")
+    n = seen.sum()
+    p = seen / n
+    return float(-(p * np.log2(p)).sum() + (len(seen) - 1) / (2 * n * np.log(2)))
+
+
+def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
+    """Returns the participation ratio (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments H = E[x xᵀ].
+
+    From 1 (one channel, one direction has it all) to their number (all have the same).
+
+    >>> round(effective_dimension([3.0, 1.0]), 9), round(effective_dimension([[2.0, 1.0], [1.0, 2.0]]), 9)
+    (1.6, 1.6)
+    """
+    values = finite_array(name, moments)
+    if values.ndim not in (1, 2) or len(set(values.shape)) > 1:
+        raise InputError(f"{name} has shape {values.shape}; it must be a vector or a square matrix")
+    energy = values if values.ndim == 1 else np.diagonal(values)
+    if (energy < 0).any() or not energy.any():
+        what = "a negative mean square" if (energy < 0).any() else "mean squares of 0 only"
+        raise InputError(f"{name} holds {what}; none may be negative and one must be above 0")
+    largest = energy.max()  # of second moments the largest element too, so that no square overflows
+    return float(((energy / largest).sum() / np.linalg.norm(values / largest)) ** 2)
+
+
+def _as_written(unigram_entropy: float, loss: Estimate) -> Estimate:
+    """Returns H(Y) − 2·H(Y|X): high where the loss is low."""
+    value, low, high = (unigram_entropy - 2 * bits for bits in (loss.value, loss.high, loss.low))
+    return Estimate(value, low, high, loss.n, loss.confidence)
+
+
+def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayLike) -> Floats:
+    """Returns the counts if there is one row per language that adds up to the tokens of its documents."""
+    if sorted(codes) != list(frame.languages):
+        raise InputError(
+            f"languages are {', '.join(map(str, codes))} and the documents are in {', '.join(frame.languages)}; "
+            "both must name the same languages, each once"
+        )
+    counts = nonnegative_array("unigrams", unigrams, ndim=2)
+    same_shape("unigrams", counts.shape[:1], "the number of languages", (len(codes),))
+    for code, counted in zip(codes, counts.sum(axis=1), strict=True):
+        predicted = frame.weights[frame.lang == code].sum()
+        if counted != predicted:
+            raise InputError(
+                f"unigrams count {counted:,.0f} tokens of {code} and its documents hold {predicted:,.0f}; "
+                "count the tokens that are predicted, no others"
+            )
+    return counts
+
+
+def _mean_over_points(
+    name: str, moments: Mapping[str, ArrayLike], *, languages: Sequence[str], ndim: int
+) -> list[float]:
+    """Returns the effective dimension of each language, averaged over the points."""
+    if not isinstance(moments, Mapping) or not moments:
+        raise InputError(f"{name} is {moments!r:.40}; it must map at least one point to the moments of the languages")
+    dimensions = []
+    for point, values in moments.items():
+        rows = finite_array(f"{name}[{point!r}]", values, ndim=ndim)
+        same_shape(f"{name}[{point!r}]", rows.shape[:1], "the number of languages", (len(languages),))
+        named = zip(rows, languages, strict=True)
+        dimensions.append([effective_dimension(row, name=f"{name}[{point!r}] of {code}") for row, code in named])
+    return [float(mean) for mean in np.mean(dimensions, axis=0)]

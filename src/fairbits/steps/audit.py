@@ -1,0 +1,190 @@
+"""The audit: one pass over the weights, one over text, and what follows from the two."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fairbits.checks import instance
+from fairbits.errors import InputError
+from fairbits.language import Corpus, read_corpus, udhr
+from fairbits.language.tokenization import tokenization
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.model.scheme import Scheme
+from fairbits.probe import Measurements, probe
+from fairbits.probe.measurements import Measure
+from fairbits.probe.points import PointKind
+from fairbits.probe.recorder import FORMS
+from fairbits.probe.weight_errors import column_errors, kronecker_damage
+from fairbits.risk.audit import HEADLINE, Audit, Subject
+from fairbits.risk.certificate import activation_weighted, certificate
+from fairbits.risk.damage import predicted_damage
+from fairbits.risk.founders import founders_view
+from fairbits.risk.outliers import founders_outliers, robust_outliers
+from fairbits.risk.patterns import Pattern
+from fairbits.risk.redundancy import Redundancy, redundancy
+from fairbits.stats import Estimate, LanguageFrame
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+RESAMPLES = 2000
+DEFAULT_SCHEME = Scheme()
+MEASURES: tuple[Measure, ...] = ("norm", "square")
+PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
+
+
+def audit(
+    model: str | Path | Checkpoint,
+    *,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    scheme: Scheme = DEFAULT_SCHEME,
+    tokens: int = 4096,
+    sequence: int = 512,
+    second_moments: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Returns who will be hurt by `scheme` and why, measured on calibration text.
+
+    `text` is a corpus, or where one lies; without it the embedded declaration is used. `tokens` is the budget per
+    language. `second_moments` keeps E[x xᵀ] of every input and adds the Kronecker-factored prediction.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    corpus = corpus_of(text, languages)
+    instance("scheme", scheme, Scheme)
+    told = _teller(progress)
+    measured = probe(
+        checkpoint,
+        corpus,
+        schemes=(scheme,),
+        tokens=tokens,
+        sequence=sequence,
+        second_moments=second_moments,
+        seed=seed,
+        progress=told("passing text"),
+    )
+    moments = weight_moments(checkpoint, progress=told("reading weights"))
+    subject = _subject(checkpoint, corpus, measured, {"tokens": tokens, "sequence": sequence, "seed": seed})
+    return _conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, subject=subject)
+
+
+def corpus_of(text: str | Path | Corpus | None, languages: Iterable[str] | None) -> Corpus:
+    """Returns the text of the named languages, or of all that there are."""
+    if text is None:
+        if languages is None:
+            raise InputError("languages must be named: without text of yours there are hundreds of them")
+        return udhr(languages)
+    if isinstance(text, Corpus):
+        return text if languages is None else text.restrict(languages)
+    return read_corpus(text, languages=languages)
+
+
+def _conclude(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    measured: Measurements,
+    moments: ModelMoments,
+    scheme: Scheme,
+    subject: Subject,
+) -> Audit:
+    """Returns the record: nothing is run or read again but the errors of the weights."""
+    kappa = np.array([block.kappa for block in moments.blocks])
+    patterns: dict[tuple[str, str], Pattern] = {
+        (kind, measure): _pattern(measured, kind, measure)
+        for kind in PATTERNS
+        for measure in MEASURES
+        if measured.blocks(kind)
+    }
+    headline = patterns[HEADLINE]
+    share = headline.fraction(founders_outliers(kappa).blocks or ())
+    weights = checkpoint.architecture.weights
+    block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
+    h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
+    errors = column_errors(checkpoint, measured.linears, scheme=scheme)
+    return Audit(
+        subject=subject,
+        scheme=scheme,
+        measured=measured,
+        moments=moments,
+        robust=robust_outliers(kappa),
+        patterns=patterns,
+        founders=founders_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        kappa_weighted=headline.kappa_weighted(kappa),
+        kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
+        outlier_share=share,
+        tokenization=tokenization(corpus.calibration, checkpoint.tokenizer(), parallel=corpus.parallel),
+        redundancy=_redundancy(measured),
+        bits_per_byte=_bits_per_byte(measured),
+        weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
+        certificate=certificate(h, errors, languages=measured.languages),
+        damage={form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS},
+        kronecker=kronecker_damage(checkpoint, measured, scheme=scheme) if measured.inputs else None,
+    )
+
+
+def _pattern(measured: Measurements, kind: PointKind, measure: Measure) -> Pattern:
+    return Pattern(
+        measured.lang,
+        measured.document,
+        sums=measured.sums(kind, measure),
+        tokens=measured.sums(kind, "positions"),
+        resamples=RESAMPLES,
+    )
+
+
+def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
+    frame = LanguageFrame(
+        measured.lang,
+        measured.document,
+        values=measured.nll / np.log(2),
+        weights=measured.size_bytes,
+        resamples=RESAMPLES,
+    )
+    found = frame.by_language()
+    return {code: found[code] for code in measured.languages}
+
+
+def _redundancy(measured: Measurements) -> dict[str, Redundancy]:
+    return redundancy(
+        measured.languages,
+        lang=measured.lang,
+        document=measured.document,
+        tokens=measured.predicted,
+        nll=measured.nll,
+        entropy=measured.entropy,
+        unigrams=measured.unigrams,
+        mean_squares={p.name: measured.channels[p.name] for p in measured.points if p.kind == "block"},
+        second_moments=measured.inputs or None,
+        resamples=RESAMPLES,
+    )
+
+
+def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, settings: dict[str, int]) -> Subject:
+    notes = [*checkpoint.notes, *corpus.notes]
+    reasons = dict.fromkeys(measured.left_out.values())
+    notes += [f"{sum(v == r for v in measured.left_out.values())} linear maps are left out: {r}" for r in reasons]
+    return Subject(
+        target=checkpoint.target,
+        fingerprint=checkpoint.fingerprint,
+        family=checkpoint.architecture.family,
+        class_name=checkpoint.architecture.class_name,
+        stacks=tuple(block.stack for block in checkpoint.architecture.blocks),
+        corpus=corpus.name,
+        split="calibration",
+        hashes=dict(corpus.hashes["calibration"]),
+        dtype=str(torch.float32).removeprefix("torch."),
+        notes=tuple(notes),
+        **settings,
+    )
+
+
+def _teller(progress: Progress | None) -> Callable[[str], Callable[[int, int], None] | None]:
+    def told(what: str) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, total: progress(what, done, total)
+
+    return told
