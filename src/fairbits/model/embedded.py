@@ -11,6 +11,14 @@ from fairbits.model.cache import kept_directory
 
 PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"
+LANGUAGES = {
+    "tiny": (
+        *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr", "hin_Deva"),
+        *("ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn", "swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn"),
+        *("yor_Latn", "zho_Hans"),
+    )
+}
+"""What each embedded model was trained on, as its card says."""
 
 
 def embedded(target: str) -> Path:
@@ -42,6 +50,15 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
             raise InputError(f"{target!r} names block {int(block)} twice; every block must be named once")
         kappa[int(block)] = _kappa(target, int(block), value)
     return name, dict(sorted(kappa.items()))
+
+
+def embedded_languages(target: str) -> tuple[str, ...] | None:
+    """Returns the codes of the languages that an embedded model was trained on; None of any other model.
+
+    >>> len(embedded_languages("embedded:tiny?outliers=3:125")), embedded_languages("./model")
+    (20, None)
+    """
+    return LANGUAGES[parse_embedded(target)[0]] if target.startswith(PREFIX) else None
 
 
 def _kappa(target: str, block: int, text: str) -> float:

@@ -1,6 +1,8 @@
 """What transformers makes of a directory: configuration, tokenizer, model. Nothing is fetched."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +62,16 @@ def load_model(
 
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
     try:
-        model, report = cls.from_pretrained(
-            directory,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        with _no_progress_bar():
+            model, report = cls.from_pretrained(
+                directory,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
     except (ImportError, OSError, RuntimeError, ValueError) as problem:
         raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
     if report["missing_keys"]:
@@ -79,6 +82,25 @@ def load_model(
         )
     result: PreTrainedModel = model.eval()
     return result
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keeps the bars of transformers off stderr, and leaves the user's settings as they were."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+    from transformers.utils import logging
+
+    shown, hub_shows_none = logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    with warnings.catch_warnings(action="ignore"):  # the Hub's part may be fixed by HF_HUB_DISABLE_PROGRESS_BARS
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings(action="ignore"):
+            if shown:
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # those of the Hub too
+            if hub_shows_none:
+                disable_progress_bars()
 
 
 def _reason(problem: Exception) -> str:

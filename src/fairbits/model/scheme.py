@@ -52,11 +52,12 @@ class Scheme:
         """Returns the step of every group of W (out, in), as (out, groups) in float32."""
         blocks = self._groups(W)
         if self.clip == "exact":
-            found = clip_blocks(blocks.flatten(0, 1).double().numpy(), Grid(self.bits, self.grid))
+            found = clip_blocks(blocks.flatten(0, 1).float().numpy(), Grid(self.bits, self.grid))
             return torch.from_numpy(found.step).reshape(blocks.shape[:2]).float()
         most = 2 ** (self.bits - 1) - 1
         highest = float(most) if self.grid == "symmetric" else most + 0.5
-        return blocks.abs().amax(dim=2).float().div_(highest)
+        largest: Tensor = torch.linalg.vector_norm(blocks, torch.inf, dim=2)  # makes no copy of W
+        return largest.float().div_(highest)
 
     def error(self, W: Tensor, steps: Tensor | None = None) -> Tensor:
         """Returns ΔW = Q(W) − W in float32."""

@@ -38,7 +38,8 @@ def text_for(
         padding=_padding(tokenizer),
     )
     rows = checkpoint.config.get_text_config().vocab_size
-    most = max(max(window.main.ids) for window in text.windows)
+    parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
+    most = max(max(*part.ids, *part.labels) for part in parts)
     if most >= rows:
         raise InputError(
             f"the tokenizer of {checkpoint.target} gives the id {most} and the model has a vocabulary of {rows}; "

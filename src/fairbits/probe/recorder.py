@@ -15,14 +15,18 @@ from fairbits.probe.points import Point
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-FORMS = ("token", "diagonal")
+FORMS = ("kronecker", "token", "diagonal")
+KRONECKER, TOKEN, DIAGONAL = range(3)
 
 
 class Recorder:
     """The sums over all batches so far, in float64 on the CPU. `start` a batch, let it pass, `finish` it.
 
     Activations are taken at the points, Fisher gradients g at the output of every linear map. With the error ΔW of a
-    scheme, the damage of a document is ½ Σ_t (g_tᵀ ΔW x_t)² ("token") and ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)² ("diagonal").
+    scheme, the damage of a window of T positions is in the form
+    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T: g and x taken for independent within the window, as K-FAC takes them
+    "token"      ½ Σ_t (g_tᵀ ΔW x_t)²: positions taken for independent of each other
+    "diagonal"   ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)²: output channels too
     """
 
     def __init__(
@@ -48,7 +52,6 @@ class Recorder:
         self.channels: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
         self.inputs: dict[str, Tensor] = {}
-        self.outputs: dict[str, Tensor] = {}
         self.damage = {
             scheme: {form: torch.zeros(count, len(linears), dtype=torch.float64) for form in FORMS}
             for scheme in schemes
@@ -57,6 +60,7 @@ class Recorder:
     def start(self, batch: Batch) -> None:
         """Makes a batch the one that passes now."""
         self._batch = batch
+        self._passed: set[int] = set()  # a block that is computed again shows its points again
         languages = self._languages[batch.document]
         self._members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
         rows = len(batch.document)
@@ -111,6 +115,9 @@ class Recorder:
 
     @torch.no_grad()
     def _activations(self, index: int, point: Point, x: Tensor) -> None:
+        if index in self._passed:
+            return
+        self._passed.add(index)
         text = self._batch.positions(point.stack).text
         x = _rows_of(x.detach(), text).float()
         squares = x.square()
@@ -124,17 +131,17 @@ class Recorder:
     @torch.no_grad()
     def _gradient(self, index: int, name: str, stack: str, x: Tensor, g: Tensor) -> None:
         positions = self._batch.positions(stack)
-        g = _rows_of(g, positions.real).float()
+        real = positions.real[..., None]
+        g = _rows_of(g, positions.real).float() * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
-        if self._second_moments:
-            self._add_products(self.outputs, name, g * positions.text[..., None])
-        x = _rows_of(x, positions.real).float()
+        x = _rows_of(x, positions.real).float() * real
         W = self._matrix(self.linears[name])
         for kept, (scheme, steps) in zip(self._damage, self._schemes.items(), strict=True):
-            product = nn.functional.linear(x, scheme.error(W, steps[name])).mul_(g)
-            forms = product.sum(-1).square_(), product.square_().sum(-1)
-            for row, values in zip(kept, forms, strict=True):
-                row[:, index] = (values * positions.real).sum(1) / 2
+            shift = nn.functional.linear(x, scheme.error(W, steps[name]))  # ΔW x
+            effects = torch.bmm(g, shift.transpose(1, 2))  # what the shift at one position does through another's g
+            kept[KRONECKER, :, index] = effects.square().sum((1, 2)) / positions.real.sum(1) / 2
+            kept[TOKEN, :, index] = effects.diagonal(dim1=1, dim2=2).square().sum(1) / 2
+            kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2)) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
         """Adds the rows of the batch (rows, width) to the sums of their languages."""

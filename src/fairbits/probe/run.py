@@ -15,6 +15,7 @@ from fairbits.probe.batches import Batch, batches
 from fairbits.probe.measurements import Measurements
 from fairbits.probe.points import points_of, probed_linears
 from fairbits.probe.prepare import task_of, text_for
+from fairbits.probe.recompute import recomputed
 from fairbits.probe.recorder import Recorder
 from fairbits.probe.text import NO_LABEL, Task, Text, unigrams
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the positions done and the positions there are."""
 
-ROOM = 192 * 2**20
+ROOM = 96 * 2**20
 """Bytes that the activations of one batch may take, about."""
 SAVED_PER_BLOCK = 34
-"""Numbers per position and unit of width that a block keeps for its backward pass, about."""
+"""Numbers per position and unit of width that one block keeps for its backward pass, about."""
+LOGITS_KEPT = 4
+"""Numbers per position and token of the vocabulary that loss and Fisher direction need at a time."""
 
 
 def probe(
@@ -84,7 +87,7 @@ class Scores:
         p = log_p.exp()
         rows = batch.document[:, None].expand_as(asked)[asked]
         nll = -log_p.gather(1, batch.labels[asked][:, None])[:, 0].double()
-        entropy = -(p * log_p).sum(1).double()
+        entropy = -torch.einsum("ij,ij->i", p, log_p).double()
         for row, values in zip(self.sums, (torch.ones_like(nll), nll, entropy), strict=True):
             row.index_add_(0, rows, values)
         return p
@@ -105,10 +108,12 @@ def _run(
     rng = torch.Generator().manual_seed(seed)
     total, done = sum(window.length for window in text.windows), 0
     handles = recorder.attach()
+    blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
     try:
         for batch in batches(text, positions=positions_at_once(model)):
             recorder.start(batch)
-            logits = model(**batch.inputs, use_cache=False).logits
+            with recomputed(blocks):
+                logits = model(**batch.inputs, use_cache=False).logits
             if not torch.isfinite(logits.detach()).all():
                 raise InputError(
                     "the model answers text with NaN or infinity; load it in float32, or check its weights"
@@ -125,10 +130,15 @@ def _run(
 
 
 def _fisher_direction(p: Tensor, batch: Batch, logits: Tensor, rng: torch.Generator) -> Tensor:
-    """Returns ξ = √p ⊙ ε − p (√pᵀε) at the predicted positions, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ."""
-    noise = torch.randn(p.shape, generator=rng).mul_(p.sqrt())
+    """Returns ξ = √p ⊙ (ε − √p (√pᵀε)) at the predicted positions, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ.
+
+    It uses up p: with a large vocabulary every copy counts.
+    """
+    root = p.sqrt_()
+    noise = torch.randn(p.shape, generator=rng)
+    along = torch.einsum("ij,ij->i", root, noise)[:, None]
     direction = torch.zeros_like(logits)
-    direction[batch.labels != NO_LABEL] = noise.sub_(p * noise.sum(1, keepdim=True)).to(logits.dtype)
+    direction[batch.labels != NO_LABEL] = noise.addcmul_(root, along, value=-1).mul_(root).to(logits.dtype)
     return direction
 
 
@@ -157,7 +167,6 @@ def _measurements(
         channels={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.channels.items()},
         gradients={name: _mean(sums, asked) for name, sums in recorder.gradients.items()},
         inputs={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.inputs.items()},
-        outputs={name: _mean(sums, asked) for name, sums in recorder.outputs.items()},
         linears=tuple(recorder.linears),
         seen_by={name: f"{weight.sees}.input" for name, weight in recorder.linears.items()},
         left_out=left_out,
@@ -178,7 +187,7 @@ def positions_at_once(model: "PreTrainedModel") -> int:
     """Returns how many positions a batch may have, by a rough count of what its backward pass keeps."""
     config = model.config.get_text_config()
     depth, width = int(config.num_hidden_layers), int(config.hidden_size)
-    bytes_each = 4 * (4 * int(config.vocab_size) + SAVED_PER_BLOCK * depth * width)
+    bytes_each = 4 * (LOGITS_KEPT * int(config.vocab_size) + (SAVED_PER_BLOCK + depth) * width)
     return max(ROOM // bytes_each, 32)
 
 

@@ -1,7 +1,7 @@
 """Documents as windows of token ids: what goes into the model, what it shall predict, which positions are text."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +22,8 @@ Task = Literal["causal", "masked", "completion"]
 NO_LABEL = -100
 MASKED_SHARE = 0.15
 ENCODED_AT_ONCE = 64
+AMPLE = 128
+"""Tokens of one document that are worth more than those of another."""
 Ids = list[int]
 
 
@@ -150,39 +152,35 @@ def read_text(
     seed: int,
     padding: int,
 ) -> Text:
-    """Returns the windows of about `tokens` tokens per language, of whole documents in an order drawn from `seed`.
+    """Returns the windows of about `tokens` tokens per language, of documents in an order drawn from `seed`.
 
-    No document gives more than a fifth of the budget, so that every language has the documents its intervals need.
-    Parallel documents are taken in all languages or in none.
+    Many documents tell more than long ones: of documents beyond AMPLE tokens only the beginning is taken, as far as the
+    budget goes. Parallel documents are taken whole, and in all languages or in none.
     """
-    for code, texts in documents.items():
-        if len(texts) < LEAST_DOCUMENTS:
-            raise InputError(
-                f"{code} has {len(texts)} documents; intervals need at least {LEAST_DOCUMENTS}: "
-                "add text, cut it into more documents, or leave the language out"
-            )
-    longest = max(tokens // LEAST_DOCUMENTS, 2)
-    budget = math.inf if parallel else tokens
-    coded = {code: _encoded(texts, encode, budget, longest=longest, seed=seed) for code, texts in documents.items()}
+    coded = {
+        code: _encoded(texts, encode, math.inf if parallel else tokens, seed=seed) for code, texts in documents.items()
+    }
+    _check_number(coded, "documents")
     if parallel:
         coded = _common(coded, tokens)
+        _check_number(coded, "documents that every other language has too")
     lang: list[str] = []
     numbers: list[int] = []
     sizes: list[float] = []
     windows: list[Window] = []
     for code, chosen in coded.items():
+        limit = math.inf if parallel else _limit([len(ids) for ids in chosen.values()], tokens)
         for index, ids in chosen.items():
-            whole_document = len(ids) <= longest
-            text = documents[code][index]
+            taken = int(min(limit, len(ids)))
             lang.append(code)
             numbers.append(index if parallel else len(numbers))
-            sizes.append(len(text.encode()) * (1.0 if whole_document else longest / len(ids)))
-            windows += cut.windows(len(numbers) - 1, ids[:longest])
+            sizes.append(len(documents[code][index].encode()) * taken / len(ids))
+            windows += cut.windows(len(numbers) - 1, ids[:taken])
     return Text(tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding)
 
 
 def _encoded(
-    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], tokens: float, *, longest: int, seed: int
+    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], tokens: float, *, seed: int
 ) -> Mapping[int, Ids]:
     """Returns the ids of documents by their position, as many as the budget allows and at least five."""
     order = sorted(range(len(texts)), key=lambda i: seeded(seed, i))
@@ -195,8 +193,33 @@ def _encoded(
                 return chosen
             if ids:
                 chosen[index] = ids
-                total += min(len(ids), longest)
+                total += min(len(ids), AMPLE)
     return chosen
+
+
+def _limit(lengths: Iterable[int], tokens: int) -> float:
+    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if they fit it.
+
+    >>> _limit([10, 100, 300], 150)
+    70.0
+    """
+    ordered = sorted(lengths)
+    left = float(tokens)
+    for number, length in enumerate(ordered):
+        equal = left / (len(ordered) - number)
+        if length > equal:
+            return max(equal, 2.0)
+        left -= length
+    return math.inf
+
+
+def _check_number(coded: Mapping[str, Mapping[int, Ids]], what: str) -> None:
+    for code, chosen in coded.items():
+        if len(chosen) < LEAST_DOCUMENTS:
+            raise InputError(
+                f"{code} has {len(chosen)} {what}; intervals need at least {LEAST_DOCUMENTS}: "
+                "add text, cut it into more documents, or leave the language out"
+            )
 
 
 def _common(coded: Mapping[str, Mapping[int, Ids]], tokens: int) -> dict[str, Mapping[int, Ids]]:

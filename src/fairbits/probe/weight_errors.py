@@ -1,15 +1,16 @@
-"""What a scheme does to the weights, met with what the text has shown of each linear map."""
+"""What a scheme does to the weights, one linear map at a time."""
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairbits.checks import Floats
-from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
-from fairbits.probe.measurements import Measurements
+
+ROWS_AT_ONCE = 256
 
 
 def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> Iterator[tuple[str, Tensor]]:
@@ -21,22 +22,9 @@ def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: S
 
 def column_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> dict[str, Floats]:
     """Returns m_j = Σ_i ΔW_ij² of every input channel j of every linear map."""
-    errors = weight_errors(checkpoint, linears, scheme=scheme)
-    return {name: error.double().square().sum(0).numpy() for name, error in errors}
-
-
-def kronecker_damage(checkpoint: Checkpoint, measured: Measurements, *, scheme: Scheme) -> Floats:
-    """Returns ½ tr(G ΔW A ΔWᵀ) in nats per predicted token, (languages, linears), A = E[x xᵀ] and G = E[g gᵀ].
-
-    It takes x and g of a token for independent, as the Kronecker-factored approximation of the Fisher matrix does.
-    """
-    if not measured.inputs:
-        raise InputError("the second moments were not kept; measure with second_moments to factor the Fisher matrix")
-    damage = torch.zeros(len(measured.languages), len(measured.linears), dtype=torch.float64)
-    for index, (name, error) in enumerate(weight_errors(checkpoint, measured.linears, scheme=scheme)):
-        A = torch.from_numpy(measured.inputs[measured.seen_by[name]])
-        G = torch.from_numpy(measured.outputs[name])
-        for lang in range(len(measured.languages)):
-            damage[lang, index] = ((G[lang] @ error) * (error @ A[lang])).sum().double() / 2
-    result: Floats = damage.numpy()
-    return result
+    # made first: results that lie between large arrays keep the system from taking back the memory of these
+    columns: dict[str, Floats] = {name: np.zeros(checkpoint.architecture.weights[name].shape[1]) for name in linears}
+    for name, error in weight_errors(checkpoint, linears, scheme=scheme):
+        for rows in torch.split(error, ROWS_AT_ONCE):
+            columns[name] += rows.double().square_().sum(0).numpy()
+    return columns

@@ -55,8 +55,7 @@ class Subject:
 class Audit:
     """Who will be hurt by a scheme, and why.
 
-    `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure); `kronecker` is D̂ by
-    (language, linear) where second moments were kept.
+    `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure).
     """
 
     subject: Subject
@@ -75,7 +74,6 @@ class Audit:
     weighted_error: WeightedError
     certificate: Certificate
     damage: Mapping[str, PredictedDamage]
-    kronecker: Floats | None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ class Audit:
     @cached_property
     def predicted(self) -> PredictedDamage:
         """D̂(λ) in the form that predicts best."""
-        return self.damage["token"]
+        return self.damage["kronecker"]
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it but the large arrays, for JSON."""
@@ -101,7 +99,7 @@ class Audit:
             "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
             "founders": self.founders.as_data(),
             "patterns": {f"{kind} {measure}": each.as_data() for (kind, measure), each in self.patterns.items()},
-            "damage": {form: each.as_data() for form, each in self.damage.items()} | self._kronecker(),
+            "damage": {form: each.as_data() for form, each in self.damage.items()},
             "linears": list(measured.linears),
             "left_out": dict(measured.left_out),
             "weighted_error": self.weighted_error.as_data(),
@@ -123,7 +121,6 @@ class Audit:
             "channels": measured.channels,
             "gradients": measured.gradients,
             "inputs": measured.inputs,
-            "outputs": measured.outputs,
         }
         named = {f"{group}/{name}": each for group, arrays in groups.items() for name, each in arrays.items()}
         documents = {
@@ -152,12 +149,6 @@ class Audit:
         found = self.moments.blocks[index]
         names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
         return {"block": index, "stack": self.subject.stacks[index]} | {name: getattr(found, name) for name in names}
-
-    def _kronecker(self) -> dict[str, Any]:
-        if self.kronecker is None:
-            return {}
-        table = dict(zip(self.languages, self.kronecker.tolist(), strict=True))
-        return {"kronecker": {"nats_per_token": {c: sum(row) for c, row in table.items()}, "by_linear": table}}
 
 
 def check_audit_target(path: str | Path) -> tuple[Path, Path]:

@@ -1,6 +1,6 @@
 """The audit: one pass over the weights, one over text, and what follows from the two."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,14 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.language.tokenization import tokenization
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.probe import Measurements, probe
 from fairbits.probe.measurements import Measure
 from fairbits.probe.points import PointKind
 from fairbits.probe.recorder import FORMS
-from fairbits.probe.weight_errors import column_errors, kronecker_damage
+from fairbits.probe.weight_errors import column_errors
 from fairbits.risk.audit import HEADLINE, Audit, Subject
 from fairbits.risk.certificate import activation_weighted, certificate
 from fairbits.risk.damage import predicted_damage
@@ -50,11 +51,13 @@ def audit(
 ) -> Audit:
     """Returns who will be hurt by `scheme` and why, measured on calibration text.
 
-    `text` is a corpus, or where one lies; without it the embedded declaration is used. `tokens` is the budget per
-    language. `second_moments` keeps E[x xᵀ] of every input and adds the Kronecker-factored prediction.
+    `text` is a corpus, or where one lies; without it the embedded declaration is used, for the embedded model in its
+    own languages unless others are named. `tokens` is the budget per
+    language. `second_moments` keeps E[x xᵀ] of every input.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
-    corpus = corpus_of(text, languages)
+    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+    corpus = corpus_of(text, own)
     instance("scheme", scheme, Scheme)
     told = _teller(progress)
     measured = probe(
@@ -68,12 +71,14 @@ def audit(
         progress=told("passing text"),
     )
     moments = weight_moments(checkpoint, progress=told("reading weights"))
-    subject = _subject(checkpoint, corpus, measured, {"tokens": tokens, "sequence": sequence, "seed": seed})
-    return _conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, subject=subject)
+    settings = {"tokens": tokens, "sequence": sequence, "seed": seed}
+    if progress is not None:
+        progress("drawing conclusions", 0, 1)
+    return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, settings=settings)
 
 
 def corpus_of(text: str | Path | Corpus | None, languages: Iterable[str] | None) -> Corpus:
-    """Returns the text of the named languages, or of all that there are."""
+    """Returns the text of the named languages, or of all that the text has."""
     if text is None:
         if languages is None:
             raise InputError("languages must be named: without text of yours there are hundreds of them")
@@ -83,16 +88,16 @@ def corpus_of(text: str | Path | Corpus | None, languages: Iterable[str] | None)
     return read_corpus(text, languages=languages)
 
 
-def _conclude(
+def conclude(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,
     measured: Measurements,
     moments: ModelMoments,
     scheme: Scheme,
-    subject: Subject,
+    settings: Mapping[str, int],
 ) -> Audit:
-    """Returns the record: nothing is run or read again but the errors of the weights."""
+    """Returns what follows for one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
     patterns: dict[tuple[str, str], Pattern] = {
         (kind, measure): _pattern(measured, kind, measure)
@@ -107,7 +112,7 @@ def _conclude(
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme)
     return Audit(
-        subject=subject,
+        subject=_subject(checkpoint, corpus, measured, settings),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -123,7 +128,6 @@ def _conclude(
         weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
         certificate=certificate(h, errors, languages=measured.languages),
         damage={form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS},
-        kronecker=kronecker_damage(checkpoint, measured, scheme=scheme) if measured.inputs else None,
     )
 
 
@@ -164,7 +168,7 @@ def _redundancy(measured: Measurements) -> dict[str, Redundancy]:
     )
 
 
-def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, settings: dict[str, int]) -> Subject:
+def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, settings: Mapping[str, int]) -> Subject:
     notes = [*checkpoint.notes, *corpus.notes]
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear maps are left out: {r}" for r in reasons]

@@ -174,7 +174,7 @@ def test_progress_names_the_model(found) -> None:
     [
         ([], 4, "targets is empty"),
         (TINY, 4, "it must be a list"),
-        ([TINY], 1, "bits is 1; it must be 2 to 16"),
+        ([TINY], 1, "bits is 1; it must be 2 to 8"),
     ],
 )
 def test_what_cannot_be_screened_is_refused(targets, bits, message) -> None:

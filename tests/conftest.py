@@ -1,0 +1,60 @@
+"""Small random models that can read: the embedded tokenizer beside weights drawn at random."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as t
+
+from fairbits.model import Checkpoint
+
+TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
+GROUPED = {**SIZE, "num_key_value_heads": 2}
+MT5_SIZE = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, **TOKENS}
+NO_START = {"bos_token": None}
+MASK = {"mask_token": "<unk>"}
+
+READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
+    "llama": (t.LlamaForCausalLM, lambda: t.LlamaConfig(**GROUPED), {}),
+    "qwen2": (t.Qwen2ForCausalLM, lambda: t.Qwen2Config(**GROUPED), NO_START),
+    "gemma3": (t.Gemma3ForCausalLM, lambda: t.Gemma3TextConfig(**GROUPED, head_dim=16, sliding_window=8), {}),
+    "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **TOKENS), {}),
+    "mt5": (t.MT5ForConditionalGeneration, lambda: t.MT5Config(**MT5_SIZE, decoder_start_token_id=3), {}),
+    "xlmr": (t.XLMRobertaForMaskedLM, lambda: t.XLMRobertaConfig(**SIZE, max_position_embeddings=68), MASK),
+    "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, num_local_experts=3), {}),
+}
+"""Class, configuration and what its tokenizer has beside (or without) the embedded one's."""
+
+
+@pytest.fixture(scope="session")
+def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """Returns the function that gives a small random model of a family."""
+    made: dict[str, Checkpoint] = {}
+
+    def reading_model(family: str) -> Checkpoint:
+        if family not in made:
+            cls, config, tokenizer = READING[family]
+            directory = tmp_path_factory.mktemp(family)
+            save_with_tokenizer(cls(config()), directory, **tokenizer)
+            made[family] = Checkpoint(directory)
+        return made[family]
+
+    t.logging.disable_progress_bar()
+    return reading_model
+
+
+def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms are all alike at first
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
+    model.save_pretrained(directory)
+    source = Checkpoint("embedded:tiny").directory
+    shutil.copy(source / "tokenizer.json", directory)
+    settings = json.loads((source / "tokenizer_config.json").read_text()) | tokenizer
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))

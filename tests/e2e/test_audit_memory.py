@@ -1,0 +1,81 @@
+"""An audit takes little more memory than the weights: 24 blocks, 1024 wide, 1.4 GB in float32."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers as t
+from safetensors.numpy import save_file
+
+from fairbits.model import Checkpoint
+
+WIDTH, HIDDEN, VOCABULARY, BLOCKS = 1024, 2816, 16384, 24
+
+# Resident memory counts the mapped pages of the weights as it counts any other; ru_maxrss is its peak, in KiB.
+CODE = """
+import resource, sys
+from fairbits.model.scheme import Scheme
+from fairbits.steps.audit import audit
+
+lines = open("/proc/self/status").read().splitlines()
+imported = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+found = audit(sys.argv[1], languages=["eng", "heb"], scheme=Scheme(4, 128), tokens=64)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(1024 * imported, 1024 * peak, float(found.predicted.by_block.sum()))
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a random Llama; to be quick, its tensors are cut from the same normal numbers."""
+    directory = tmp_path_factory.mktemp("large")
+    config = t.LlamaConfig(
+        hidden_size=WIDTH,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=BLOCKS,
+        num_attention_heads=16,
+        vocab_size=VOCABULARY,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=3,
+        architectures=["LlamaForCausalLM"],
+    )
+    config.save_pretrained(directory)
+    normal = 0.02 * np.random.default_rng(0).standard_normal(VOCABULARY * WIDTH, dtype=np.float32)
+    ones = np.ones(WIDTH, dtype=np.float32)
+    embedding, up = normal.reshape(VOCABULARY, WIDTH), normal[: HIDDEN * WIDTH]
+    tensors = {
+        "model.embed_tokens.weight": embedding,
+        "lm_head.weight": embedding[::-1].copy(),
+        "model.norm.weight": ones,
+    }
+    for i in range(BLOCKS):
+        square = normal[i : i + WIDTH * WIDTH].reshape(WIDTH, WIDTH)
+        tensors |= {f"model.layers.{i}.self_attn.{name}_proj.weight": square for name in "qkvo"}
+        tensors |= {f"model.layers.{i}.mlp.{name}_proj.weight": up.reshape(HIDDEN, WIDTH) for name in ("gate", "up")}
+        tensors[f"model.layers.{i}.mlp.down_proj.weight"] = up.reshape(WIDTH, HIDDEN)
+        tensors |= {f"model.layers.{i}.{name}_layernorm.weight": ones for name in ("input", "post_attention")}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Checkpoint("embedded:tiny").directory / name, directory)
+    return directory
+
+
+def test_peak_memory_is_at_most_one_and_a_half_times_the_weights(large: Path) -> None:
+    weights = sum(4 * info.numel for info in Checkpoint(large).tensors.values())
+    assert weights > 1.3e9
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, large],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+    )
+    imported, peak, damage = map(float, done.stdout.split())
+    assert damage > 0
+    assert weights < peak - imported < 1.2 * weights  # what the audit itself takes
+    assert peak <= 1.5 * weights

@@ -1,0 +1,24 @@
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.language import find_languages
+from fairbits.model.embedded import ASSETS, LANGUAGES, embedded_languages
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_languages_are_those_of_the_card(name) -> None:
+    card = (ASSETS / name / "README.md").read_text(encoding="utf-8")
+    line = next(line for line in card.splitlines() if line.startswith("language: ["))
+    named = line.removeprefix("language: [").removesuffix("]").split(", ")
+    assert {language.code for language in find_languages(named)} == set(embedded_languages(f"embedded:{name}"))
+    assert all(f"`{code}`" in card for code in LANGUAGES[name])
+
+
+def test_every_embedded_model_has_languages() -> None:
+    assert {path.parent.name for path in ASSETS.glob("*/config.json")} == LANGUAGES.keys()
+
+
+def test_other_models_have_none() -> None:
+    assert embedded_languages("owner/name") is None
+    with pytest.raises(InputError, match="names no embedded model"):
+        embedded_languages("embedded:huge")
