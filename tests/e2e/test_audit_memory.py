@@ -18,12 +18,15 @@ WIDTH, HIDDEN, VOCABULARY, BLOCKS = 1024, 2816, 16384, 24
 # Resident memory counts the mapped pages of the weights as it counts any other; ru_maxrss is its peak, in KiB.
 CODE = """
 import resource, sys
+from fairbits.language import Corpus
 from fairbits.model.scheme import Scheme
 from fairbits.steps.audit import audit
 
 lines = open("/proc/self/status").read().splitlines()
 imported = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-found = audit(sys.argv[1], languages=["eng", "heb"], scheme=Scheme(4, 128), tokens=64)
+eng = [f"On day {i} the wind came from the north and brought rain." for i in range(6)]
+heb = [f"ביום {i} באה הרוח מצפון והביאה גשם." for i in range(6)]
+found = audit(sys.argv[1], text=Corpus("weather", {"eng": eng, "heb": heb}, {}), scheme=Scheme(4, 128))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(1024 * imported, 1024 * peak, float(found.predicted.by_block.sum()))
 """

@@ -1,4 +1,4 @@
-"""Fisher gradients and predicted damage against labels one by one, finite differences and the written-out Kronecker."""
+"""Fisher gradients and predicted damage against labels one by one, finite differences and the written-out A ⊗ G."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +12,16 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.probe import probe
 from fairbits.probe.batches import batches
 from fairbits.probe.points import points_of, probed_linears
-from fairbits.probe.recorder import Recorder
-from fairbits.probe.run import _fisher_direction
+from fairbits.probe.recorder import FORMS, Recorder
+from fairbits.probe.run import fisher_direction
 from fairbits.probe.text import NO_LABEL, Part, Text, Window
-from fairbits.probe.weight_errors import column_errors, kronecker_damage, weight_errors
+from fairbits.probe.weight_errors import column_errors, weight_errors
 from fairbits.theory import Grid
 
 WORDS = 24
@@ -95,7 +94,7 @@ def enumerated(checkpoint: Checkpoint, windows: tuple[Window, ...]) -> Recorder:
         linears,
         documents=torch.zeros(documents, dtype=torch.long),
         schemes=(SCHEME,),
-        second_moments=True,
+        second_moments=False,
     )
     recorder.attach()
     for row, position in (batch.labels != NO_LABEL).nonzero().tolist():
@@ -127,8 +126,8 @@ def change(checkpoint: Checkpoint, name: str) -> np.ndarray:
     return (rounded - groups).reshape(checkpoint.architecture.weights[name].shape)
 
 
-def label_by_label(checkpoint: Checkpoint, window: Window) -> dict[str, tuple[np.ndarray, float, float]]:
-    """Σ_s Σ_y p_sy of g gᵀ over text, ½(gᵀΔWx)² and ½ Σ_i (g_i(ΔWx)_i)², g = ∂log p_sy/∂(W x_t), no padding."""
+def label_by_label(checkpoint: Checkpoint, window: Window) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
+    """Σ_s Σ_y p_sy of g² over text and of the damage in every form, g = ∂log p_sy/∂(W x_t), without padding."""
     model, kept = _frozen(checkpoint), {}
     linears = probed_linears(checkpoint.architecture, model)[0]
     for name, weight in linears.items():
@@ -139,22 +138,32 @@ def label_by_label(checkpoint: Checkpoint, window: Window) -> dict[str, tuple[np
     if window.encoder is not None:
         ids = {"input_ids": torch.tensor([window.encoder.ids]), "decoder_input_ids": ids["input_ids"]}
     log_p = model(**ids, use_cache=False).logits[0].log_softmax(-1)
-    changed = {name: kept[name][0][0] @ torch.from_numpy(change(checkpoint, name)).T for name in linears}
-    found: dict[str, Any] = {name: [0.0, 0.0, 0.0] for name in linears}
+    weighted: dict[str, list[Any]] = {name: [] for name in linears}
     for position in [at for at, label in enumerate(window.main.labels) if label != NO_LABEL]:
         for word in range(WORDS):
             outputs = [kept[name][1] for name in linears]
             gradients = torch.autograd.grad(log_p[position, word], outputs, retain_graph=True)
-            p = float(log_p[position, word].detach().exp())
+            root = log_p[position, word].detach().exp().sqrt()
             for name, (g,) in zip(linears, gradients, strict=True):
-                of_encoder = window.encoder is not None and len(g) == len(window.encoder.ids)
-                part = window.encoder if of_encoder else window.main
-                assert part is not None
-                on_text = g[torch.tensor(part.text)]
-                found[name][0] += p * (on_text.T @ on_text).numpy()
-                found[name][1] += p / 2 * float((g * changed[name]).sum(1).square().sum())
-                found[name][2] += p / 2 * float((g * changed[name]).square().sum())
-    return found
+                weighted[name].append((root * g).numpy())
+    return {
+        name: _summed(np.array(weighted[name]), kept[name][0][0].numpy(), change(checkpoint, name), window)
+        for name in linears
+    }
+
+
+def _summed(g: np.ndarray, x: np.ndarray, delta: np.ndarray, window: Window) -> tuple[np.ndarray, dict[str, float]]:
+    """Sums over labels of √p·g (labels, T, out), with x (T, in) and ΔW (out, in)."""
+    part = window.encoder if window.encoder is not None and len(x) == len(window.encoder.ids) else window.main
+    shift = x @ delta.T
+    A, G = x.T @ x / len(x), np.einsum("yti,ytj->ij", g, g)
+    vec = delta.T.ravel()  # columns one after another
+    damage = {
+        "token": np.square((g * shift).sum(2)).sum() / 2,
+        "diagonal": np.square(g * shift).sum() / 2,
+        "kronecker": vec @ np.kron(A, G) @ vec / 2,
+    }
+    return np.square(g[:, np.array(part.text)]).sum((0, 1)), damage
 
 
 @pytest.mark.parametrize("family", list(TOYS))
@@ -164,27 +173,19 @@ def test_all_directions_together_are_the_fisher_information(family, toy):
     assert len(recorder.linears) == sum(len(block.linears) for block in checkpoint.architecture.blocks)
     expected = [label_by_label(checkpoint, window) for window in windows]
     for column, name in enumerate(recorder.linears):
-        G = sum(each[name][0] for each in expected)
-        np.testing.assert_allclose(recorder.gradients[name][0], np.diag(G), rtol=1e-4, atol=1e-9, err_msg=name)
-        np.testing.assert_allclose(recorder.outputs[name][0], G, rtol=1e-4, atol=1e-6 * np.abs(G).max(), err_msg=name)
+        squares = sum(each[name][0] for each in expected)
+        np.testing.assert_allclose(recorder.gradients[name][0], squares, rtol=1e-4, atol=1e-9, err_msg=name)
         for document, each in enumerate(expected):
-            for form, value in zip(("token", "diagonal"), each[name][1:], strict=True):
+            assert set(each[name][1]) == set(FORMS)
+            for form, value in each[name][1].items():
                 sums = recorder.damage[SCHEME][form]
                 assert float(sums[document, column]) == pytest.approx(value, rel=1e-4, abs=1e-9), (name, form)
     assert recorder.damage[SCHEME]["token"].sum() > 0.01
 
 
 def test_directions_have_the_covariance_of_the_fisher_information():
-    (batch,) = batches(
-        Text(("eng",), np.array(["eng"]), np.zeros(1, int), np.ones(1), (CAUSAL[0],) * 20_000, 0), positions=10**9
-    )
-    p = torch.linspace(-2, 2, 6).softmax(-1)
-    asked = 3 * 20_000
-    logits = torch.zeros(20_000, 4, 6)
-    rng = torch.Generator().manual_seed(0)
-    direction = _fisher_direction(p.repeat(asked, 1), batch, logits, rng)
-    assert (direction[:, 3] == 0).all()  # predicts nothing
-    xi = direction[:, :3].reshape(-1, 6).double()
+    p, asked = torch.linspace(-2, 2, 6).softmax(-1), 60_000
+    xi = fisher_direction(p.repeat(asked, 1), torch.Generator().manual_seed(0)).double()
     F = (torch.diag(p) - p[:, None] * p).double()
     error = 4 * ((torch.outer(F.diag(), F.diag()) + F**2) / asked).sqrt()  # of a covariance of normal variables
     assert ((xi.T @ xi / asked - F).abs() <= error).all()
@@ -196,16 +197,15 @@ def test_the_mean_over_draws_is_the_fisher_information(toy):
     """One text 1500 times: every copy has a draw of its own, and their mean must be the sum over all labels."""
     checkpoint, copies = toy("llama"), 1500
     corpus = Corpus("copies", {"eng": ["w5 w9 w7"] * copies}, {})
-    measured = probe(checkpoint, corpus, schemes=(SCHEME,), tokens=10**5, dtype=torch.float64, second_moments=True)
+    measured = probe(checkpoint, corpus, schemes=(SCHEME,), tokens=10**5, dtype=torch.float64)
     expected = label_by_label(checkpoint, CAUSAL[0])
     assert measured.predicted.tolist() == [3] * copies
     for column, name in enumerate(measured.linears):
-        for form, value in zip(("token", "diagonal"), expected[name][1:], strict=True):
+        for form, value in expected[name][1].items():
             draws = measured.damage[SCHEME][form][:, column]
             assert abs(draws.mean() - value) <= 4.5 * draws.std() / copies**0.5, (name, form)
-        of_text = np.diag(expected[name][0]) / 3  # per predicted token
+        of_text = expected[name][0] / 3  # per predicted token
         np.testing.assert_allclose(measured.gradients[name][0].sum(), of_text.sum(), rtol=0.2)
-        np.testing.assert_allclose(measured.gradients[name][0], np.diagonal(measured.outputs[name][0]), rtol=1e-4)
 
 
 def one_position(checkpoint: Checkpoint) -> Recorder:
@@ -230,7 +230,8 @@ def test_damage_is_the_limit_of_the_divergence(family, toy):
                 after = model(ids).logits[0, 0].log_softmax(-1)
                 W.sub_(delta, alpha=sign * epsilon)
                 divergences.append(float((before.exp() * (before - after)).sum()) / epsilon**2)
-            predicted = float(recorder.damage[SCHEME]["token"][0, column])
+            predicted, factored = (float(recorder.damage[SCHEME][form][0, column]) for form in ("token", "kronecker"))
+            assert factored == pytest.approx(predicted, rel=1e-5)  # one position is independent of itself
             assert np.mean(divergences) == pytest.approx(predicted, rel=0.01, abs=1e-7), name
             seen += predicted > 1e-4
     assert seen >= 6  # one key alone leaves nothing for queries and keys to say
@@ -259,22 +260,6 @@ def test_gradients_are_finite_differences_of_the_log_probabilities(toy):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_kronecker_form_is_the_written_out_product(family, toy):
-    checkpoint = toy(family)
-    corpus = Corpus("words", {"eng": ["w5 w9 w7 w4"] * 5, "heb": ["w11 w12 w4"] * 6}, {})
-    measured = probe(checkpoint, corpus, second_moments=True, seed=3)
-    damage = kronecker_damage(checkpoint, measured, scheme=SCHEME)
-    assert damage.shape == (2, len(measured.linears))
-    for column, name in enumerate(measured.linears):
-        delta = change(checkpoint, name).T.ravel()  # columns one after another
-        for lang in range(2):
-            A, G = measured.inputs[measured.seen_by[name]][lang], measured.outputs[name][lang]
-            expected = delta @ np.kron(A, G).astype(np.float64) @ delta / 2
-            assert damage[lang, column] == pytest.approx(expected, rel=1e-4), name
-    assert (damage > 0).any(axis=0).all()
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_weight_errors_are_those_of_the_grid(family, toy):
     checkpoint = toy(family)
     linears = tuple(name for block in checkpoint.architecture.blocks for name in block.linears)
@@ -282,10 +267,3 @@ def test_weight_errors_are_those_of_the_grid(family, toy):
         np.testing.assert_allclose(error, change(checkpoint, name), atol=1e-6)
     for name, columns in column_errors(checkpoint, linears, scheme=SCHEME).items():
         np.testing.assert_allclose(columns, (change(checkpoint, name) ** 2).sum(0), rtol=1e-4)
-
-
-def test_kronecker_needs_second_moments(toy):
-    checkpoint = toy("llama")
-    measured = probe(checkpoint, Corpus("words", {"eng": ["w5 w9"] * 5}, {}))
-    with pytest.raises(InputError, match="second_moments"):
-        kronecker_damage(checkpoint, measured, scheme=SCHEME)

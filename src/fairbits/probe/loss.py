@@ -6,14 +6,12 @@ import torch
 
 from fairbits.checks import Floats
 from fairbits.probe.batches import batches
-from fairbits.probe.run import Progress, Scores, positions_at_once
-from fairbits.probe.text import Text
+from fairbits.probe.head import split_head
+from fairbits.probe.run import HEAD_AT_ONCE, Progress, Scores, positions_at_once
+from fairbits.probe.text import NO_LABEL, Text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-LIGHTER = 4
-"""How many times more positions fit at once where nothing is kept for a backward pass."""
 
 
 @torch.no_grad()
@@ -21,8 +19,13 @@ def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress 
     """Returns the summed loss of every document in nats, and its predicted tokens."""
     scores = Scores(len(text.lang))
     total, done = len(text.windows), 0
-    for batch in batches(text, positions=LIGHTER * positions_at_once(model)):
-        scores.add(batch, model(**batch.inputs, use_cache=False).logits)
+    prepared = list(batches(text, positions=positions_at_once(model)))
+    split = split_head(model, prepared[0])
+    for batch in prepared:
+        features = split.body(batch)
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), HEAD_AT_ONCE):
+            rows, columns = at.T
+            scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
         done += len(batch.document)
         if progress is not None:
             progress(done, total)

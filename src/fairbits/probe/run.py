@@ -12,6 +12,7 @@ from fairbits.language.corpus import Corpus
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.probe.batches import Batch, batches
+from fairbits.probe.head import Split, split_head
 from fairbits.probe.measurements import Measurements
 from fairbits.probe.points import points_of, probed_linears
 from fairbits.probe.prepare import task_of, text_for
@@ -29,8 +30,8 @@ ROOM = 96 * 2**20
 """Bytes that the activations of one batch may take, about."""
 SAVED_PER_BLOCK = 34
 """Numbers per position and unit of width that one block keeps for its backward pass, about."""
-LOGITS_KEPT = 4
-"""Numbers per position and token of the vocabulary that loss and Fisher direction need at a time."""
+HEAD_AT_ONCE = 64
+"""Positions whose logits exist at a time."""
 
 
 def probe(
@@ -80,16 +81,16 @@ class Scores:
         self.sums = torch.zeros(3, documents, dtype=torch.float64)
 
     @torch.no_grad()
-    def add(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Adds a batch and returns p at the predicted positions, (positions, vocabulary)."""
-        asked = batch.labels != NO_LABEL
-        log_p = logits.detach()[asked].float().log_softmax(-1)
+    def add(self, logits: Tensor, labels: Tensor, documents: Tensor) -> Tensor:
+        """Adds some positions and returns p, (positions, vocabulary)."""
+        if not torch.isfinite(logits).all():
+            raise InputError("the model answers text with NaN or infinity; load it in float32, or check its weights")
+        log_p = logits.float().log_softmax(-1)
         p = log_p.exp()
-        rows = batch.document[:, None].expand_as(asked)[asked]
-        nll = -log_p.gather(1, batch.labels[asked][:, None])[:, 0].double()
-        entropy = -torch.einsum("ij,ij->i", p, log_p).double()
+        nll = -log_p.gather(1, labels[:, None])[:, 0].double()
+        entropy = -log_p.mul_(p).sum(1).double()  # in place: with a large vocabulary every copy counts
         for row, values in zip(self.sums, (torch.ones_like(nll), nll, entropy), strict=True):
-            row.index_add_(0, rows, values)
+            row.index_add_(0, documents, values)
         return p
 
 
@@ -107,18 +108,16 @@ def _run(
     model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
     rng = torch.Generator().manual_seed(seed)
     total, done = sum(window.length for window in text.windows), 0
-    handles = recorder.attach()
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
+    prepared = list(batches(text, positions=positions_at_once(model)))
+    split = split_head(model, prepared[0])
+    handles = recorder.attach()
     try:
-        for batch in batches(text, positions=positions_at_once(model)):
+        for batch in prepared:
             recorder.start(batch)
             with recomputed(blocks):
-                logits = model(**batch.inputs, use_cache=False).logits
-            if not torch.isfinite(logits.detach()).all():
-                raise InputError(
-                    "the model answers text with NaN or infinity; load it in float32, or check its weights"
-                )
-            logits.backward(_fisher_direction(scores.add(batch, logits), batch, logits, rng))
+                features = split.body(batch)
+            torch.autograd.backward(features, _fisher_gradient(features, batch, split, scores=scores, rng=rng))
             recorder.finish()
             done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
             if progress is not None:
@@ -129,17 +128,26 @@ def _run(
             handle.remove()
 
 
-def _fisher_direction(p: Tensor, batch: Batch, logits: Tensor, rng: torch.Generator) -> Tensor:
-    """Returns ξ = √p ⊙ (ε − √p (√pᵀε)) at the predicted positions, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ.
+def _fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Scores, rng: torch.Generator) -> Tensor:
+    """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at every predicted position.
 
-    It uses up p: with a large vocabulary every copy counts.
+    The loss of the positions is scored on the way.
     """
-    root = p.sqrt_()
-    noise = torch.randn(p.shape, generator=rng)
-    along = torch.einsum("ij,ij->i", root, noise)[:, None]
-    direction = torch.zeros_like(logits)
-    direction[batch.labels != NO_LABEL] = noise.addcmul_(root, along, value=-1).mul_(root).to(logits.dtype)
-    return direction
+    gradient = torch.zeros_like(features)
+    asked = batch.labels != NO_LABEL
+    for at in torch.split(asked.nonzero(), HEAD_AT_ONCE):
+        rows, columns = at.T
+        part = features.detach()[rows, columns].requires_grad_()
+        logits = split.head(part)
+        p = scores.add(logits.detach(), batch.labels[rows, columns], batch.document[rows])
+        gradient[rows, columns] = torch.autograd.grad(logits, part, fisher_direction(p, rng).to(logits.dtype))[0]
+    return gradient
+
+
+def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
+    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ; p is used up."""
+    noise = torch.randn(p.shape, generator=rng).mul_(p.sqrt())
+    return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))
 
 
 def _measurements(
@@ -186,8 +194,7 @@ def _mean(sums: Tensor, count: Tensor) -> Floats:
 def positions_at_once(model: "PreTrainedModel") -> int:
     """Returns how many positions a batch may have, by a rough count of what its backward pass keeps."""
     config = model.config.get_text_config()
-    depth, width = int(config.num_hidden_layers), int(config.hidden_size)
-    bytes_each = 4 * (LOGITS_KEPT * int(config.vocab_size) + (SAVED_PER_BLOCK + depth) * width)
+    bytes_each = 4 * (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
     return max(ROOM // bytes_each, 32)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
@@ -102,6 +101,8 @@ def holm(pvalues: ArrayLike) -> Floats:
     p = finite_array("pvalues", pvalues, ndim=1)
     if p.min() < 0 or p.max() > 1:
         raise InputError(f"pvalues range from {p.min():g} to {p.max():g}; each must lie in [0, 1]")
+    from statsmodels.stats.multitest import multipletests  # heavy: 100 MB that most users of this module never need
+
     adjusted: Floats = np.asarray(multipletests(p, method="holm")[1], dtype=np.float64)
     return adjusted
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import statsmodels.api as sm
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -277,6 +276,8 @@ def _limits(
 
 def _links(data: _Chain, confidence: float) -> dict[str, Link]:
     """The coefficients T→A, A→R and 1/R→D of the point fits, with t intervals of ordinary least squares."""
+    import statsmodels.api as sm  # heavy: 100 MB that most users of this package never need
+
     places = {"T->A": (0, 1), "A->R": (1, 2), "1/R->D": (2, 3)}
     designs, links = _designs(data), {}
     for name, (equation, column) in places.items():

@@ -110,13 +110,37 @@ def test_documents_are_drawn_from_the_seed():
     assert drawn(0) != {97 + i for i in range(8)}
 
 
-def test_at_least_five_documents_and_none_gives_more_than_a_fifth():
-    documents = {"eng": tuple(letter * 100 for letter in "abcdefgh")}
-    text = read(documents, tokens=50)
-    assert len(text.lang) == 5
-    lengths = [sum(sum(w.main.text) for w in text.windows if w.document == d) for d in range(5)]
-    assert lengths == [10] * 5
+def taken(text):
+    """How many tokens of each document are looked at."""
+    counts = np.zeros(len(text.lang), dtype=int)
+    for window in text.windows:
+        counts[window.document] += sum(window.main.text)
+    return counts
+
+
+def test_at_least_five_documents_however_small_the_budget():
+    text = read({"eng": tuple(letter * 100 for letter in "abcdefgh")}, tokens=50)
+    assert taken(text).tolist() == [10] * 5
     np.testing.assert_allclose(text.size_bytes, 10)  # a tenth of 100 bytes
+
+
+def test_long_documents_are_cut_to_what_short_ones_leave_of_the_budget():
+    text = read({"eng": ("ab", "c" * 40, "d" * 400, "e" * 400, "f" * 400)}, tokens=342)
+    assert sorted(taken(text).tolist()) == [2, 40, 100, 100, 100]
+    np.testing.assert_allclose(text.size_bytes, taken(text))
+
+
+def test_many_documents_rather_than_long_ones():
+    text = read({"eng": tuple("a" * 1000 for _ in range(20))}, tokens=1280)
+    assert taken(text).tolist() == [128] * 10
+
+
+def test_parallel_documents_are_taken_whole():
+    contents = ("a" * 300, *"bcdefg")
+    text = read({"eng": contents, "heb": contents}, tokens=16, parallel=True)
+    whole = [len(contents[number]) for number in text.document]
+    assert taken(text).tolist() == whole
+    assert text.size_bytes.tolist() == whole
 
 
 def test_sizes_are_bytes_of_utf8():

@@ -124,7 +124,7 @@ def test_text_of_the_model_cannot_steer_the_terminal(several) -> None:
     linears = (HOSTILE, *several.predicted.linears[1:])
     sums = several.predicted.sums.copy()
     sums[:, 0] += sums.sum()  # so that it carries most
-    damage = several.damage | {"token": replace(several.predicted, linears=linears, sums=sums)}
+    damage = several.damage | {"kronecker": replace(several.predicted, linears=linears, sums=sums)}
     text = printed(audit_table(replace(several, subject=subject, damage=damage)))
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert text.count(SHOWN) == 5
