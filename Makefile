@@ -4,10 +4,11 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs bench validity clean
+.PHONY: demo test test-real docs bench predict validity clean
 
 demo: .venv/installed
 	$(BIN)/fairbits inspect embedded:tiny
+	$(BIN)/fairbits audit embedded:tiny
 	$(BIN)/fairbits mix embedded:tiny --languages en,fr,ru,zh,he,hi,sw --out calib.jsonl
 	$(BIN)/fairbits theory
 
@@ -29,6 +30,9 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/clip.py
 	$(BIN)/python benchmarks/moments.py
 	$(BIN)/python benchmarks/detection.py
+
+predict: .venv/installed  # half an hour: predicted against measured damage
+	$(BIN)/python benchmarks/predict.py --blocks
 
 validity: .venv/installed
 	$(PYTEST) tests/validity

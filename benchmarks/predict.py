@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fairbits import Audit, Checkpoint, Scheme
 from fairbits.checks import Floats
 from fairbits.language import find_language, read_corpus, udhr
-from fairbits.model.embedded import LANGUAGES
+from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
 from fairbits.probe import probe
 from fairbits.probe.loss import document_losses
@@ -96,8 +96,6 @@ def predictors(found: Audit, shares: dict[str, int] | None) -> dict[str, Floats]
     table: dict[str, Floats] = {
         f"D̂ {form}": np.array([each.estimates()[code].value for code in codes]) for form, each in found.damage.items()
     }
-    if found.kronecker is not None:
-        table["D̂ kronecker"] = found.kronecker.sum(1)
     table["activation-weighted error"] = found.weighted_error.by_linear.sum(1)
     table["κ_eff"] = np.array([found.kappa_weighted[code].value for code in codes])
     largest = int(np.argmax([block.kappa for block in found.moments.blocks]))
@@ -165,14 +163,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded:tiny")
     parser.add_argument("--text", type=Path, help="directory or JSONL file; else the embedded declaration")
-    parser.add_argument("--languages", default=",".join(LANGUAGES))
+    parser.add_argument("--languages", default=",".join(embedded_languages("embedded:tiny") or ()))
     parser.add_argument("--bits", type=int, nargs="+", default=[3, 4])
     parser.add_argument("--group", nargs="+", default=["channel", "64"])
     parser.add_argument("--clip", nargs="+", default=["absmax", "exact"])
     parser.add_argument("--tokens", type=int, default=4096, help="per language, to predict from")
     parser.add_argument("--measured-tokens", type=int, default=12288, help="per language, to measure on")
     parser.add_argument("--sequence", type=int, default=256)
-    parser.add_argument("--second-moments", action="store_true", help="the Kronecker-factored form too")
     parser.add_argument("--blocks", action="store_true", help="one block at a time too, for the first scheme")
     return parser.parse_args()
 
@@ -204,7 +201,7 @@ def main() -> None:
         f"windows of {options.sequence}; seed 0; torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
     settings = {"tokens": options.tokens, "sequence": options.sequence, "seed": 0}
-    seen = probe(checkpoint, corpus, schemes=tuple(schemes), second_moments=options.second_moments, **settings)
+    seen = probe(checkpoint, corpus, schemes=tuple(schemes), **settings)
     moments = weight_moments(checkpoint)
     for scheme in schemes:
         found = conclude(checkpoint, corpus, measured=seen, moments=moments, scheme=scheme, settings=settings)

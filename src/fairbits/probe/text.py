@@ -54,6 +54,7 @@ class Window:
 class Text:
     """The documents of all languages that are looked at: `lang`, `document` and `size_bytes` have one entry each.
 
+    `size_bytes` is the share of a document's bytes that its predicted tokens have of all its tokens.
     Documents with the same number are the same content in several languages.
     """
 
@@ -171,11 +172,12 @@ def read_text(
     for code, chosen in coded.items():
         limit = math.inf if parallel else _limit([len(ids) for ids in chosen.values()], tokens)
         for index, ids in chosen.items():
-            taken = int(min(limit, len(ids)))
+            pieces = list(cut.windows(len(numbers), ids[: int(min(limit, len(ids)))]))
+            asked = sum(label != NO_LABEL for window in pieces for label in window.main.labels)
             lang.append(code)
             numbers.append(index if parallel else len(numbers))
-            sizes.append(len(documents[code][index].encode()) * taken / len(ids))
-            windows += cut.windows(len(numbers) - 1, ids[:taken])
+            sizes.append(len(documents[code][index].encode()) * asked / len(ids))
+            windows += pieces
     return Text(tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding)
 
 
