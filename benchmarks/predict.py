@@ -28,6 +28,7 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
 from fairbits.probe import probe
 from fairbits.probe.loss import document_losses
+from fairbits.probe.points import probed_linears
 from fairbits.probe.prepare import text_for
 from fairbits.probe.text import Text
 from fairbits.stats import spearman
@@ -42,6 +43,7 @@ class Sums:
     """A quantity of every document, in nats, and the tokens it is spread over."""
 
     lang: NDArray[np.str_]
+    document: NDArray[np.intp]
     values: Floats
     tokens: Floats
 
@@ -52,10 +54,14 @@ class Sums:
         return np.array([self.values[each].sum() / self.tokens[each].sum() for each in own])
 
     def reliability(self, languages: Iterable[str]) -> float:
-        """Returns the mean over random halves of 2r/(1 + r), r the correlation of one half with the other."""
+        """Returns the mean over random halves of 2r/(1 + r), r the correlation of one half with the other.
+
+        Parallel documents go to the same half in every language.
+        """
         rng, found = np.random.default_rng(0), []
+        ids, code = np.unique(self.document, return_inverse=True)
         for _ in range(HALVES):
-            half = rng.random(len(self.lang)) < 0.5
+            half = (rng.random(len(ids)) < 0.5)[code]
             r = np.corrcoef(self.by_language(languages, half), self.by_language(languages, ~half))[0, 1]
             found.append(2 * r / (1 + r))
         return float(np.mean(found))
@@ -67,27 +73,29 @@ class Measured:
     def __init__(self, checkpoint: Checkpoint, text: Text) -> None:
         """Runs the model as it is."""
         self.model, self.text = checkpoint.load(), text
-        self.blocks = [block.linears for block in checkpoint.architecture.blocks]
+        self.linears, _ = probed_linears(checkpoint.architecture, self.model)
         self.modules = dict(self.model.named_modules())
         self.base, self.tokens = document_losses(self.model, text)
 
     def damage(self, scheme: Scheme, blocks: Iterable[int] | None = None) -> Sums:
         """Returns the added loss of every document with all blocks quantized, or some."""
-        chosen = range(len(self.blocks)) if blocks is None else blocks
-        with self._quantized(scheme, chosen):
+        with self._quantized(scheme, blocks):
             loss, _ = document_losses(self.model, self.text)
-        return Sums(self.text.lang, loss - self.base, self.tokens)
+        return Sums(self.text.lang, self.text.document, loss - self.base, self.tokens)
 
     @contextmanager
-    def _quantized(self, scheme: Scheme, blocks: Iterable[int]) -> Iterator[None]:
-        linears = [weight for block in blocks for weight in self.blocks[block].values() if weight.role != "router"]
+    def _quantized(self, scheme: Scheme, blocks: Iterable[int] | None) -> Iterator[None]:
+        chosen = None if blocks is None else set(blocks)
+        linears = [weight for weight in self.linears.values() if chosen is None or weight.block in chosen]
         kept = {weight.module: self.modules[weight.module].weight.data.clone() for weight in linears}
         for weight in linears:
             W = self.modules[weight.module].weight.data
             W.add_(scheme.error(W.T).T if weight.transposed else scheme.error(W))
-        yield
-        for module, W in kept.items():
-            self.modules[module].weight.data.copy_(W)
+        try:
+            yield
+        finally:
+            for module, W in kept.items():
+                self.modules[module].weight.data.copy_(W)
 
 
 def predictors(found: Audit, shares: dict[str, int] | None) -> dict[str, Floats]:
@@ -102,7 +110,7 @@ def predictors(found: Audit, shares: dict[str, int] | None) -> dict[str, Floats]
     table["R̂ (block of largest κ)"] = found.patterns["block", "norm"].share[:, largest]
     table["bytes per token"] = np.array([found.tokenization[code].bytes_per_token.value for code in codes])
     measured = found.measured
-    table["baseline loss"] = Sums(measured.lang, measured.nll, measured.predicted).by_language(codes)
+    table["baseline loss"] = Sums(measured.lang, measured.document, measured.nll, measured.predicted).by_language(codes)
     if shares is not None:
         table["training share"] = np.array([float(shares[code]) for code in codes])
     return table
@@ -124,13 +132,13 @@ def report(scheme: Scheme, found: Audit, damage: Sums, shares: dict[str, int] | 
     codes = found.languages
     D = damage.by_language(codes)
     predicted = found.predicted
-    own = Sums(predicted.lang, predicted.sums.sum(1), predicted.predicted)
+    own = Sums(predicted.lang, predicted.document, predicted.sums.sum(1), predicted.predicted)
     r_D, r_P = damage.reliability(codes), own.reliability(codes)
     worst = codes[int(np.argmax(D))]
     print(f"\n### {scheme.name}\n")
     print(
         f"Measured {D.min():.3f}–{D.max():.3f} nats/token (worst {worst}), n = {len(codes)} languages; reliability "
-        f"of damage {r_D:.2f}, of D̂ {r_P:.2f}: no correlation above {np.sqrt(max(r_D * r_P, 0)):.2f} can be expected.\n"
+        f"of damage {r_D:.2f}, of D̂ {r_P:.2f}: a perfect predictor would reach r = {np.sqrt(max(r_D * r_P, 0)):.2f}.\n"
     )
     print("| before quantizing | Spearman with damage | Pearson | predicted range | damage/D̂ | of the languages |")
     print("|---|---|---|---|---|---|")

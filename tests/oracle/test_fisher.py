@@ -156,14 +156,16 @@ def _summed(g: np.ndarray, x: np.ndarray, delta: np.ndarray, window: Window) -> 
     """Sums over labels of √p·g (labels, T, out), with x (T, in) and ΔW (out, in)."""
     part = window.encoder if window.encoder is not None and len(x) == len(window.encoder.ids) else window.main
     shift = x @ delta.T
-    A, G = x.T @ x / len(x), np.einsum("yti,ytj->ij", g, g)
+    alone = np.square((g * shift).sum(2)).sum(0) / 2
+    text = np.array(part.text)
+    A, G = x[text].T @ x[text] / max(text.sum(), 1), np.einsum("yti,ytj->ij", g[:, text], g[:, text])
     vec = delta.T.ravel()  # columns one after another
     damage = {
-        "token": np.square((g * shift).sum(2)).sum() / 2,
+        "token": alone.sum(),
         "diagonal": np.square(g * shift).sum() / 2,
-        "kronecker": vec @ np.kron(A, G) @ vec / 2,
+        "kronecker": vec @ np.kron(A, G) @ vec / 2 + alone[~text].sum(),
     }
-    return np.square(g[:, np.array(part.text)]).sum((0, 1)), damage
+    return np.square(g[:, text]).sum((0, 1)), damage
 
 
 @pytest.mark.parametrize("family", list(TOYS))

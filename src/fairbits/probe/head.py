@@ -21,6 +21,7 @@ class Split:
 
     body: Callable[[Batch], Tensor]
     head: Callable[[Tensor], Tensor]
+    apart: bool  # whether logits exist only where the head is asked
 
 
 @torch.no_grad()
@@ -29,11 +30,11 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
 
     Some families scale, bend or shift them elsewhere: there the body is the whole model, and the head changes nothing.
     """
-    whole = Split(lambda batch: model(**batch.inputs, use_cache=False).logits, lambda features: features)
+    whole = Split(lambda batch: model(**batch.inputs, use_cache=False).logits, lambda features: features, False)
     head, base = model.get_output_embeddings(), model.base_model  # type: ignore[no-untyped-call]
     if head is None or base is model:
         return whole
-    parted = Split(lambda batch: base(**batch.inputs, use_cache=False).last_hidden_state, head)
+    parted = Split(lambda batch: base(**batch.inputs, use_cache=False).last_hidden_state, head, True)
     expected, features = whole.body(batch), parted.body(batch)
     if features.shape[:-1] != expected.shape[:-1] or features.shape[-1] != head.weight.shape[-1]:
         return whole

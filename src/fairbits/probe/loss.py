@@ -19,9 +19,8 @@ def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress 
     """Returns the summed loss of every document in nats, and its predicted tokens."""
     scores = Scores(len(text.lang))
     total, done = len(text.windows), 0
-    prepared = list(batches(text, positions=positions_at_once(model)))
-    split = split_head(model, prepared[0])
-    for batch in prepared:
+    split = split_head(model, next(batches(text, positions=1)))
+    for batch in batches(text, positions=positions_at_once(model, split)):
         features = split.body(batch)
         for at in torch.split((batch.labels != NO_LABEL).nonzero(), HEAD_AT_ONCE):
             rows, columns = at.T

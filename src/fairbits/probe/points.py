@@ -11,7 +11,7 @@ from fairbits.model.architecture import Architecture, Weight
 PointKind = Literal["block", "mlp", "attention", "input"]
 KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")
 OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_out"}
-"""The role of the linear map whose output is the point: what a block adds to the residual stream."""
+"""The role of the linear map whose output is the point: what a block adds to its stream, but for a norm behind it."""
 
 
 @dataclass(frozen=True)

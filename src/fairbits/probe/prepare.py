@@ -11,6 +11,9 @@ from fairbits.probe.text import Task, Text, cutter, read_text
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+SHORTEST = 4
+"""Positions without which a window has no room for text."""
+
 
 def text_for(
     checkpoint: Checkpoint,
@@ -23,11 +26,16 @@ def text_for(
 ) -> Text:
     """Returns about `tokens` tokens per language of a split, in windows of at most `sequence` positions."""
     whole("tokens", tokens, least=16)
-    whole("sequence", sequence, least=4)
+    whole("sequence", sequence, least=SHORTEST)
     whole("seed", seed, least=0)
     tokenizer = checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(sequence, longest_input(checkpoint))
+    if length < SHORTEST:
+        raise InputError(
+            f"{checkpoint.target} allows {length} positions; at least {SHORTEST} are needed: see config.json"
+        )
+    rows = checkpoint.config.get_text_config().vocab_size
     text = read_text(
         corpus.split(split),
         lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
@@ -35,9 +43,8 @@ def text_for(
         parallel=corpus.parallel,
         tokens=tokens,
         seed=seed,
-        padding=_padding(tokenizer),
+        padding=_padding(tokenizer, rows),
     )
-    rows = checkpoint.config.get_text_config().vocab_size
     parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
     most = max(max(*part.ids, *part.labels) for part in parts)
     if most >= rows:
@@ -50,12 +57,11 @@ def text_for(
 
 def task_of(checkpoint: Checkpoint) -> Task:
     """Returns what a model of this class is asked to predict."""
-    if checkpoint.config.is_encoder_decoder:
-        return "completion"
-    blocks = checkpoint.architecture.blocks
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
-    return "masked" if all(block.stack == "encoder" for block in blocks) else "causal"
+    if checkpoint.config.is_encoder_decoder:
+        return "completion"
+    return "masked" if all(block.stack == "encoder" for block in checkpoint.architecture.blocks) else "causal"
 
 
 def longest_input(checkpoint: Checkpoint) -> int:
@@ -66,10 +72,12 @@ def longest_input(checkpoint: Checkpoint) -> int:
     if not limits:
         return 2**31
     # tables of positions in the manner of RoBERTa begin behind the padding token
-    offset = (config.pad_token_id or 0) + 1 if task_of(checkpoint) == "masked" else 0
+    table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
+    offset = (config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0
     return min(limits) - offset
 
 
-def _padding(tokenizer: "PreTrainedTokenizerBase") -> int:
+def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
+    """Returns an id that the model has; which one does not matter, as padding is masked."""
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(each for each in known if each is not None)
+    return next(each for each in known if each is not None and each < rows)

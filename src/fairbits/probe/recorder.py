@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.scheme import Scheme
 from fairbits.probe.batches import Batch
@@ -20,11 +21,12 @@ KRONECKER, TOKEN, DIAGONAL = range(3)
 
 
 class Recorder:
-    """The sums over all batches so far, in float64 on the CPU. `start` a batch, let it pass, `finish` it.
+    """The sums over all batches so far, in float64 but for second moments. `start` a batch, let it pass, `finish` it.
 
     Activations are taken at the points, Fisher gradients g at the output of every linear map. With the error ΔW of a
     scheme, the damage of a window of T positions is in the form
-    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T: g and x taken for independent within the window, as K-FAC takes them
+    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x taken for independent within the
+                 window, as K-FAC takes them; special tokens, whose x can be huge and g nothing, as in "token"
     "token"      ½ Σ_t (g_tᵀ ΔW x_t)²: positions taken for independent of each other
     "diagonal"   ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)²: output channels too
     """
@@ -60,6 +62,7 @@ class Recorder:
     def start(self, batch: Batch) -> None:
         """Makes a batch the one that passes now."""
         self._batch = batch
+        self._reported = dict.fromkeys(self.linears, 0)
         self._passed: set[int] = set()  # a block that is computed again shows its points again
         languages = self._languages[batch.document]
         self._members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
@@ -69,6 +72,11 @@ class Recorder:
 
     def finish(self) -> None:
         """Adds what the rows of the batch left to their documents."""
+        for name, times in self._reported.items():
+            if times != 1:
+                raise InputError(
+                    f"{name} was used {times} times on the way to the loss; only maps that are used once can be audited"
+                )
         rows = self._batch.document
         for sums, values in zip((self.positions, self.norm, self.square), self._activity, strict=True):
             sums.index_add_(0, rows, values.double())
@@ -88,7 +96,8 @@ class Recorder:
         stacks = {point.name: point.stack for point in self.points}
         for index, (name, weight) in enumerate(self.linears.items()):
             stack = stacks[f"{weight.sees}.input"]
-            handles.append(self._modules[weight.module].register_forward_hook(self._applied(index, name, stack)))
+            hook = self._applied(index, name, stack)
+            handles.append(self._modules[weight.module].register_forward_hook(hook, with_kwargs=True))
         return handles
 
     def _seen(self, index: int, point: Point) -> Callable[..., None]:
@@ -104,9 +113,9 @@ class Recorder:
         return hook
 
     def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             if output.requires_grad:
-                x = args[0].detach()
+                x = _tensor(args or tuple(kwargs.values())).detach()
                 output.register_hook(  # type: ignore[no-untyped-call]
                     lambda g: self._gradient(index, name, stack, x, g.detach())
                 )
@@ -131,16 +140,20 @@ class Recorder:
     @torch.no_grad()
     def _gradient(self, index: int, name: str, stack: str, x: Tensor, g: Tensor) -> None:
         positions = self._batch.positions(stack)
-        real = positions.real[..., None]
+        real, text = positions.real[..., None], positions.text
+        self._reported[name] += 1
         g = _rows_of(g, positions.real).float() * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
         x = _rows_of(x, positions.real).float() * real
         W = self._matrix(self.linears[name])
         for kept, (scheme, steps) in zip(self._damage, self._schemes.items(), strict=True):
             shift = nn.functional.linear(x, scheme.error(W, steps[name]))  # ΔW x
-            effects = torch.bmm(g, shift.transpose(1, 2))  # what the shift at one position does through another's g
-            kept[KRONECKER, :, index] = effects.square().sum((1, 2)) / positions.real.sum(1) / 2
-            kept[TOKEN, :, index] = effects.diagonal(dim1=1, dim2=2).square().sum(1) / 2
+            effects = torch.bmm(g, shift.transpose(1, 2)).square_()  # of the shift at t through the gradient at s
+            alone = effects.diagonal(dim1=1, dim2=2)
+            kept[TOKEN, :, index] = alone.sum(1) / 2
+            pairs = torch.bmm(text[:, None], torch.bmm(effects, text[..., None]))[:, 0, 0]
+            special = (alone * (1 - text)).sum(1)
+            kept[KRONECKER, :, index] = (pairs / text.sum(1).clamp(min=1) + special) / 2
             kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2)) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
@@ -149,7 +162,7 @@ class Recorder:
         sums[name] = sums[name].add_(added) if name in sums else added
 
     def _add_products(self, sums: dict[str, Tensor], name: str, x: Tensor) -> None:
-        """Adds Σ x xᵀ over the positions of each language; positions that do not count are 0."""
+        """Adds Σ x xᵀ in float32 over the positions of each language; positions that do not count are 0."""
         if name not in sums:
             sums[name] = torch.zeros(int(self._languages.max()) + 1, x.shape[-1], x.shape[-1])
         languages = self._languages[self._batch.document]

@@ -1,5 +1,6 @@
 """The pass itself: text in, Measurements out. One forward and one backward pass per batch serve everything."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ ROOM = 96 * 2**20
 """Bytes that the activations of one batch may take, about."""
 SAVED_PER_BLOCK = 34
 """Numbers per position and unit of width that one block keeps for its backward pass, about."""
+LOGITS_KEPT = 3
+"""Numbers per position and token of the vocabulary where the head cannot be parted from the model."""
 HEAD_AT_ONCE = 64
 """Positions whose logits exist at a time."""
 
@@ -49,17 +52,17 @@ def probe(
 ) -> Measurements:
     """Returns what the model does with the text of each language of a corpus.
 
-    `tokens` is the budget per language, `sequence` the longest window. `second_moments` keeps the matrices E[x xᵀ] and
-    E[g gᵀ] too. The Fisher gradient is that of logits · ξ with E[ξ ξᵀ] = diag p − p pᵀ, drawn from `seed` at every
+    `tokens` is the budget per language, `sequence` the longest window. `second_moments` keeps E[x xᵀ] of every input
+    too. The Fisher gradient is that of logits · ξ with E[ξ ξᵀ] = diag p − p pᵀ, drawn from `seed` at every
     predicted position: its mean square is the Fisher information, and no label is looked at.
     """
+    for scheme in schemes:
+        _check_groups(scheme, checkpoint)  # before anything that takes time
     text = text_for(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
     model = checkpoint.load(dtype)
     linears, left_out = probed_linears(checkpoint.architecture, model)
     if not linears:
         raise InputError(f"{checkpoint.target} has no linear map whose activations can be seen")
-    for scheme in schemes:
-        _check_groups(scheme, {name: weight.shape[1] for name, weight in linears.items()})
     recorder = Recorder(
         model,
         points_of(checkpoint.architecture, model),
@@ -109,11 +112,10 @@ def _run(
     rng = torch.Generator().manual_seed(seed)
     total, done = sum(window.length for window in text.windows), 0
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
-    prepared = list(batches(text, positions=positions_at_once(model)))
-    split = split_head(model, prepared[0])
+    split = split_head(model, next(batches(text, positions=1)))  # the shortest window is enough to see
     handles = recorder.attach()
     try:
-        for batch in prepared:
+        for batch in batches(text, positions=positions_at_once(model, split)):
             recorder.start(batch)
             with recomputed(blocks):
                 features = split.body(batch)
@@ -191,17 +193,26 @@ def _mean(sums: Tensor, count: Tensor) -> Floats:
     return mean
 
 
-def positions_at_once(model: "PreTrainedModel") -> int:
+def positions_at_once(model: "PreTrainedModel", split: Split) -> int:
     """Returns how many positions a batch may have, by a rough count of what its backward pass keeps."""
     config = model.config.get_text_config()
-    bytes_each = 4 * (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
-    return max(ROOM // bytes_each, 32)
+    numbers = (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
+    if not split.apart:
+        numbers += LOGITS_KEPT * int(config.vocab_size)
+    return max(ROOM // (4 * numbers), 32)
 
 
-def _check_groups(scheme: Scheme, inputs: dict[str, int]) -> None:
-    for name, columns in inputs.items():
-        if not scheme.fits(columns):
+def _check_groups(scheme: Scheme, checkpoint: Checkpoint) -> None:
+    blocks = checkpoint.architecture.blocks
+    columns = {
+        name: weight.shape[1]
+        for block in blocks
+        for name, weight in block.linears.items()
+        if weight.stacked is None and weight.role != "router"
+    }
+    for name, width in columns.items():
+        if not scheme.fits(width):
             raise InputError(
-                f"{name} has {columns} inputs, which groups of {scheme.group} do not divide; "
-                "choose a group that divides the inputs of every layer, or one step per channel"
+                f"{name} has {width} inputs, which groups of {scheme.group} do not divide; the group must divide the "
+                f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel"
             )

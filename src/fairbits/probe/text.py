@@ -83,6 +83,11 @@ class Cutter:
     end: int | None  # what an encoder expects after the text
     mask: int | None
 
+    def predicts(self, tokens: int) -> bool:
+        """Returns whether a document of so many tokens leaves anything to predict."""
+        needs_two = self.task == "completion" or (self.task == "causal" and self.start is None)
+        return tokens > needs_two
+
     def windows(self, document: int, ids: Ids) -> Iterator[Window]:
         """Yields the windows of one document."""
         room = self.length - (self.start is not None) - (self.end is not None)
@@ -159,7 +164,8 @@ def read_text(
     budget goes. Parallel documents are taken whole, and in all languages or in none.
     """
     coded = {
-        code: _encoded(texts, encode, math.inf if parallel else tokens, seed=seed) for code, texts in documents.items()
+        code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=seed)
+        for code, texts in documents.items()
     }
     _check_number(coded, "documents")
     if parallel:
@@ -182,7 +188,7 @@ def read_text(
 
 
 def _encoded(
-    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], tokens: float, *, seed: int
+    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], cut: Cutter, *, tokens: float, seed: int
 ) -> Mapping[int, Ids]:
     """Returns the ids of documents by their position, as many as the budget allows and at least five."""
     order = sorted(range(len(texts)), key=lambda i: seeded(seed, i))
@@ -193,7 +199,7 @@ def _encoded(
         for index, ids in zip(indices, encode([texts[i] for i in indices]), strict=True):
             if total >= tokens and len(chosen) >= LEAST_DOCUMENTS:
                 return chosen
-            if ids:
+            if cut.predicts(len(ids)):
                 chosen[index] = ids
                 total += min(len(ids), AMPLE)
     return chosen

@@ -14,11 +14,12 @@ from safetensors.numpy import save as to_safetensors
 from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats
-from fairbits.errors import printable
+from fairbits.errors import InputError, printable
 from fairbits.language.tokenization import Tokenization
 from fairbits.model.moments import ModelMoments
 from fairbits.model.scheme import Scheme
-from fairbits.probe.measurements import Measurements
+from fairbits.probe.measurements import Measure, Measurements
+from fairbits.probe.points import PointKind
 from fairbits.risk.certificate import Certificate, WeightedError
 from fairbits.risk.damage import PredictedDamage
 from fairbits.risk.founders import FoundersView
@@ -28,7 +29,7 @@ from fairbits.risk.redundancy import Redundancy
 from fairbits.stats import Estimate
 
 SCHEMA = "fairbits.audit/1"
-HEADLINE = "block", "norm"
+HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 """The pattern that κ_eff and R̂ are taken from, as the founding documents define a_l = E‖h_l‖ (000-10)."""
 
 
@@ -63,7 +64,7 @@ class Audit:
     measured: Measurements
     moments: ModelMoments
     robust: OutlierBlocks
-    patterns: Mapping[tuple[str, str], Pattern]
+    patterns: Mapping[tuple[PointKind, Measure], Pattern]
     founders: FoundersView
     kappa_weighted: Mapping[str, Estimate]
     kappa_mixture: Mapping[str, Estimate]
@@ -82,7 +83,7 @@ class Audit:
 
     @cached_property
     def predicted(self) -> PredictedDamage:
-        """D̂(λ) in the form that predicts best."""
+        """D̂(λ) in its default form."""
         return self.damage["kronecker"]
 
     def as_data(self) -> dict[str, Any]:
@@ -98,9 +99,14 @@ class Audit:
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
             "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
             "founders": self.founders.as_data(),
-            "patterns": {f"{kind} {measure}": each.as_data() for (kind, measure), each in self.patterns.items()},
+            "patterns": {
+                f"{kind} {measure}": {"blocks": measured.blocks(kind)} | each.as_data()
+                for (kind, measure), each in self.patterns.items()
+            },
             "damage": {form: each.as_data() for form, each in self.damage.items()},
+            "points": [asdict(point) for point in measured.points],
             "linears": list(measured.linears),
+            "seen_by": dict(measured.seen_by),
             "left_out": dict(measured.left_out),
             "weighted_error": self.weighted_error.as_data(),
             "certificate": self.certificate.as_data(),
@@ -154,7 +160,23 @@ class Audit:
 def check_audit_target(path: str | Path) -> tuple[Path, Path]:
     """Returns where the two files of an audit will lie, if they can be written there."""
     target = check_writable(path, example="audit.json")
-    return target, check_writable(target.with_suffix(".safetensors"), example="audit.json")
+    if target.suffix != ".json":
+        raise InputError(
+            f"{target} does not end in .json; the arrays go beside it, into a file that does not: rename it"
+        )
+    beside = check_writable(target.with_suffix(".safetensors"), example="audit.json")
+    if beside.exists() and not _is_audit_with(target, beside.name):
+        raise InputError(f"{beside} is there and belongs to no audit; it would be replaced: give another name")
+    return target, beside
+
+
+def _is_audit_with(path: Path, arrays: str) -> bool:
+    """Returns whether `path` is an audit whose arrays lie in that file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("schema") == SCHEMA and data.get("arrays", {}).get("file") == arrays
 
 
 def rounded(data: Any) -> Any:

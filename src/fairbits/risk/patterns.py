@@ -99,16 +99,16 @@ class Pattern:
     @cached_property
     def share(self) -> Floats:
         """ā_l(λ) = a_l(λ) / Σ_l a_l(λ) (000-11), (language, block)."""
-        share: Floats = self._totals / self._totals.sum(axis=1, keepdims=True)
+        share: Floats = self.activation / self.activation.sum(axis=1, keepdims=True)
         return share
 
     def activation_estimates(self) -> dict[str, tuple[Estimate, ...]]:
         """Returns a_l(λ) of every block with its interval, by language."""
-        return self._by_block(self.tokens)
+        return self._by_block(self.sums, self.tokens)
 
     def share_estimates(self) -> dict[str, tuple[Estimate, ...]]:
         """Returns ā_l(λ) of every block with its interval, by language."""
-        return self._by_block(np.repeat(self.sums.sum(axis=1)[:, None], self.blocks, axis=1))
+        return self._by_block(self._levelled, np.repeat(self._levelled.sum(axis=1)[:, None], self.blocks, axis=1))
 
     def kappa_weighted(self, kappa: ArrayLike) -> dict[str, Estimate]:
         """Returns the founding documents' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12).
@@ -157,6 +157,13 @@ class Pattern:
         return np.array([row[lang] for lang in self.lang.tolist()], dtype=np.intp)
 
     @cached_property
+    def _levelled(self) -> Floats:
+        """The sums as if every block of a language had as many tokens as its first; their ratios are those of a_l."""
+        tokens = self._add(self.tokens)
+        levelled: Floats = self.sums * (tokens[:, :1] / tokens)[self._code]
+        return levelled
+
+    @cached_property
     def _totals(self) -> Floats:
         return self._add(self.sums)
 
@@ -172,9 +179,9 @@ class Pattern:
 
     def _mean_over_blocks(self, coefficients: Floats) -> dict[str, Estimate]:
         """Σ_l c_l ā_l(λ), where the coefficients may differ by record."""
-        return self._ratio((self.sums * coefficients).sum(axis=1), self.sums.sum(axis=1))
+        return self._ratio((self._levelled * coefficients).sum(axis=1), self._levelled.sum(axis=1))
 
-    def _by_block(self, weights: Floats) -> dict[str, tuple[Estimate, ...]]:
+    def _by_block(self, values: Floats, weights: Floats) -> dict[str, tuple[Estimate, ...]]:
         """Σ_d s_dl / Σ_d w_dl of every block, in one frame: a (language, block) pair stands for a language there.
 
         The pairs share their documents and so their draws: the intervals are those of one frame per block, sooner.
@@ -186,7 +193,7 @@ class Pattern:
             self._frame,
             lang=np.strings.zfill(pair.ravel().astype(np.str_), 12),  # so that names sort as numbers do
             document=np.repeat(self.document, self.blocks),
-            values=self.sums.ravel(),
+            values=values.ravel(),
             weights=weights.ravel(),
         )
         found = iter(frame.by_language().values())

@@ -1,4 +1,4 @@
-"""The audit: one pass over the weights, one over text, and what follows from the two."""
+"""The audit: the moments of the weights, one pass over text, and what follows from the two."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from fairbits.probe.recorder import FORMS
 from fairbits.probe.weight_errors import column_errors
 from fairbits.risk.audit import HEADLINE, Audit, Subject
 from fairbits.risk.certificate import activation_weighted, certificate
-from fairbits.risk.damage import predicted_damage
+from fairbits.risk.damage import RESAMPLES, predicted_damage
 from fairbits.risk.founders import founders_view
 from fairbits.risk.outliers import founders_outliers, robust_outliers
 from fairbits.risk.patterns import Pattern
@@ -31,7 +31,6 @@ from fairbits.stats import Estimate, LanguageFrame
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-RESAMPLES = 2000
 DEFAULT_SCHEME = Scheme()
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
@@ -99,7 +98,7 @@ def conclude(
 ) -> Audit:
     """Returns what follows for one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
-    patterns: dict[tuple[str, str], Pattern] = {
+    patterns = {
         (kind, measure): _pattern(measured, kind, measure)
         for kind in PATTERNS
         for measure in MEASURES

@@ -15,9 +15,8 @@ from fairbits.risk.audit import Audit
 from fairbits.risk.founders import Check, Condition, FoundersView
 from fairbits.risk.outliers import OutlierBlocks
 from fairbits.stats import Estimate
+from fairbits.steps.bars import LENGTH, filled
 
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-BAR = 8  # characters
 BLANK = Text(" ")
 TOP = 5  # blocks and tensors named as carriers of the damage
 REMARKS = {
@@ -70,13 +69,12 @@ def name_of(code: str) -> Text:
 
 
 def bar(value: float, top: float) -> Text:
-    """Returns a bar of length ∝ value, BAR characters long at `top`; empty for nothing.
+    """Returns a bar of length ∝ value, LENGTH characters long at `top`; empty for nothing.
 
     >>> bar(1.5, 3.0).plain
     '████    '
     """
-    eighths = round(8 * BAR * value / top) if top > 0 and value > 0 else 0
-    return Text((EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip().ljust(BAR), style="red")
+    return Text(filled(value / top if top > 0 else 0.0).ljust(LENGTH), style="red")
 
 
 def unit_of(top: float) -> tuple[float, str]:

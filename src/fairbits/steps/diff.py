@@ -19,10 +19,9 @@ from fairbits.errors import printable
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import WeightMoments, weight_moments
 from fairbits.model.traits import UNKNOWABLE, Trait, Traits, shown, traits
+from fairbits.steps.bars import filled
 
 SCHEMA = "fairbits.diff/1"
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-BAR = 8  # characters
 Progress = Callable[[int, int], None]
 
 
@@ -178,12 +177,11 @@ def _block_table(found: ModelDiff) -> Table:
 
 
 def bar(kappa: float, top: float) -> str:
-    """Returns a bar of length ∝ log(1 + κ), BAR characters long at `top`; empty for κ ≤ 0.
+    """Returns a bar of length ∝ log(1 + κ), LENGTH characters long at `top`; empty for κ ≤ 0.
 
     >>> bar(9.0, 99.0)
     '████'
     """
     if kappa <= 0 or top <= 0:
         return ""
-    eighths = round(8 * BAR * math.log1p(kappa) / math.log1p(top))
-    return (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+    return filled(math.log1p(kappa) / math.log1p(top))

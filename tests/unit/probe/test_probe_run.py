@@ -98,7 +98,7 @@ def test_fewer_bits_are_predicted_to_hurt_more(measured):
 
 
 def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
-    monkeypatch.setattr(run, "positions_at_once", lambda _model: 1)  # every window alone
+    monkeypatch.setattr(run, "positions_at_once", lambda _model, _split: 1)  # every window alone
     alone = probe(llama, CORPUS, second_moments=True)
     for name in ("norm", "square", "nll", "entropy"):
         np.testing.assert_allclose(getattr(alone, name), getattr(measured, name), rtol=1e-5, err_msg=name)
