@@ -48,6 +48,18 @@ def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], C
     return reading_model
 
 
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Checkpoint]:
+    """Returns the function that saves a model of the test beside the embedded tokenizer."""
+
+    def saved(model: Any, **tokenizer: Any) -> Checkpoint:
+        save_with_tokenizer(model, tmp_path, **tokenizer)
+        return Checkpoint(tmp_path)
+
+    t.logging.disable_progress_bar()
+    return saved
+
+
 def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():

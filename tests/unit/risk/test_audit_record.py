@@ -113,6 +113,18 @@ def test_targets_are_checked_before_anything_runs(tmp_path, where):
         check_audit_target(tmp_path / where)
 
 
+def test_a_file_that_belongs_to_no_audit_is_never_replaced(record, tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"the weights of a model")
+    for path in (tmp_path / "model.json", weights, tmp_path / "audit.w3"):
+        with pytest.raises(InputError, match=r"belongs to no audit|does not end in \.json"):
+            record.save(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert weights.read_bytes() == b"the weights of a model"
+    record.save(tmp_path / "audit.json")
+    record.save(tmp_path / "audit.json")  # its own arrays it may replace
+
+
 def test_numbers_are_rounded_to_nine_digits_and_nothing_else_changes():
     data = {"a": 0.1234567891234, "b": [1, 1e-20, ("x", 2.0)], "c": None, "d": True}
     assert rounded(data) == {"a": 0.123456789, "b": [1, 1e-20, ["x", 2.0]], "c": None, "d": True}

@@ -52,6 +52,17 @@ def test_languages_keep_their_order_and_shares_are_ratios_of_sums():
     np.testing.assert_allclose(found.share[2], total / total.sum())
 
 
+def test_blocks_that_see_fewer_tokens_have_no_smaller_share():
+    lang, document = np.repeat(["eng", "heb"], 6), np.tile(np.arange(6), 2)
+    tokens = np.tile([[3.0, 2.0]], (12, 1)) * np.arange(1, 13)[:, None]
+    pattern = Pattern(lang, document, sums=tokens * [1.0, 3.0], tokens=tokens)
+    np.testing.assert_allclose(pattern.activation, [[1, 3]] * 2)
+    np.testing.assert_allclose(pattern.share, [[0.25, 0.75]] * 2)
+    assert pattern.share_estimates()["heb"][1].value == pytest.approx(0.75)
+    assert pattern.kappa_weighted([0.0, 4.0])["eng"].value == pytest.approx(3.0)
+    assert pattern.activation_estimates()["eng"][1].value == pytest.approx(3.0)
+
+
 def test_values_of_the_estimates_are_the_tables():
     found = pattern()
     for table, estimates in ((found.activation, found.activation_estimates()), (found.share, found.share_estimates())):
