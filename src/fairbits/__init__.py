@@ -11,25 +11,41 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fairbits.evaluation.scores import Scores as Scores
     from fairbits.language import Corpus as Corpus
     from fairbits.language import read_corpus as read_corpus
     from fairbits.language import udhr as udhr
     from fairbits.model import Checkpoint as Checkpoint
     from fairbits.model.scheme import Scheme as Scheme
+    from fairbits.plans import Plan as Plan
     from fairbits.risk.audit import Audit as Audit
     from fairbits.steps.audit import audit as audit
+    from fairbits.steps.compare import compare as compare
     from fairbits.steps.diff import diff as diff
+    from fairbits.steps.evaluate import evaluate as evaluate
+    from fairbits.steps.gate import gate as gate
+    from fairbits.steps.plan import plan as plan
+    from fairbits.steps.quantize import quantize as quantize
     from fairbits.steps.screen import screen as screen
+    from fairbits.steps.sweep import sweep as sweep
 
 _HOMES = {
     "Audit": "fairbits.risk.audit",
     "Checkpoint": "fairbits.model",
     "Corpus": "fairbits.language",
+    "Plan": "fairbits.plans",
     "Scheme": "fairbits.model.scheme",
+    "Scores": "fairbits.evaluation.scores",
     "audit": "fairbits.steps.audit",
+    "compare": "fairbits.steps.compare",
     "diff": "fairbits.steps.diff",
+    "evaluate": "fairbits.steps.evaluate",
+    "gate": "fairbits.steps.gate",
+    "plan": "fairbits.steps.plan",
+    "quantize": "fairbits.steps.quantize",
     "read_corpus": "fairbits.language",
     "screen": "fairbits.steps.screen",
+    "sweep": "fairbits.steps.sweep",
     "udhr": "fairbits.language",
 }
 """Where the names of the package live: they are imported when they are asked for, as torch takes seconds."""

@@ -1,8 +1,10 @@
 """What transformers makes of a directory: configuration, tokenizer, model. Nothing is fetched."""
 
+import copy
+import io
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,11 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
 def load_model(
     directory: Path, config: "PretrainedConfig", *, dtype: torch.dtype, trust_remote_code: bool
 ) -> "PreTrainedModel":
-    """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files."""
+    """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
+
+    Packed weights are unpacked at once: a loader would otherwise do it at the first pass of the whole model, and a pass
+    through a part of it would find none.
+    """
     from fairbits.model.architecture import model_class
 
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
@@ -65,7 +71,7 @@ def load_model(
         with _no_progress_bar():
             model, report = cls.from_pretrained(
                 directory,
-                config=config,
+                config=_unpacking(config),
                 dtype=dtype,
                 use_safetensors=True,
                 local_files_only=True,
@@ -74,8 +80,9 @@ def load_model(
             )
     except (ImportError, OSError, RuntimeError, ValueError) as problem:
         raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
+    # a buffer that is not saved is computed, whatever the loader of a quantized model says
+    missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})
+    if missing:
         raise InputError(
             f"{directory} lacks {len(missing)} weights that {type(model).__name__} needs ({', '.join(missing[:3])} …); "
             "transformers would draw them at random: fetch the files again, or correct config.json"
@@ -84,9 +91,19 @@ def load_model(
     return result
 
 
+def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
+    """Returns the configuration, asking for plain weights where they are packed."""
+    settings = getattr(config, "quantization_config", None)
+    if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
+        return config
+    changed = copy.deepcopy(config)
+    changed.quantization_config["dequantize"] = True
+    return changed
+
+
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Keeps the bars of transformers off stderr, and leaves the user's settings as they were."""
+    """Keeps the bars of transformers and compressed-tensors off stderr, and leaves the user's settings as they were."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging
 
@@ -94,7 +111,8 @@ def _no_progress_bar() -> Iterator[None]:
     with warnings.catch_warnings(action="ignore"):  # the Hub's part may be fixed by HF_HUB_DISABLE_PROGRESS_BARS
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with redirect_stderr(io.StringIO()):  # the bars of compressed-tensors cannot be turned off
+            yield
     finally:
         with warnings.catch_warnings(action="ignore"):
             if shown:

@@ -1,7 +1,7 @@
 """Windows of mixed languages, padded to batches of similar length."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,10 @@ class Batch:
     def positions(self, stack: str) -> Positions:
         """Returns the positions of a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
+
+    def on(self, device: str) -> "Batch":
+        """Returns the batch with what goes into the model on a device."""
+        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 
 
 def batches(text: Text, *, positions: int) -> Iterator[Batch]:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
-    """Returns the summed loss of every document in nats, and its predicted tokens."""
+    """Returns the summed loss of every document in nats, and its predicted tokens, computed where the model is."""
+    device = str(model.device)
     scores = Scores(len(text.lang))
     total, done = len(text.windows), 0
-    split = split_head(model, next(batches(text, positions=1)))
+    split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
-        features = split.body(batch)
+        features = split.body(batch.on(device))
         for at in torch.split((batch.labels != NO_LABEL).nonzero(), HEAD_AT_ONCE):
             rows, columns = at.T
             scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])

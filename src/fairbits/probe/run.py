@@ -90,8 +90,8 @@ class Scores:
             raise InputError("the model answers text with NaN or infinity; load it in float32, or check its weights")
         log_p = logits.float().log_softmax(-1)
         p = log_p.exp()
-        nll = -log_p.gather(1, labels[:, None])[:, 0].double()
-        entropy = -log_p.mul_(p).sum(1).double()  # in place: with a large vocabulary every copy counts
+        nll = -log_p.gather(1, labels.to(log_p.device)[:, None])[:, 0].double().cpu()
+        entropy = -log_p.mul_(p).sum(1).double().cpu()  # in place: with a large vocabulary every copy counts
         for row, values in zip(self.sums, (torch.ones_like(nll), nll, entropy), strict=True):
             row.index_add_(0, documents, values)
         return p

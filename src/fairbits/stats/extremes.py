@@ -74,6 +74,22 @@ def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, me
     return Estimate(float(np.clip(value, max(low, 0), high)), max(low, 0.0), high, replicates.clusters, confidence)
 
 
+def worst_difference(one: Replicates, other: Replicates, *, confidence: float = 0.95) -> Estimate:
+    """Returns max v − max u of two sets of replicates that drew the same documents.
+
+    Interval: the quantiles of d* = max_λ(v_λ + δ*_λ) − max_λ(u_λ + ε*_λ), in which what both have in common cancels.
+    Heuristic where several languages may be the worst: then noise lifts both maxima, as in `worst_of`, not equally.
+    """
+    instance("one", one, Replicates)
+    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    if one.languages != instance("other", other, Replicates).languages or one.deviation.shape != other.deviation.shape:
+        raise InputError("the replicates differ in languages or number; they must be draws of the same documents")
+    value = float(one.value.max() - other.value.max())
+    drawn = (one.value + one.deviation).max(axis=1) - (other.value + other.deviation).max(axis=1)
+    low, high = -float(order_quantile(-drawn, level)), float(order_quantile(drawn, level))
+    return Estimate(value, min(low, value), max(high, value), one.clusters, confidence)
+
+
 def split_half(
     blocks: Sequence[Block],
     languages: Sequence[str],

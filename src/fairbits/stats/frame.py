@@ -19,7 +19,7 @@ from fairbits.checks import (
 )
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.extremes import SplitHalf, best_of, bias_corrected_range, split_half, worst_of
+from fairbits.stats.extremes import SplitHalf, best_of, bias_corrected_range, split_half, worst_difference, worst_of
 from fairbits.stats.heterogeneity import random_effects_sd
 from fairbits.stats.inference import holm
 from fairbits.stats.intervals import combination, marginal, p_values
@@ -27,7 +27,7 @@ from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.randomness import generator
 from fairbits.stats.resample import Block, Replicates, blocks_of, replicate
 
-UNITS = ("bits_per_byte", "nats_per_token", "ratio")
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section", "ratio")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class LanguageFrame:
     ) -> "LanguageFrame":
         """Returns the frame of the damage (quantized − reference) of total NLLs in nats per document.
 
-        bits_per_byte: Δ / (ln 2 · bytes), comparable across languages; nats_per_token: Δ / tokens.
+        bits_per_byte: Δ / (ln 2 · bytes), comparable across languages; nats_per_token: Δ / tokens;
+        nats_per_section: Δ / documents, comparable where they are the same content in every language.
         """
         before = nonnegative_array("reference", reference, ndim=1)
         after = nonnegative_array("quantized", quantized, ndim=1)
@@ -120,7 +121,7 @@ class LanguageFrame:
             as_array("lang", lang),
             as_array("document", document),
             values=values,
-            weights=weights if per_byte else counts,
+            weights={"bits_per_byte": weights, "nats_per_section": np.ones_like(counts)}.get(unit, counts),
             unit=unit,
             confidence=confidence,
             resamples=resamples,
@@ -179,6 +180,10 @@ class LanguageFrame:
         """Returns worst minus best damage, less its noise bias; n is the number of distinct documents."""
         return bias_corrected_range(self.replicates, confidence=self.confidence)
 
+    def plain_gap(self) -> Estimate:
+        """Returns the largest minus the smallest estimate as they are; the interval is that of the true range."""
+        return bias_corrected_range(self.replicates, confidence=self.confidence, method="naive")
+
     def ratio(self) -> Estimate:
         """Returns worst divided by best damage: exp of the bias-corrected range of log damage.
 
@@ -204,21 +209,32 @@ class LanguageFrame:
             self._blocks, self.languages, confidence=self.confidence, resamples=self.resamples, rng=self.seed
         )
 
-    def contrast(self, other: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
-        """Returns this frame's damage minus the other's per language, paired by document, with Holm p values.
+    def minus(self, other: "LanguageFrame") -> "LanguageFrame":
+        """Returns the frame of this one's damage minus the other's, paired by document.
 
         Positive: this frame is damaged more. Both frames must hold the same documents with the same weights.
-        A little liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
         """
         order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
-        differences = self.values[order] - other.values[match]
-        paired = replace(
+        return replace(
             self,
             lang=self.lang[order],
             document=self.document[order],
-            values=differences,
+            values=self.values[order] - other.values[match],
             weights=self.weights[order],
         )
+
+    def worst_minus(self, other: "LanguageFrame") -> Estimate:
+        """Returns this frame's largest damage minus the other's, in whichever languages, paired by document."""
+        self._matching(instance("other", other, LanguageFrame))
+        twin = replace(other, resamples=self.resamples, seed=self.seed)  # so that both draw the same documents
+        return worst_difference(self.replicates, twin.replicates, confidence=self.confidence)
+
+    def contrast(self, other: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
+        """Returns this frame's damage minus the other's per language, paired by document, with Holm p values.
+
+        A little liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
+        """
+        paired = self.minus(other)
         p = p_values(paired.replicates)
         return Contrast(
             paired.by_language(simultaneous=simultaneous),

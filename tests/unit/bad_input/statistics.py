@@ -136,6 +136,8 @@ ROWS = {
         FRAME.contrast,
         {"other": (FRAME, "object", {"other documents": OTHER_FRAME})},
     ),
+    "LanguageFrame.minus": (FRAME.minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
+    "LanguageFrame.worst_minus": (FRAME.worst_minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
     "worst_of": (stats.worst_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
     "best_of": (stats.best_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
     "bias_corrected_range": (

@@ -251,3 +251,38 @@ def test_twenty_languages_with_ten_thousand_resamples_are_quick(parallel):
     start = time.perf_counter()
     sample.by_language(), sample.worst(), sample.best(), sample.mean(), sample.gap()
     assert time.perf_counter() - start < 4  # 0.6 s measured; slack for a busy machine
+
+
+def test_a_section_is_a_document_whatever_its_size():
+    data = records()
+    here = data["lang"] == "l1"
+    delta = (data["quantized"] - data["reference"])[here]
+    assert frame(unit="nats_per_section").language("l1").value == pytest.approx(delta.mean())
+
+
+def test_the_plain_gap_is_the_range_of_the_estimates():
+    sample = frame(damage=(0.03, 0.03, 0.03, 0.03))
+    values = [each.value for each in sample.by_language().values()]
+    assert sample.plain_gap().value == pytest.approx(max(values) - min(values))
+    assert sample.gap().value < sample.plain_gap().value
+    assert (sample.gap().low, sample.gap().high) == (sample.plain_gap().low, sample.plain_gap().high)
+
+
+def test_the_worst_of_two_frames_is_compared_by_the_same_documents():
+    before, after = frame(damage=(0.02, 0.06)), frame(damage=(0.07, 0.06))
+    found = after.worst_minus(before)
+    largest = [max(each.value for each in one.by_language().values()) for one in (after, before)]
+    assert found.value == pytest.approx(largest[0] - largest[1])
+    assert 0 < found.low < 0.01 < found.high  # another language is the worst now
+    raised = LanguageFrame(before.lang, before.document, values=before.values + before.weights, weights=before.weights)
+    exact = raised.worst_minus(before)  # other draws than its own: those of the first frame
+    assert exact.low == pytest.approx(1.0)
+    assert exact.high == pytest.approx(1.0)
+    assert before.worst_minus(before).high == 0
+
+
+def test_differences_are_a_frame_of_their_own():
+    before, after = frame(), frame(damage=(0.03, 0.03, 0.05), seed=0)
+    difference = after.minus(before)
+    assert difference.mean().value == pytest.approx(after.mean().value - before.mean().value)
+    assert difference.by_language() == after.contrast(before).differences

@@ -1,0 +1,268 @@
+"""fairbits against its peers: one model, one set of calibration tokens, the same bits and groups, one evaluation.
+
+    python benchmarks/peers.py --environments DIR [--model embedded:tiny] [--text TEXT] [--bits 4 3] [--group 64 …]
+
+Each method runs in a process of its own, each peer in a virtual environment of its own, made in DIR where it is
+missing. All get the same token ids, as many of each language, and give back the weights that a loader would make of
+what they store. These are put into the model and measured on evaluation text. Quantized are the linear maps of blocks.
+
+Seconds are of quantizing alone, the least of the repetitions. Peers have loaded the model before, which does not count;
+fairbits reads it as it goes, which does. Bits per weight count codes as they are stored, and 16 for every scale and
+zero point. Grids: fairbits and llm-compressor are symmetric; HQQ and quanto are not, and store zero points.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from fairbits import Checkpoint
+from fairbits.evaluation.in_place import restore
+from fairbits.evaluation.measure import Answers, measure
+from fairbits.language import build_mix
+from fairbits.language.mix_file import Mix
+from fairbits.risk.evidence import is_rounded
+from fairbits.stats import LanguageFrame
+from fairbits.steps.bench import Bench
+
+WORKERS = Path(__file__).parent / "peers"
+OURS = "fairbits"
+TORCH = "torch==2.13.0"
+ENVIRONMENTS = {
+    "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
+    "hqq": ("hqq==0.2.8", "transformers==5.22.2"),
+    "quanto": ("optimum-quanto==0.2.7", "transformers==5.22.2"),
+}
+METHODS = {
+    "llm_compressor": ("rtn", "rtn_mse", "gptq", "gptq_mse"),
+    "hqq": ("hqq",),
+    "quanto": ("max",),
+    OURS: ("rtn", "mse", "gptq"),
+}
+PER_TOKEN = "nats_per_token"
+UNITS = {PER_TOKEN: "nats/token", "bits_per_byte": "bits/byte"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every method is asked; `group` None is one scale per channel."""
+
+    bits: int
+    group: int | None
+    threads: int
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        """What a reader calls it."""
+        return f"{self.bits} bits, " + ("per channel" if self.group is None else f"group {self.group}")
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """What came of a method: its cost, and the damage of each language by unit."""
+
+    name: str
+    cost: Mapping[str, Any]
+    damage: Mapping[str, LanguageFrame]
+
+    @property
+    def worst(self) -> float:
+        """The largest damage of a language, in nats per token."""
+        return self.damage[PER_TOKEN].worst()[1].value
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        damage = {unit: {k: asdict(v) for k, v in frame.by_language().items()} for unit, frame in self.damage.items()}
+        return {"name": self.name, "cost": self.cost, "damage": damage}
+
+
+class Contest:
+    """A bench that takes the weights of one method after the other."""
+
+    def __init__(self, bench: Bench, mix: Mix) -> None:
+        """Makes ready what every method gets."""
+        self.bench = bench
+        tokenizer = bench.checkpoint.tokenizer()
+        linears = [each for each in bench.checkpoint.architecture.linears.values() if is_rounded(each)]
+        self.modules = {each.name: each.module for each in linears}
+        self.given = {
+            "model": str(bench.checkpoint.directory),
+            "modules": list(self.modules.values()),
+            "samples": [tokenizer(sample.text)["input_ids"] for sample in mix.samples],
+            "languages": [sample.lang for sample in mix.samples],
+        }
+
+    def row(self, python: Path, worker: str, *, method: str, task: Task) -> Row | str:
+        """Returns what came of a method, or why nothing did."""
+        asked = {"method": method, "bits": task.bits, "group": task.group, "threads": task.threads}
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "job.json").write_text(json.dumps(self.given | asked), encoding="utf-8")
+            costs = []
+            for _ in range(task.repeats):
+                ended = run(python, worker, folder=folder, threads=task.threads)
+                if ended.returncode:
+                    return (ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"])[-1]
+                costs.append(json.loads(Path(folder, "result.json").read_text(encoding="utf-8")))
+            answers = self._answers(load_file(Path(folder, "weights.safetensors")))
+        cost = min(costs, key=lambda each: each["seconds"])
+        return Row(f"{worker} {method}", cost, {unit: self._frame(answers, unit) for unit in UNITS})
+
+    @torch.no_grad()
+    def _answers(self, weights: Mapping[str, torch.Tensor]) -> Answers:
+        try:
+            for module in self.modules.values():
+                self.bench.model.get_submodule(module).weight.copy_(weights[module])
+            return measure(self.bench.model, self.bench.reference)
+        finally:
+            restore(self.bench.model, self.bench.checkpoint, self.modules)
+
+    def _frame(self, answers: Answers, unit: str) -> LanguageFrame:
+        text = self.bench.reference.text
+        return LanguageFrame.from_nll(
+            text.lang,
+            text.document,
+            reference=answers.nll_reference,
+            quantized=answers.nll_quantized,
+            tokens=answers.predicted,
+            size_bytes=text.size_bytes,
+            unit=unit,
+        )
+
+
+def environment(directory: Path, worker: str) -> Path:
+    """Returns the python of a worker; an environment that is missing or differs from its pins is made anew."""
+    if worker == OURS:
+        return Path(sys.executable)
+    home, pins = directory.resolve() / worker, "\n".join((TORCH, *ENVIRONMENTS[worker])) + "\n"
+    python, complete = home / "bin/python", home / "pins.txt"
+    if not complete.exists() or complete.read_text(encoding="utf-8") != pins:
+        print(f"making {home}", file=sys.stderr)
+        venv.create(home, clear=True, with_pip=True)
+        for wanted in ((TORCH,), ENVIRONMENTS[worker]):  # torch first, so that no peer chooses another build of it
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+        complete.write_text(pins, encoding="utf-8")
+    return python
+
+
+def run(python: Path, worker: str, *, folder: str, threads: int) -> subprocess.CompletedProcess[str]:
+    """Returns the ended process of a worker, which has left its result in the folder."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
+    command = [python, WORKERS / f"with_{worker}.py", f"{folder}/job.json", folder]
+    settings = os.environ | limits | {"TOKENIZERS_PARALLELISM": "false"}
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """Prints cost and damage of every method; worst and best are corrected for having been chosen."""
+    heads = [f"{unit}: worst | mean | gap | best" for unit in UNITS.values()]
+    print(f"| | bits/weight | s | peak MB | {' | '.join(heads)} |\n|---|---|---|---|" + "---|" * 4 * len(heads))
+    for row in rows:
+        size, seconds, peak = (row.cost[key] for key in ("bits_per_weight", "seconds", "peak_bytes"))
+        cells = [row.name, f"{size:.3f}", f"{seconds:.2f}", f"{peak / 1e6:.0f}"]
+        for frame in row.damage.values():
+            (worst, most), (best, least) = frame.worst(), frame.best()
+            cells += [f"{most.value:.4f} [{most.low:.4f}, {most.high:.4f}] {worst}", f"{frame.mean().value:.4f}"]
+            cells += [f"{frame.gap().value:.4f}", f"{least.value:.4f} {best}"]
+        print("|", " | ".join(cells), "|")
+
+
+def print_ratios(rows: Sequence[Row]) -> None:
+    """Prints ours divided by theirs, and how many languages our last method damages less and more (Holm, 5 %)."""
+    ours = [row for row in rows if row.name.startswith(OURS)]
+    names = " | ".join(row.name.removeprefix(f"{OURS} ") for row in ours)
+    print(
+        f"\n| ours / theirs | worst damage: {names} | seconds: {names} | languages better, worse with {ours[-1].name} |"
+    )
+    print("|---|" + "---|" * (2 * len(ours) + 1))
+    for row in rows:
+        if row in ours:
+            continue
+        damage = [each.worst / row.worst for each in ours]
+        seconds = [each.cost["seconds"] / row.cost["seconds"] for each in ours]
+        found = ours[-1].damage[PER_TOKEN].contrast(row.damage[PER_TOKEN])
+        sure = [found.differences[code].value for code, p in found.p_holm.items() if p < 0.05]
+        counts = f"{sum(each < 0 for each in sure)}, {sum(each > 0 for each in sure)} of {len(found.p)}"
+        print("|", " | ".join([row.name, *(f"{each:.2f}" for each in (*damage, *seconds)), counts]), "|")
+
+
+def report(contest: Contest, task: Task, pythons: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Prints the tables of one task and returns what they show, for JSON."""
+    rows: list[Row] = []
+    notes: list[str] = []
+    for worker, python in pythons.items():
+        for method in METHODS[worker]:
+            print(f"{task.name}: {worker} {method}", file=sys.stderr)
+            found = contest.row(python, worker, method=method, task=task)
+            if isinstance(found, str):
+                notes.append(f"{worker} {method}: failed: {found}")
+            else:
+                rows.append(found)
+                notes += [f"{found.name}: {note}" for note in found.cost["notes"]]
+    print(f"\n### {task.name}\n")
+    print_table(rows)
+    if len({row.name.startswith(OURS) for row in rows}) == 2:
+        print_ratios(rows)
+    print("", *(f"- {note}" for note in notes), sep="\n", flush=True)
+    return [row.as_data() for row in rows]
+
+
+def arguments() -> argparse.Namespace:
+    """Returns the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environments", type=Path, required=True, help="directory of the peers' environments")
+    parser.add_argument("--model", default="embedded:tiny")
+    parser.add_argument("--text", type=Path, help="directory or JSONL file; else the embedded declaration")
+    parser.add_argument("--languages", help="separated by commas; else those of the model or text")
+    parser.add_argument("--bits", type=int, nargs="+", default=[4, 3])
+    parser.add_argument("--group", nargs="+", default=["64", "channel"])
+    parser.add_argument("--tokens", type=int, help="per language, to calibrate on; else what the text allows")
+    parser.add_argument("--measured-tokens", type=int, default=12288, help="per language, to measure on")
+    parser.add_argument("--sequence", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0, help="of the calibration mix")
+    parser.add_argument("--workers", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="file to write all results to")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs the comparison."""
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    pythons = {worker: environment(options.environments, worker) for worker in options.workers}
+    checkpoint = Checkpoint(options.model)
+    languages = None if options.languages is None else options.languages.split(",")
+    asked = {"tokens": options.measured_tokens, "sequence": options.sequence}
+    with Bench.of(checkpoint, languages=languages, text=options.text, **asked) as bench:
+        budget = None if options.tokens is None else options.tokens * len(bench.corpus.languages)
+        tokenizer, text = checkpoint.tokenizer(), bench.reference.text
+        mix = build_mix(bench.corpus, tokenizer, tokens=budget, sequence=options.sequence, seed=options.seed)
+        print(
+            f"{options.model}, {bench.corpus.name}: {sum(each.tokens for each in mix.samples):,} tokens in "
+            f"{len(mix.samples)} samples to calibrate on (seed {options.seed}), {len(text.lang):,} documents in "
+            f"{len(text.languages)} languages to measure on; windows of {options.sequence}; {options.threads} threads"
+        )
+        found: dict[str, Any] = {"command": sys.argv[1:], "mix": mix.manifest}
+        contest = Contest(bench, mix)
+        for bits in options.bits:
+            for group in options.group:
+                task = Task(bits, None if group == "channel" else int(group), options.threads, options.repeats)
+                found[task.name] = report(contest, task, pythons)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

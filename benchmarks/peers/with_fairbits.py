@@ -1,0 +1,46 @@
+"""fairbits itself: rtn, mse (exact clip), gptq with equal weights of languages."""
+
+from pathlib import Path
+
+import numpy as np
+from job import Job, Prepared, Quantized, work
+
+from fairbits import Checkpoint, policies
+from fairbits.plans import Calibration
+from fairbits.probe.text import NO_LABEL, Part, Text, Window
+from fairbits.risk.evidence import Evidence
+from fairbits.rounding.engine import RoundedBlock, round_model
+
+
+def prepare(job: Job) -> Prepared:
+    """Returns a run of the engine; it reads the model itself, one block at a time."""
+    checkpoint = Checkpoint(Path(job.model))
+    text, options = None, {}
+    if policies.reads_text(job.method):
+        text = text_of(job)
+        options["calibration"] = Calibration("given samples", {}, tokens=sum(map(len, job.samples)), sequence=0, seed=0)
+    evidence = Evidence(checkpoint, () if text is None else text.languages)
+    plan = policies.decide(job.method, evidence, bits=job.bits, group=job.group or "channel", **options)
+    done: list[RoundedBlock] = []
+    return lambda: done.extend(round_model(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
+
+
+def text_of(job: Job) -> Text:
+    """Returns the samples as windows, each a document of its own."""
+    lang = np.array(job.languages)
+    windows = [Window(i, Part(ids, [True] * len(ids), [*ids[1:], NO_LABEL])) for i, ids in enumerate(job.samples)]
+    every = np.arange(len(lang))
+    return Text(tuple(sorted(set(job.languages))), lang, every, np.ones(len(lang)), tuple(windows), padding=0)
+
+
+def read(checkpoint: Checkpoint, done: list[RoundedBlock]) -> Quantized:
+    """Returns the dequantized weights; steps count as they are stored."""
+    layers = {name: codes for block in done for name, codes in block.layers.items()}
+    weights = {checkpoint.architecture.weights[name].module: codes.dequantized for name, codes in layers.items()}
+    bits = sum(each.bits * each.codes.numel() + 8 * each.steps.nbytes for each in layers.values())
+    notes = tuple(note for block in done for outcome in block.outcomes for note in outcome.notes)
+    return Quantized(weights, bits / sum(W.numel() for W in weights.values()), notes)
+
+
+if __name__ == "__main__":
+    work("fairbits", prepare)

@@ -1,0 +1,121 @@
+"""Verbs that tell what quantization would do: audit, screen, diff."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbits.cli.options import Bits, Json, Languages, Model, Revision, TextFrom, Trust, group_of, names_of
+from fairbits.terminal import out, print_json, print_notes, stages
+
+
+def audit(
+    model: Model,
+    languages: Languages = None,
+    text: TextFrom = None,
+    bits: Bits = 4,
+    group: Annotated[str, typer.Option(help="Weights that share a step, or channel.", metavar="N|channel")] = "128",
+    clip: Annotated[str, typer.Option(help="absmax, or exact: the step of least squared error.")] = "absmax",
+    tokens: Annotated[int, typer.Option(help="Budget in tokens per language.")] = 4096,
+    sequence: Annotated[int, typer.Option(help="The longest piece of text, in tokens.")] = 512,
+    second_moments: Annotated[bool, typer.Option("--second-moments", help="Keep E(x xᵀ) of every input.")] = False,
+    seed: Annotated[int, typer.Option(help="Decides what text is taken.")] = 0,
+    out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="AUDIT.json")] = None,
+    details: Annotated[bool, typer.Option("--details", help="Show every measure of languages and blocks.")] = False,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Predict which languages quantization will hurt, and why, before anything is quantized.
+
+    Examples: `fairbits audit embedded:tiny`, `fairbits audit ./model --languages eng,fra,heb --out audit.json`,
+    `fairbits audit ./model --text texts --bits 3 --group channel --clip exact --details`.
+    """
+    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.model import Checkpoint
+    from fairbits.model.scheme import Scheme
+    from fairbits.risk.audit import check_audit_target, rounded
+    from fairbits.steps.audit import audit as audited
+    from fairbits.steps.audit_details import audit_details
+    from fairbits.steps.audit_table import audit_table
+
+    if out_file is not None:
+        check_audit_target(out_file)  # before anything that takes time
+    scheme = Scheme(bits, group_of(group), clip)  # type: ignore[arg-type]  # which checks it
+    names = names_of(languages)
+    print_notes(taken(names or ()))
+    with stages("opening the model") as show:
+        found = audited(
+            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            languages=names,
+            text=text,
+            scheme=scheme,
+            tokens=tokens,
+            sequence=sequence,
+            second_moments=second_moments,
+            seed=seed,
+            progress=show,
+        )
+    if out_file is not None:
+        found.save(out_file)
+    if as_json:
+        print_json(rounded(found.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
+        return
+    out.print(audit_table(found))
+    if details:
+        out.print(audit_details(found))
+
+
+def screen(
+    models: Annotated[list[str], typer.Argument(help="Directories, .gguf files, ids on the Hub, embedded:tiny.")],
+    languages: Annotated[str | None, typer.Option(help="Measure C2 and D̂ too, in these languages.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Measure C2 and D̂ too, on this text.")] = None,
+    bits: Bits = 4,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Compare models, one row each: outlier blocks, the founding documents' class, and with text predicted damage.
+
+    Examples: `fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"`,
+    `fairbits screen ./model ./other --languages eng,heb`.
+    """
+    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.steps.audit import corpus_of
+    from fairbits.steps.screen import screen as screened
+    from fairbits.steps.screen import screen_table
+
+    names = names_of(languages)
+    print_notes(taken(names or ()))
+    corpus = None if names is None and text is None else corpus_of(text, names)
+    with stages("opening the models") as show:
+        found = screened(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        out.print(screen_table(found))
+    if not found.complete:
+        raise typer.Exit(2)
+
+
+def diff(
+    a: Model,
+    b: Annotated[str, typer.Argument(help="The other model.")],
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Show two models side by side: how they are built, and the weights of their blocks.
+
+    Example: `fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"`.
+    """
+    from fairbits.model import Checkpoint  # heavy: only when the verb runs
+    from fairbits.steps.diff import diff as compared
+    from fairbits.steps.diff import diff_table
+
+    both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
+    with stages("reading weights") as show:
+        found = compared(*both, progress=lambda done, total: show("reading weights", done, total))
+    if as_json:
+        print_json(found.as_data())
+    else:
+        out.print(diff_table(found))

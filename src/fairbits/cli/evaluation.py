@@ -1,0 +1,246 @@
+"""Verbs that measure what quantization costs: evaluate, gate, compare, sweep."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fairbits.cli.options import (
+    Device,
+    Embeddings,
+    EvaluationTokens,
+    GroupOf,
+    Json,
+    Languages,
+    Model,
+    Revision,
+    Seed,
+    Sequence,
+    TextFrom,
+    Tokens,
+    Trust,
+    Unit,
+    embeddings_of,
+    names_of,
+    plan_group_of,
+    seeds_of,
+    widths_of,
+)
+from fairbits.errors import printable
+from fairbits.terminal import out, print_json, print_notes, stages
+
+
+def evaluate(
+    quantized: Annotated[str, typer.Argument(help="The quantized model: a directory, or an id on the Hub.")],
+    reference: Annotated[str, typer.Option(help="The model that it was made from.", metavar="MODEL")],
+    languages: Languages = None,
+    text: TextFrom = None,
+    tokens: EvaluationTokens = 4096,
+    sequence: Sequence = 512,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="SCORES.json")] = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what quantization cost every language: loss, perplexity, divergence, flips, and how unequal it is.
+
+    Examples: `fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json`,
+    `fairbits evaluate ./w4 --reference ./model --text texts --languages eng,fra,heb --tokens 20000`.
+    """
+    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
+    from fairbits.language.render import taken
+    from fairbits.model import Checkpoint
+    from fairbits.steps.evaluate import evaluate as evaluated
+    from fairbits.steps.evaluate_table import evaluate_table
+
+    if out_file is not None:
+        check_writable(out_file, example="scores.json")  # before anything that takes time
+    names = names_of(languages)
+    print_notes(taken(names or ()))
+    with stages("opening the models") as show:
+        found = evaluated(
+            Checkpoint(quantized, trust_remote_code=trust_remote_code),
+            reference=Checkpoint(reference, trust_remote_code=trust_remote_code),
+            languages=names,
+            text=text,
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+            device=device,
+            progress=show,
+        )
+    if out_file is not None:
+        found.save(out_file)
+    if as_json:
+        print_json(found.summary())
+    else:
+        out.print(evaluate_table(found))
+
+
+def gate(
+    scores: Annotated[Path, typer.Argument(help="What fairbits evaluate has written.", metavar="SCORES.json")],
+    max_worst: Annotated[float | None, typer.Option(help="The most that the worst language may lose.")] = None,
+    max_mean: Annotated[float | None, typer.Option(help="The most that languages may lose on average.")] = None,
+    max_gap: Annotated[float | None, typer.Option(help="The most between the worst and the best language.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Scores that no language may fall behind.", metavar="BASELINE.json")
+    ] = None,
+    unit: Unit = "bits_per_byte",
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Where to write the verdict for a CI system.", metavar="FILE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Decide on a release: exit code 0 if every limit is kept beyond doubt, 1 if one is not or the text is too little.
+
+    Examples: `fairbits gate scores.json --max-worst 0.02 --max-gap 0.01`,
+    `fairbits gate scores.json --against baseline.json --junit gate.xml`.
+    """
+    from fairbits.artifacts import check_writable, write_files  # heavy: only when the verb runs
+    from fairbits.evaluation.scores import Scores
+    from fairbits.steps.gate import gate as gated
+    from fairbits.steps.gate import junit
+
+    target = None if junit_file is None else check_writable(junit_file, example="gate.xml")
+    verdict = gated(
+        Scores.load(scores),
+        max_worst=max_worst,
+        max_mean=max_mean,
+        max_gap=max_gap,
+        unit=unit,
+        against=None if against is None else Scores.load(against),
+    )
+    if target is not None:
+        write_files({target: junit(verdict)})
+    print_notes(verdict.notes)
+    if as_json:
+        print_json(verdict.as_data())
+    else:
+        out.print(Text(printable(verdict.reason)), soft_wrap=True)
+    raise typer.Exit(verdict.exit_code)
+
+
+def compare(
+    model: Model,
+    policies: Annotated[
+        str, typer.Option(help="Parted by commas, each with options if need be: rtn,gptq,gptq:mix=english.")
+    ],
+    bits: Annotated[str, typer.Option(help="Widths such as 4,3 or 2..8.")] = "4",
+    group: GroupOf = "128",
+    embeddings: Embeddings = None,
+    languages: Languages = None,
+    text: TextFrom = None,
+    tokens: Tokens = 4096,
+    evaluation_tokens: EvaluationTokens = 8192,
+    sequence: Sequence = 512,
+    seeds: Annotated[str, typer.Option(help="Each draws calibration text of its own: 0,1,2.")] = "0",
+    baseline: Annotated[str | None, typer.Option(help="The policy that others are held to; else the first.")] = None,
+    unit: Unit = "bits_per_byte",
+    device: Device = "cpu",
+    out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="COMPARE.json")] = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Try policies on one model and the same text: worst language, mean, gap, bytes, and who differs for sure.
+
+    Examples: `fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3`,
+    `fairbits compare ./model --policies gptq,gptq:mix=english --languages eng,fra,heb --seeds 0,1,2`.
+    """
+    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
+    from fairbits.language.render import taken
+    from fairbits.model import Checkpoint
+    from fairbits.steps.compare import compare as compared
+    from fairbits.steps.compare_table import compare_table
+
+    if out_file is not None:
+        check_writable(out_file, example="compare.json")  # before anything that takes time
+    names = names_of(languages)
+    print_notes(taken(names or ()))
+    with stages("opening the model") as show:
+        found = compared(
+            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            policies=[each.strip() for each in policies.split(",")],
+            bits=widths_of(bits),
+            group=plan_group_of(group),
+            embeddings=embeddings_of(embeddings or "keep"),
+            languages=names,
+            text=text,
+            tokens=tokens,
+            evaluation_tokens=evaluation_tokens,
+            sequence=sequence,
+            seeds=seeds_of(seeds),
+            baseline=baseline,
+            unit=unit,
+            device=device,
+            progress=show,
+        )
+    if out_file is not None:
+        found.save(out_file)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        out.print(compare_table(found))
+
+
+def sweep(
+    model: Model,
+    bits: Annotated[str, typer.Option(help="Widths such as 2..8 or 8,4,3.")] = "2..8",
+    policy: Annotated[str, typer.Option(help="With options if need be: gptq:mix=english.")] = "mse",
+    group: GroupOf = "128",
+    languages: Languages = None,
+    text: TextFrom = None,
+    tokens: Tokens = 4096,
+    evaluation_tokens: EvaluationTokens = 8192,
+    sequence: Sequence = 512,
+    seed: Seed = 0,
+    threshold: Annotated[
+        float | None, typer.Option(help="Damage that is too much; else 0.01 bits per byte, 0.03 nats per token.")
+    ] = None,
+    unit: Unit = "bits_per_byte",
+    device: Device = "cpu",
+    out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="SWEEP.json")] = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Measure every language at every width, and the width at which it loses too much.
+
+    Examples: `fairbits sweep embedded:tiny --bits 2..8`,
+    `fairbits sweep ./model --policy gptq --languages eng,fra,heb --threshold 0.02`.
+    """
+    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
+    from fairbits.language.render import taken
+    from fairbits.model import Checkpoint
+    from fairbits.steps.sweep import sweep as swept
+    from fairbits.steps.sweep_table import sweep_table
+
+    if out_file is not None:
+        check_writable(out_file, example="sweep.json")  # before anything that takes time
+    names = names_of(languages)
+    print_notes(taken(names or ()))
+    with stages("opening the model") as show:
+        found = swept(
+            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            bits=widths_of(bits),
+            policy=policy,
+            group=plan_group_of(group),
+            languages=names,
+            text=text,
+            tokens=tokens,
+            evaluation_tokens=evaluation_tokens,
+            sequence=sequence,
+            seed=seed,
+            threshold=threshold,
+            unit=unit,
+            device=device,
+            progress=show,
+        )
+    if out_file is not None:
+        found.save(out_file)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        out.print(sweep_table(found))

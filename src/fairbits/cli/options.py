@@ -1,0 +1,119 @@
+"""Options that several verbs have, and what is made of their text."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fairbits.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairbits.plans import Group
+
+Model = Annotated[str, typer.Argument(help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.")]
+Languages = Annotated[str | None, typer.Option(help="Such as eng,fra,he; all of the text if not given.")]
+TextFrom = Annotated[Path | None, typer.Option(help="Directory or JSONL file; else the embedded declaration.")]
+Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own Python code.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+Tokens = Annotated[int, typer.Option(help="Calibration text, in tokens per language.")]
+EvaluationTokens = Annotated[int, typer.Option(help="Evaluation text, in tokens per language.")]
+Sequence = Annotated[int, typer.Option(help="The longest piece of text, in tokens.")]
+Seed = Annotated[int, typer.Option(help="Decides what text is taken.")]
+GroupOf = Annotated[
+    str, typer.Option("--group", help="Weights that share a step, or channel, or tensor.", metavar="N|channel|tensor")
+]
+Unit = Annotated[str, typer.Option(help="bits_per_byte, to compare languages by; nats_per_token; nats_per_section.")]
+Device = Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")]
+Embeddings = Annotated[str | None, typer.Option(help="Embedding and head: keep (the default), 8 or 4 bits.")]
+
+# What policies can be told; none of them is given unless the user gives it.
+PolicyOption = Annotated[
+    str | None,
+    typer.Option("--policy", help="gptq (the default), rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, …"),
+]
+PolicyBits = Annotated[int | None, typer.Option("--bits", help="Bits per weight, 2 to 8; 4 if not given.")]
+AvgBits = Annotated[float | None, typer.Option(help="allocate: bits per weight on average, such as 4.25.")]
+PolicyGroup = Annotated[
+    str | None,
+    typer.Option("--group", help="Weights that share a step; 128 if not given.", metavar="N|channel|tensor"),
+]
+Objective = Annotated[str | None, typer.Option(help="laaciq, allocate, protect: mean, worst, regret of languages.")]
+OneLanguage = Annotated[str | None, typer.Option("--language", help="laaciq: the one language to clip for.")]
+Mix = Annotated[str | None, typer.Option(help="gptq: equal, english, minimax, or numbers: eng=2,fra=1.")]
+Protected = Annotated[int | None, typer.Option("--k", help="gateway, protect: how many blocks have 8 bits.")]
+Tau = Annotated[float | None, typer.Option(help="mixed: blocks with κ above it have 8 bits.")]
+Law = Annotated[str | None, typer.Option(help="aciq: gaussian or laplace.")]
+Rounding = Annotated[str | None, typer.Option(help="mixed, allocate, gateway, protect: gptq or nearest.")]
+Sensitivity = Annotated[str | None, typer.Option(help="allocate, protect: cost of blocks, predicted or measured.")]
+AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
+
+
+def names_of(languages: str | None) -> list[str] | None:
+    """Returns the names that are parted by commas."""
+    return None if languages is None else [name.strip() for name in languages.split(",")]
+
+
+def group_of(given: str) -> int | None:
+    """Returns how many weights share a step; None for the whole row."""
+    if given == "channel":
+        return None
+    if not given.isdecimal():
+        raise InputError(f"--group is {given!r:.40}; it must be a number of weights, such as 128, or channel")
+    return int(given)
+
+
+def plan_group_of(given: str) -> "Group":
+    """Returns how many weights share a step, or channel, or tensor.
+
+    >>> plan_group_of("64"), plan_group_of("tensor")
+    (64, 'tensor')
+    """
+    if given in ("channel", "tensor"):
+        return given  # type: ignore[return-value]
+    if not given.isdecimal():
+        raise InputError(
+            f"--group is {given!r:.40}; it must be a number of weights, such as 128, or channel, or tensor"
+        )
+    return int(given)
+
+
+def embeddings_of(given: str) -> Literal["keep", 8, 4]:
+    """Returns what becomes of embedding and head."""
+    if given not in ("keep", "8", "4"):
+        raise InputError(f"--embeddings is {given!r:.40}; it must be keep, 8 or 4")
+    return "keep" if given == "keep" else 8 if given == "8" else 4
+
+
+def mix_of(given: str) -> "str | Mapping[str, float]":
+    """Returns the name of a mix, or the weights of languages."""
+    from fairbits.language.mix import parse_weights  # heavy: only when the verb runs
+
+    return parse_weights(given) if "=" in given else given
+
+
+def widths_of(given: str) -> list[int]:
+    """Returns the widths in a list such as 4,3, in a range such as 2..8, or in both.
+
+    >>> widths_of("4,3"), widths_of("2..4,8")
+    ([4, 3], [2, 3, 4, 8])
+    """
+    widths: list[int] = []
+    for part in given.split(","):
+        ends = [end.strip() for end in part.split("..")]
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise InputError(f"--bits is {given!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
+        widths += range(int(ends[0]), int(ends[-1]) + 1)
+    return widths
+
+
+def seeds_of(given: str) -> list[int]:
+    """Returns the seeds that are parted by commas."""
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"--seeds is {given!r:.40}; it must be whole numbers such as 0,1,2")
+    return [int(part) for part in parts]

@@ -1,0 +1,1 @@
+"""What quantization cost each language: losses, divergence and flips on the same text."""

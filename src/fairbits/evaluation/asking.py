@@ -1,0 +1,58 @@
+"""One forward pass of a text through a model: the features of every position that shall predict a token."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.probe.batches import batches
+from fairbits.probe.head import Split, split_head
+from fairbits.probe.run import positions_at_once
+from fairbits.probe.text import NO_LABEL, Text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Progress = Callable[[int, int], None]
+"""Called with the windows done and the windows there are."""
+
+AT_ONCE = 1024
+"""Positions of a batch at least, where no logits come with them: fewer would wait for the weights most of the time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Positions that shall predict: `features` (positions, width), the token each is asked for, its document."""
+
+    features: Tensor
+    labels: Tensor
+    documents: Tensor
+
+
+def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
+    """Returns the model, moved to the device, as body and head."""
+    model.to(device)  # type: ignore[arg-type]
+    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to see
+
+
+@torch.no_grad()
+def ask(
+    model: "PreTrainedModel", split: Split, *, text: Text, device: str, progress: Progress | None
+) -> Iterator[Asked]:
+    """Yields all positions that shall predict, in the same order whatever the model and however large the batches."""
+    room = positions_at_once(model, split)
+    total, done = len(text.windows), 0
+    for batch in batches(text, positions=max(room, AT_ONCE) if split.apart else room):
+        rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
+        features = split.body(batch.on(device))
+        yield Asked(features[rows, columns], batch.labels[rows, columns], batch.document[rows])
+        done += len(batch.document)
+        if progress is not None:
+            progress(done, total)
+
+
+def predicted_positions(text: Text) -> int:
+    """Returns how many positions shall predict a token."""
+    return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)

@@ -1,0 +1,164 @@
+"""The compressed-tensors layout of a linear map, `pack-quantized`, and of an embedding; and how many bytes they take.
+
+A map X.weight (out, in) is stored as
+
+    X.weight_packed  int32 (out, ⌈in·bits/32⌉): code j + 2^(bits−1) at bits [j·bits, (j+1)·bits) of its row
+    X.weight_scale   (out, groups), in the type that the loader computes in
+    X.weight_shape   int64 (2,)
+
+An embedding cannot be packed, as transformers 5.22 does not load it so; it is stored as whole bytes (`int-quantized`):
+X.weight int8 (out, in) and X.weight_scale. A head that is tied to it has no weight, and a scale of its own.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.checks import whole
+from fairbits.errors import InputError
+from fairbits.model.codes import Codes
+
+if TYPE_CHECKING:
+    from fairbits.model.architecture import Weight
+    from fairbits.model.checkpoint import Checkpoint
+
+WORD_BITS = 32
+SHAPE_BYTES = 2 * torch.int64.itemsize
+WEIGHTS_AT_ONCE = 2**22  # the library's packing makes several int32 copies of what it is given
+
+
+@dataclass(frozen=True, order=True)
+class Stored:
+    """How a linear map is stored: bits of a code, and how many neighbouring weights of a row share a step.
+
+    `group` is None if all of the row share one.
+    """
+
+    bits: int
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("bits", self.bits, least=2, most=8)
+        if self.group is not None:
+            whole("group", self.group, least=2)
+
+    def groups(self, columns: int) -> int:
+        """Returns how many groups a row has.
+
+        >>> Stored(4, 32).groups(96), Stored(4).groups(96)
+        (3, 1)
+        """
+        if self.group is None:
+            return 1
+        if columns % self.group:
+            raise InputError(
+                f"rows of {columns} weights cannot be cut into groups of {self.group}; "
+                "the group must divide the inputs of every layer: choose a smaller one, or one step per channel"
+            )
+        return columns // self.group
+
+
+def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
+    """Returns the tensors of a file that hold the linear map `name`, X.weight.
+
+    >>> codes = Codes(torch.tensor([[1, -2]], dtype=torch.int8), torch.tensor([[0.5]]), bits=4)
+    >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
+    {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
+    """
+    from compressed_tensors.compressors.pack_quantized import pack_to_int32  # type: ignore[import-untyped]
+
+    rows = torch.split(codes.codes, _rows_at_once(codes.codes.shape[1]))
+    packed = torch.cat([pack_to_int32(part, codes.bits) for part in rows])
+    shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
+    return {f"{name}_packed": packed, f"{name}_scale": codes.steps.contiguous(), f"{name}_shape": shape}
+
+
+def table_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Returns the tensors that hold the embedding `name`; `tied` are the other parameters that are the same."""
+    scales = {f"{each}_scale": codes.steps.contiguous() for each in (name, *tied)}
+    return {name: codes.codes.contiguous()} | scales
+
+
+def read_packed(tensors: Mapping[str, Tensor], name: str, stored: Stored) -> Codes:
+    """Returns the codes that `packed_tensors` or `table_tensors` wrote."""
+    try:
+        steps = tensors[f"{name}_scale"].clone()
+        if name in tensors:
+            return Codes(tensors[name].clone(), steps, stored.bits)
+        packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
+    except KeyError as missing:
+        raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
+    from compressed_tensors.compressors.pack_quantized import unpack_from_int32
+
+    columns = int(shape[1])
+    rows = torch.split(packed, _rows_at_once(columns))
+    codes = [unpack_from_int32(part, stored.bits, torch.Size((len(part), columns))) for part in rows]
+    return Codes(torch.cat(codes), steps, stored.bits)
+
+
+def stored_bytes(shape: tuple[int, ...], stored: Stored, dtype: torch.dtype, *, table: bool = False) -> int:
+    """Returns the bytes of a map (out, in) with steps of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
+
+    >>> stored_bytes((10, 64), Stored(3, 32), torch.float16)
+    296
+    """
+    out, columns = shape
+    steps = out * stored.groups(columns) * dtype.itemsize
+    if table:
+        return out * columns + steps
+    return out * math.ceil(columns * stored.bits / WORD_BITS) * (WORD_BITS // 8) + steps + SHAPE_BYTES
+
+
+def planned_bytes(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> int:
+    """Returns what all tensors of the quantized checkpoint take, those that are kept included."""
+    weights, dtype, left_out = checkpoint.architecture.weights, step_dtype(checkpoint), tied_copies(checkpoint)
+    total = 0
+    for name, info in checkpoint.tensors.items():
+        if name in stored:
+            weight, how = weights[name], stored[name]
+            table = is_table(weight)
+            total += stored_bytes(weight.shape, how, dtype, table=table)
+            if table:
+                steps = weight.shape[0] * how.groups(weight.shape[1]) * dtype.itemsize
+                total += steps * len(tied_parameters(checkpoint, name))
+        elif name not in left_out:
+            total += info.nbytes
+    return total
+
+
+def step_dtype(checkpoint: "Checkpoint") -> torch.dtype:
+    """Returns the type that loaders cast steps to, in which they must be stored: that of the configuration."""
+    stated = checkpoint.config.dtype
+    if isinstance(stated, torch.dtype):
+        return stated
+    # as transformers does where the configuration names none
+    return next(info.dtype for info in checkpoint.tensors.values() if info.dtype.is_floating_point)
+
+
+def is_table(weight: "Weight") -> bool:
+    """Returns whether the tensor is the embedding of tokens, which is looked up."""
+    return weight.role == "embedding"
+
+
+def tied_parameters(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
+    """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
+    architecture = checkpoint.architecture
+    absent = [parameter for parameter, tensor in architecture.tied.items() if tensor == name]
+    copies = [f"{weight.module}.weight" for weight in architecture.weights.values() if weight.tied_to == name]
+    return tuple(sorted(absent + copies))
+
+
+def tied_copies(checkpoint: "Checkpoint") -> frozenset[str]:
+    """Returns the tensors of the file that repeat another one they are tied to, and need not be written."""
+    pairs = {name: w.tied_to for name, w in checkpoint.architecture.weights.items() if w.tied_to is not None}
+    return frozenset(
+        name for name, other in pairs.items() if torch.equal(checkpoint.read(name), checkpoint.read(other))
+    )
+
+
+def _rows_at_once(columns: int) -> int:
+    return max(1, WEIGHTS_AT_ONCE // max(1, columns))

@@ -1,0 +1,165 @@
+"""GPTQ: rounding column by column, each error made up for by the columns that follow.
+
+With H = R Rᵀ, R upper triangular, the error e = ŵ − w of a row costs e H eᵀ = Σ_k R_kk² (e_k + Σ_{j<k} e_j R_jk/R_kk)².
+Going through the columns, ŵ_k nearest to w_k − Σ_{j<k} e_j R_jk/R_kk makes every bracket as small as it can be then.
+These are the codes that updates with the inverse of H give (Frantar et al. 2023), without the inverse.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairbits.checks import in_range, whole
+from fairbits.errors import InputError
+from fairbits.model.codes import Codes, nearest
+from fairbits.theory.grid import Grid
+
+TRIES = 4
+"""How often the damping is raised tenfold before GPTQ gives up."""
+DOUBLE_UP_TO = 512
+"""Columns up to which float64 is used; it doubles the time, and beyond float32 is precise enough for codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """The order of the columns, and H in that order, with `damp` added to its diagonal, as R Rᵀ.
+
+    `feedback[k, j]` is R_jk / R_kk, lower triangular with ones on the diagonal; `cost` is R_kk².
+    """
+
+    order: Tensor
+    feedback: Tensor
+    cost: Tensor
+    damp: float
+
+
+@dataclass(frozen=True, eq=False)
+class GPTQResult:
+    """The codes, in how many rows those of nearest rounding were kept, and every fall-back."""
+
+    codes: Codes
+    kept_nearest: int
+    notes: tuple[str, ...]
+
+
+def factored(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple[Factor | None, tuple[str, ...]]:
+    """Returns H + damp·mean(diag H)·I as R Rᵀ, None where more and more damping did not help, and notes on it.
+
+    `act_order` puts the columns with the largest H_jj first. Inputs that never differ from 0 are left to themselves.
+    """
+    in_range("damp", damp, least=0)
+    if H.ndim != 2 or H.shape[0] != H.shape[1] or not torch.isfinite(H).all():
+        raise InputError(f"H has shape {tuple(H.shape)}; it must be square and finite: check the activations")
+    diagonal = H.diagonal().double()
+    dead = diagonal <= 0
+    mean = float(diagonal.clamp(min=0).mean())
+    order = torch.argsort(diagonal, descending=True, stable=True) if act_order else torch.arange(len(H)).to(H.device)
+    backwards = order.flip(0)
+    turned = H.index_select(0, backwards).index_select(1, backwards)
+    turned = turned.to(torch.float64 if len(H) <= DOUBLE_UP_TO else torch.float32)
+    turned.diagonal().add_(dead[backwards].to(turned.dtype))  # which leaves dead columns alone
+    share, added = damp, 0.0
+    for attempt in range(TRIES + 1):
+        turned.diagonal().add_((share - added) * mean)
+        upper, failed = torch.linalg.cholesky_ex(turned, upper=True)
+        if not failed:
+            feedback = upper.flip(0, 1)  # Rᵀ: the factor of the matrix turned round, turned back
+            along = feedback.diagonal().clone()
+            # the error of a dead column costs nothing
+            factor = Factor(order, feedback.div_(along[:, None]), along.square_() - dead[order].to(along), share * mean)
+            raised = f"H is not positive definite: the damping was raised to {share:g} of its mean diagonal"
+            return factor, (raised,) * (attempt > 0)
+        share, added = max(10 * share, 1e-4), share
+    return None, (f"H is not positive definite even with a damping of {added:g}: rounded to nearest",)
+
+
+def gptq(
+    W: Tensor,
+    H: Tensor,
+    steps: Tensor,
+    *,
+    grid: Grid,
+    damp: float = 0.01,
+    act_order: bool = True,
+    columns_at_once: int = 128,
+    factor: Factor | None = None,
+) -> GPTQResult:
+    """Returns codes of W (out, in) with small errors e H eᵀ for fixed `steps` (out, groups), H = E[x xᵀ].
+
+    The steps belong to the original groups, whatever the order of the columns. A row whose error is larger than that of
+    nearest rounding keeps the nearest codes. Maps that see the same input share a `factor` of their H.
+
+    >>> W, H = torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.9], [0.9, 1.0]])
+    >>> gptq(W, H, torch.tensor([[1.0]]), grid=Grid(4, "twos")).codes.codes.tolist()
+    [[0, 1]]
+    """
+    whole("columns_at_once", columns_at_once, least=1)
+    plain = nearest(W, steps, grid=grid)
+    if H.shape != (W.shape[1], W.shape[1]):
+        raise InputError(f"H has shape {tuple(H.shape)} but W is {tuple(W.shape)}; it must be (in, in)")
+    notes: tuple[str, ...] = ()
+    if factor is None:
+        factor, notes = factored(H, damp=damp, act_order=act_order)
+        if factor is None:
+            return GPTQResult(plain, len(W), notes)
+    weights = _ordered(W, factor)
+    errors = torch.empty_like(weights)
+    chosen, damage = _walk(weights, steps, factor, grid=grid, columns_at_once=columns_at_once, errors=errors)
+    torch.sub(_ordered(plain.dequantized, factor), weights, out=errors)
+    better = _costs_more(errors, factor, columns_at_once, than=damage)
+    codes = chosen[torch.argsort(factor.order)].T.contiguous()
+    worse = ~better & (codes != plain.codes).any(1)
+    codes[worse] = plain.codes[worse]
+    return GPTQResult(Codes(codes, steps, grid.bits), int(worse.sum()), notes)
+
+
+def _ordered(W: Tensor, factor: Factor) -> Tensor:
+    """Returns W transposed, so that one of its columns is contiguous memory, in the order of the factor."""
+    return W.T.contiguous().index_select(0, factor.order).to(factor.feedback.dtype)
+
+
+def _walk(
+    weights: Tensor, steps: Tensor, factor: Factor, *, grid: Grid, columns_at_once: int, errors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the codes (in, out) in the order of the factor and e H eᵀ of every row; `errors` is where ŵ − w goes."""
+    columns, out = weights.shape
+    group = (factor.order // (columns // steps.shape[1])).tolist()
+    stored = steps.T.contiguous()
+    divisors = torch.where(stored == 0, 1.0, stored).to(weights.dtype)
+    codes = torch.empty(columns, out, dtype=torch.int8, device=weights.device)
+    damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
+    for start in range(0, columns, columns_at_once):
+        stop = min(start + columns_at_once, columns)
+        # what all earlier panels ask of this one, in one product
+        wanted = torch.addmm(weights[start:stop], factor.feedback[start:stop, :start], errors[:start], alpha=-1)
+        for i, k in enumerate(range(start, stop)):
+            wanted[i].addmv_(errors[start:k].T, factor.feedback[k, start:k], alpha=-1)
+            code = (wanted[i] / divisors[group[k]]).round_().clamp_(grid.lowest, grid.highest)
+            codes[k] = code
+            # the value that a loader will make of it
+            torch.sub((code.to(stored.dtype) * stored[group[k]]).to(weights.dtype), weights[k], out=errors[k])
+        brackets = errors[start:stop] + weights[start:stop] - wanted
+        damage += _cost(brackets, factor, start) - _damping(errors[start:stop], factor)
+    return codes, damage
+
+
+def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:
+    """Returns whether e H eᵀ of every row is at least `than`; ends as soon as the first columns alone show it."""
+    total = -_damping(errors, factor)
+    for start in range(0, len(errors), columns_at_once):
+        stop = start + columns_at_once
+        total += _cost(factor.feedback[start:stop, :stop] @ errors[:stop], factor, start)
+        if (total >= than).all():
+            break
+    return total >= than
+
+
+def _cost(brackets: Tensor, factor: Factor, start: int) -> Tensor:
+    """Returns what the columns from `start` on, as many as there are brackets, add to e (H + damping) eᵀ."""
+    return torch.mv(brackets.square_().T, factor.cost[start : start + len(brackets)]).double()
+
+
+def _damping(errors: Tensor, factor: Factor) -> Tensor:
+    """Returns the part of e (H + damping) eᵀ that is none of H's."""
+    return factor.damp * errors.square().sum(0).double()

@@ -1,0 +1,154 @@
+"""Bench: many plans of one model, each put into it in place and asked the same text."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fairbits.errors import InputError
+from fairbits.evaluation.in_place import put, restore
+from fairbits.evaluation.measure import measure
+from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.scores import Identity, Question, Scores
+from fairbits.language import Corpus
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages
+from fairbits.plans import Outcome, Plan
+from fairbits.probe.prepare import task_of, text_for
+from fairbits.probe.text import Text
+from fairbits.rounding.engine import round_model
+from fairbits.steps.audit import corpus_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+UNITS = {
+    "bits_per_byte": "bits per byte",
+    "nats_per_token": "nats per token",
+    "nats_per_section": "nats per section",
+}
+"""How units are written; a section is a document that all languages have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A plan with what came of its layers, what it cost every language, and the seconds that rounding took."""
+
+    plan: Plan
+    scores: Scores
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A model in memory, and what it said to the evaluation text of a corpus before anything was quantized.
+
+    Use it in a `with` statement: the reference lies in a temporary file.
+    """
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    model: "PreTrainedModel"
+    reference: Reference
+    question: Question
+    identity: Identity
+    device: str = "cpu"
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        languages: Iterable[str] | None,
+        text: str | Path | Corpus | None,
+        tokens: int,
+        sequence: int,
+        seed: int = 0,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> "Bench":
+        """Returns the bench of a model, after one pass over about `tokens` evaluation tokens per language.
+
+        Without languages and text the embedded declaration is used, for the embedded model in its own languages.
+        """
+        own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+        corpus = corpus_of(text, own)
+        if len(corpus.evaluation) < 2:
+            raise InputError(
+                f"the text of {corpus.name} has one language, {next(iter(corpus.evaluation), 'none')}; "
+                "what is compared is languages: name two or more"
+            )
+        asked = text_for(checkpoint, corpus, split="evaluation", tokens=tokens, sequence=sequence, seed=seed)
+        # the reference keeps a head of its own: that of the model below is rounded with a tied embedding
+        reference = Reference.of(checkpoint, asked, device=device, progress=told(progress, "asking the reference"))
+        question = Question(
+            task=task_of(checkpoint),
+            corpus=corpus.name,
+            split="evaluation",
+            parallel=corpus.parallel,
+            hashes=dict(corpus.hashes["evaluation"]),
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+        )
+        return cls(checkpoint, corpus, checkpoint.load(), reference, question, Identity.of(checkpoint), device)
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.reference.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any result must know about model, text and reference."""
+        return (*self.checkpoint.notes, *self.corpus.notes, *self.reference.notes)
+
+    def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
+        """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
+        outcomes: list[Outcome] = []
+        changed: list[str] = []
+        start = time.perf_counter()
+        try:
+            for block in round_model(
+                self.checkpoint,
+                plan,
+                text=self._calibration(plan),
+                device=self.device,
+                progress=told(progress, f"{name}: rounding blocks"),
+            ):
+                changed += block.layers
+                put(self.model, self.checkpoint, block.layers)
+                outcomes += block.outcomes
+            seconds = time.perf_counter() - start
+            answers = measure(
+                self.model, self.reference, device=self.device, progress=told(progress, f"{name}: asking")
+            )
+        finally:
+            restore(self.model, self.checkpoint, changed)
+        scores = Scores.of(
+            answers,
+            self.reference.text,
+            quantized=Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
+            reference=self.identity,
+            question=self.question,
+            notes=self.notes,
+        )
+        return Run(replace(plan, outcomes=tuple(outcomes)), scores, seconds)
+
+    def _calibration(self, plan: Plan) -> Text | None:
+        asked = plan.calibration
+        if asked is None:
+            return None
+        return text_for(self.checkpoint, self.corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+
+def told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    """Returns how progress of one part is told."""
+    return None if progress is None else lambda done, total: progress(what, done, total)

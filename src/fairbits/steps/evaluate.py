@@ -1,0 +1,100 @@
+"""The evaluation: a quantized model and what it was made from, asked the same text of every language."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbits.errors import InputError
+from fairbits.evaluation.measure import measure
+from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.scores import Identity, Question, Scores
+from fairbits.language import Corpus
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages
+from fairbits.probe.prepare import task_of, text_for
+from fairbits.steps.audit import corpus_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+COMPARED = 64
+"""Documents of each language that both tokenizers must cut alike."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
+
+
+def evaluate(
+    quantized: str | Path | Checkpoint,
+    *,
+    reference: str | Path | Checkpoint,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 4096,
+    sequence: int = 512,
+    seed: int = 0,
+    split: str = "evaluation",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns what quantization cost every document of every language.
+
+    `reference` is the model before it was quantized. `text` is a corpus, or where one lies; without it the embedded
+    declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
+    language. Both models are loaded in float32, one after the other.
+    """
+    after, before = _checkpoint(quantized), _checkpoint(reference)
+    own = embedded_languages(before.target) if languages is None and text is None else languages
+    corpus = corpus_of(text, own)
+    words = text_for(before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
+    check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
+    question = Question(
+        task=task_of(before),
+        corpus=corpus.name,
+        split=split,
+        parallel=corpus.parallel,
+        hashes=dict(corpus.hashes[split]),
+        tokens=tokens,
+        sequence=sequence,
+        seed=seed,
+    )
+    with Reference.of(before, words, device=device, progress=_told(progress, "asking the reference")) as said:
+        answers = measure(after.load(), said, device=device, progress=_told(progress, "asking the quantized model"))
+    return Scores.of(
+        answers,
+        words,
+        quantized=Identity.of(after),
+        reference=Identity.of(before),
+        question=question,
+        notes=(*_notes("quantized", after), *_notes("reference", before), *corpus.notes, *said.notes),
+    )
+
+
+def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
+    """Raises unless the tokenizers of both models cut the text into the same tokens."""
+    theirs, mine = after.tokenizer(), before.tokenizer()
+    different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
+    different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
+    if different:
+        raise InputError(
+            f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
+            "must be asked the same tokens: evaluate a model with what it was made from"
+        )
+
+
+def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[list[int]]:
+    found = tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    return [list(ids) for ids in found]
+
+
+def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
+    return model if isinstance(model, Checkpoint) else Checkpoint(model)
+
+
+def _notes(role: str, checkpoint: Checkpoint) -> tuple[str, ...]:
+    return tuple(f"{role}: {note}" for note in checkpoint.notes)
+
+
+def _told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,0 +1,145 @@
+"""Plan: asks a policy what to do with a model, and finds out what the policy asks for."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbits import policies
+from fairbits.checks import Floats, whole
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages
+from fairbits.model.moments import weight_moments
+from fairbits.plans import Calibration, Group, Plan
+from fairbits.probe.prepare import SHORTEST, text_for
+from fairbits.probe.text import Text
+from fairbits.risk.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
+from fairbits.steps.audit import corpus_of
+from fairbits.steps.minimax_mix import minimax_mix
+from fairbits.steps.sensitivity import Trial, measured_damage, measured_sensitivity, predicted_sensitivity
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+def plan(
+    model: str | Path | Checkpoint,
+    *,
+    policy: str = policies.DEFAULT,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 4096,
+    sequence: int = 512,
+    seed: int = 0,
+    audit: str | Path | None = None,
+    rounds: int = 4,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """Returns what a policy decides for a model; nothing is quantized yet.
+
+    `options` are those of the policy (bits, group, …, see `fairbits.policies.takes`); None means not given. `text` is a
+    corpus, or where one lies; without it the embedded declaration is used. A policy that reads none takes it only to
+    measure the error of languages in every layer.
+    `audit` is a saved audit of the model, which mixed takes κ from. `rounds` are those of the search for a minimax mix.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    told = {name: value for name, value in options.items() if value is not None}
+    policies.check(policy, told)  # before anything that takes time
+    if audit is not None and policy != "mixed":
+        raise InputError(f"{policy} takes nothing from an audit; only mixed does: leave the audit out")
+    if languages is None and text is None and not policies.reads_text(policy):
+        return policies.decide(policy, Evidence(checkpoint), **told)
+    whole("tokens", tokens, least=16)
+    whole("sequence", sequence, least=SHORTEST)
+    whole("seed", seed, least=0)
+    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+    corpus = corpus_of(text, own)
+    source = Source(
+        checkpoint,
+        corpus,
+        Calibration(corpus.name, dict(corpus.hashes["calibration"]), tokens, sequence, seed),
+        group=told.get("group", policies.Options.group),
+        audit=audit,
+        device=device,
+        progress=progress,
+    )
+    evidence = Evidence(
+        checkpoint,
+        tuple(corpus.calibration),
+        kappa=source.kappa,
+        sensitivity=source.sensitivity,
+        damage=source.damage,
+        minimax=lambda: source.minimax(evidence, told, rounds=rounds),
+    )
+    return policies.decide(policy, evidence, calibration=source.calibration, **told)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where the evidence comes from: a model and its calibration text. The model is loaded once, if at all."""
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    calibration: Calibration
+    group: Group
+    audit: str | Path | None
+    device: str
+    progress: Progress | None
+
+    def kappa(self) -> Floats:
+        """Returns κ_l of every block, from the audit or from the weights."""
+        if self.audit is not None:
+            return kappa_of_audit(self.audit, self.checkpoint.fingerprint)
+        moments = weight_moments(self.checkpoint, progress=self._told("reading weights"))
+        return np.array([block.kappa for block in moments.blocks])
+
+    def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
+        """Returns what each block costs each language at each width."""
+        if how == "measured":
+            told = self._told("measuring blocks")
+            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=told)
+        return predicted_sensitivity(
+            self.checkpoint,
+            self.corpus,
+            widths=widths,
+            group=self.group,
+            calibration=self.calibration,
+            progress=self._told("passing text"),
+        )
+
+    def damage(self, allocations: Sequence[Sequence[int]]) -> Floats:
+        """Returns the measured damage of whole allocations, (allocations, languages)."""
+        return measured_damage(self._trial, allocations, progress=self._told("measuring sets of blocks"))
+
+    def minimax(self, evidence: Evidence, told: Mapping[str, Any], *, rounds: int) -> Mix:
+        """Returns the mix of languages for which the worst of them loses least."""
+        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**told, "mix": "equal"})
+        return minimax_mix(
+            self.checkpoint,
+            equal,
+            text=self._text,
+            rounds=rounds,
+            seed=self.calibration.seed,
+            device=self.device,
+            progress=self._told("trying mixes of languages"),
+        )
+
+    @cached_property
+    def _text(self) -> Text:
+        asked = self.calibration
+        return text_for(self.checkpoint, self.corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+    @cached_property
+    def _trial(self) -> Trial:
+        return Trial(self.checkpoint, self._text, group=self.group, device=self.device)
+
+    def _told(self, what: str) -> Callable[[int, int], None] | None:
+        progress = self.progress
+        return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,0 +1,98 @@
+"""`fairbits evaluate`, `gate`, `compare` and `sweep` as a user runs them."""
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.cells import cell_len
+
+from fairbits.cli import main
+
+TINY = "embedded:tiny"
+LANGUAGES = ("--languages", "eng_Latn,heb_Hebr", "--sequence", "64")
+RTN = ("--policy", "rtn", "--bits", "3", "--group", "channel")
+
+
+def fits(printed: str) -> bool:
+    return max(cell_len(line) for line in printed.splitlines()) <= 80
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "w3"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fairbits", "quantize", TINY, *RTN, "--out", str(directory)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return directory
+
+
+@pytest.fixture
+def scores(quantized, command, tmp_path) -> Path:
+    options = ("--reference", TINY, *LANGUAGES, "--tokens", "256")
+    code, printed, errors = command("evaluate", quantized, *options, "--out", tmp_path / "scores.json")
+    assert (code, errors) == (0, "")
+    assert fits(printed)
+    return tmp_path / "scores.json"
+
+
+def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, command, tmp_path) -> None:
+    code, printed, _ = command("evaluate", quantized, "--reference", TINY, *LANGUAGES, "--tokens", "256", "--json")
+    assert code == 0
+    evaluated = {code: each["added"] for code, each in json.loads(printed)["languages"].items()}
+    out = tmp_path / "compare.json"
+    options = ("--bits", "3", "--group", "channel", *LANGUAGES, "--evaluation-tokens", "256", "--out", out)
+    code, printed, errors = command("compare", TINY, "--policies", "rtn,mse", *options)
+    assert (code, errors) == (0, "")
+    assert fits(printed)
+    rtn, mse = json.loads(out.read_text())["entries"]
+    for lang, each in evaluated.items():
+        assert rtn["damage"][lang]["value"] == pytest.approx(each["bits_per_byte"]["value"], rel=1e-3)
+        assert mse["damage"][lang]["value"] < rtn["damage"][lang]["value"]
+
+
+def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
+    code, printed, _ = command("gate", scores, "--max-worst", "10", "--max-gap", "10")
+    assert (code, printed.count("\n")) == (0, 1)
+    assert printed.startswith("pass: ")
+    code, printed, _ = command("gate", scores, "--max-mean", "0", "--junit", tmp_path / "gate.xml", "--json")
+    assert code == 1
+    assert json.loads(printed)["passed"] is False
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "1"
+    assert command("gate", scores, "--against", scores)[0] == 0
+
+
+def test_sweep(command, tmp_path) -> None:
+    options = ("--policy", "rtn", "--group", "channel", *LANGUAGES, "--evaluation-tokens", "256")
+    code, printed, errors = command("sweep", TINY, "--bits", "3..4", *options, "--out", tmp_path / "sweep.json")
+    assert (code, errors) == (0, "")
+    assert fits(printed)
+    data = json.loads((tmp_path / "sweep.json").read_text())
+    for curve in data["damage"].values():
+        assert curve["3"]["value"] > curve["4"]["value"]
+    assert data["founders"]["critical_width"] == pytest.approx(4.0, abs=0.05)
+    assert " ".join(data["verdict"][1].split()) in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gate", "none.json", "--max-worst", "1"), "none.json is no file of scores"),
+        (("evaluate", "nowhere", "--reference", TINY), "nowhere"),
+        (("compare", TINY, "--policies", "rtn,best"), "policy"),
+        (("compare", TINY, "--policies", "rtn", "--bits", "4-3"), "--bits is '4-3'"),
+        (("compare", TINY, "--policies", "rtn", "--seeds", "a"), "--seeds is 'a'"),
+        (("compare", TINY, "--policies", "rtn", "--languages", "eng_Latn"), "two or more"),
+        (("sweep", TINY, "--bits", "8..2"), "--bits is '8..2'"),
+        (("sweep", TINY, "--bits", "4"), "two widths or more"),
+        (("sweep", TINY, "--out", "nowhere/sweep.json"), "is no directory"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, arguments, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = command(*arguments)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors

@@ -1,0 +1,86 @@
+"""`fairbits plan` and `fairbits quantize` as a user runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from safetensors.torch import load_file
+
+TINY = "embedded:tiny"
+SMALL = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "64", "--sequence", "64")
+
+
+def fits(printed: str) -> bool:
+    return max(cell_len(line) for line in printed.splitlines()) <= 80
+
+
+def weights(directory: Path) -> dict:
+    return {name: each for file in directory.glob("*.safetensors") for name, each in load_file(file).items()}
+
+
+def test_plan_writes_what_quantize_carries_out(command, tmp_path) -> None:
+    plan, one, other = tmp_path / "plan.json", tmp_path / "one", tmp_path / "other"
+    options = ("--policy", "rtn", "--bits", "4", "--group", "channel")
+    code, printed, errors = command("plan", TINY, *options, "--out", plan)
+    assert (code, errors) == (0, "")
+    assert fits(printed)
+    assert command("quantize", TINY, "--plan", plan, "--out", one)[0] == 0
+    code, printed, _ = command("quantize", TINY, *options, "--out", other, "--json")
+    assert code == 0
+    result = json.loads(printed)
+    assert result["outcomes"]
+    assert json.loads((other / "plan.json").read_text()) == result
+    planned = json.loads(plan.read_text())
+    assert planned["treatments"] == result["treatments"]
+    tensors = weights(one)
+    assert sum(each.nbytes for each in tensors.values()) == planned["size_bytes"]
+    assert all((each == weights(other)[name]).all() for name, each in tensors.items())
+
+
+def test_options_reach_the_policy(command) -> None:
+    def planned(*options: str) -> dict:
+        code, printed, errors = command("plan", TINY, "--group", "channel", *SMALL, *options, "--json")
+        assert (code, errors) == (0, ""), errors
+        return json.loads(printed)
+
+    assert planned("--policy", "aciq", "--law", "laplace")["treatments"][5]["clip"] == "laplace"
+    assert planned("--mix", "heb=1")["languages"] == {"eng_Latn": 0.0, "heb_Hebr": 1.0}  # gptq, the default
+    found = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
+    widths = {each["block"]: each["bits"] for each in found["treatments"]}
+    assert (widths[0], widths[5], widths[11], widths[None]) == (8, 3, 8, 8)
+    assert planned("--policy", "laaciq", "--language", "he")["settings"]["language"] == "heb_Hebr"
+    assert planned("--policy", "mixed", "--tau", "8")["settings"]["tau"] == 8.0
+    found = planned("--policy", "allocate", "--avg-bits", "4.5", "--objective", "mean", "--sensitivity", "predicted")
+    assert (found["settings"]["avg_bits"], found["settings"]["objective"]) == (4.5, "mean")
+    assert (found["calibration"]["tokens"], found["calibration"]["sequence"]) == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "message"),
+    [
+        ("plan", ("--policy", "best"), "policy"),
+        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn takes no law"),
+        ("plan", ("--policy", "rtn", "--bits", "9"), "bits"),
+        ("plan", ("--group", "row"), "--group is 'row'"),
+        ("plan", ("--embeddings", "2"), "--embeddings is '2'"),
+        ("plan", ("--out", "nowhere/plan.json"), "is no directory"),
+        ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json is no plan"),
+        ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan decides what --bits would"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, verb, options, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = command(verb, TINY, *options)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_over(command, tmp_path) -> None:
+    (tmp_path / "w4").mkdir()
+    (tmp_path / "w4" / "mine").write_text("mine")
+    code, printed, errors = command("quantize", TINY, "--policy", "rtn", "--out", tmp_path / "w4")
+    assert (code, printed) == (2, "")
+    assert [path.name for path in (tmp_path / "w4").iterdir()] == ["mine"]
+    assert "w4" in errors
