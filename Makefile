@@ -4,12 +4,15 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs bench predict validity clean
+.PHONY: demo test test-real docs bench predict policies peers validity clean
 
 demo: .venv/installed
 	$(BIN)/fairbits inspect embedded:tiny
 	$(BIN)/fairbits audit embedded:tiny
-	$(BIN)/fairbits mix embedded:tiny --languages en,fr,ru,zh,he,hi,sw --out calib.jsonl
+	rm -rf demo && mkdir demo
+	$(BIN)/fairbits quantize embedded:tiny --tokens 512 --out demo/tiny-w4
+	$(BIN)/fairbits evaluate demo/tiny-w4 --reference embedded:tiny --out demo/scores.json
+	$(BIN)/fairbits mix embedded:tiny --languages en,fr,ru,zh,he,hi,sw --out demo/calib.jsonl
 	$(BIN)/fairbits theory
 
 test: .venv/installed
@@ -33,6 +36,12 @@ bench: .venv/installed
 
 predict: .venv/installed  # half an hour: predicted against measured damage
 	$(BIN)/python benchmarks/predict.py --blocks
+
+policies: .venv/installed  # two hours on 2 cores, minutes on a GPU: what every policy costs every language
+	$(BIN)/python benchmarks/policies.py
+
+peers: .venv/installed  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
+	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
 
 validity: .venv/installed
 	$(PYTEST) tests/validity

@@ -12,11 +12,17 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_python_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert blocks
+@pytest.mark.parametrize("pages", [["README.md"], ["docs/quantize.md", "docs/evaluate.md"]])
+def test_python_examples_run(pages, tmp_path) -> None:
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    ]
+    assert len(blocks) >= len(pages)
     for block in blocks:
-        done = subprocess.run([sys.executable, "-W", "error", "-c", block], capture_output=True, text=True)
+        command = [sys.executable, "-W", "error", "-c", block]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
 
 

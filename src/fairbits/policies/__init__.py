@@ -30,7 +30,16 @@ from fairbits.checks import in_range, one_of, weights_vector, whole
 from fairbits.errors import InputError
 from fairbits.language.catalog import find_language
 from fairbits.plans import Calibration, Objective, Plan, Rounding
-from fairbits.policies.assemble import Embeddings, Method, Options, assemble, check_groups, equal_mix, one_language
+from fairbits.policies.assemble import (
+    Embeddings,
+    Method,
+    Options,
+    assemble,
+    check_groups,
+    equal_mix,
+    one_language,
+    with_all_text,
+)
 from fairbits.policies.widths import HIGH, best_protected, protected_widths, random_sets, value_of, within_budget
 from fairbits.risk.evidence import Evidence, How
 from fairbits.risk.outliers import FOUNDERS_THRESHOLD
@@ -238,7 +247,8 @@ def protect(
 def gptq(evidence: Evidence, options: Options, *, mix: Mixture = "equal") -> Plan:
     """Returns GPTQ under Σ_λ π_λ H_λ, with the exact weighted clip inside; `mix` says how languages are weighed.
 
-    "equal"; "english" as is usual elsewhere; given weights; "minimax": searched for the least worst damage.
+    "equal"; "english" as is usual elsewhere, with as many tokens as all languages have together; given weights;
+    "minimax": searched for the least worst damage.
     """
     settings: dict[str, Any] = {"mix": mix if isinstance(mix, str) else "given"}
     notes: tuple[str, ...] = ()
@@ -248,8 +258,11 @@ def gptq(evidence: Evidence, options: Options, *, mix: Mixture = "equal") -> Pla
         found = evidence.minimax()
         pi, notes = dict(found.pi), found.notes
         settings["rounds"] = found.rounds
+    elif mix == "equal":
+        pi = equal_mix(evidence)
     else:
-        pi = equal_mix(evidence) if mix == "equal" else one_language(evidence, ENGLISH)
+        pi = {code: weight for code, weight in one_language(evidence, ENGLISH).items() if weight}
+        options = with_all_text(options, count=len(evidence.languages))
     return assemble("gptq", evidence, options, method=_underneath("gptq"), pi=pi, settings=settings, notes=notes)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
 from fairbits.checks import one_of, whole
@@ -98,6 +98,12 @@ def one_language(evidence: Evidence, code: str) -> dict[str, float]:
     if code not in evidence.languages:
         raise InputError(f"{code} is none of the languages {', '.join(evidence.languages)}; name it among them")
     return {each: float(each == code) for each in evidence.languages}
+
+
+def with_all_text(options: Options, *, count: int) -> Options:
+    """Returns options in which one language has the tokens of `count` languages: mixes differ, budgets do not."""
+    asked = options.calibration
+    return options if asked is None else replace(options, calibration=replace(asked, tokens=count * asked.tokens))
 
 
 def stored_as(treatments: Sequence[Treatment]) -> dict[str, Stored]:

@@ -28,6 +28,10 @@ from fairbits.rounding.shell import Shell
 
 ROOM = 64 * 2**20
 """Bytes that the activations of one batch may take within a block, about."""
+CACHED = 1024
+"""Positions of a batch whose activations stay near the processor in small models, as measured."""
+MOST_BATCHES = 256
+"""Batches, each of which takes a thread that waits most of the time."""
 KEPT_PER_POSITION = 16
 """Numbers per position and unit of width that a block makes on the way, about."""
 
@@ -132,7 +136,7 @@ def _without_text(job: _Job) -> Iterator[RoundedBlock]:
 
 def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    chosen = [batch.on(device) for batch in batches(text, positions=_positions_at_once(job.checkpoint))]
+    chosen = [batch.on(device) for batch in batches(text, positions=_positions_at_once(job.checkpoint, text))]
     far = max((block.index + 1 for block in job.blocks if job.treated(block.index)), default=0)
     job.ticks.total = len(job.plan.treated) + 2 * len(chosen) * far
     # the embedding is first on the way though last in the order: the blocks shall see it as it will be
@@ -207,9 +211,11 @@ def _counted(start: Callable[[Batch], None], ticks: _Ticks) -> Callable[[Batch],
     return before
 
 
-def _positions_at_once(checkpoint: Checkpoint) -> int:
+def _positions_at_once(checkpoint: Checkpoint, text: Text) -> int:
+    """Returns how many positions a batch may have: few enough for the caches, and so many that threads stay few."""
     width = int(checkpoint.config.get_text_config().hidden_size)
-    return min(max(ROOM // (4 * KEPT_PER_POSITION * width), 64), 4096)
+    roomy = min(max(ROOM // (4 * KEPT_PER_POSITION * width), 64), CACHED)
+    return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
 def _check(checkpoint: Checkpoint, plan: Plan, text: Text | None, device: str) -> None:

@@ -17,7 +17,13 @@ from fairbits.probe.batches import Batch
 from fairbits.probe.text import Text
 from fairbits.rounding.gptq import factored
 from fairbits.rounding.layer import Evidence
+from fairbits.rounding.lockstep import Enough
 from fairbits.rounding.steps import Notes
+
+SAMPLE = 256
+"""Positions of a language, about, that tell well enough what rounding a map does to it."""
+PANEL = 256
+"""Columns of H that are added up at a time: of those before them the mirror image is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +70,10 @@ class Inputs:
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
-        """Adds up whatever passes meanwhile; gives the function that is to be called with each batch before it."""
+        """Adds up whatever passes meanwhile; gives the function that is to be called with each batch before it.
+
+        Once a batch has passed all points, Enough is raised.
+        """
         with _hooked() as (handles, here):
             for name, point in self._points.items():
                 hook = self._hook(name, point, here)
@@ -80,6 +89,7 @@ class Inputs:
         if name in self._squares:
             squares = self._squares[name].cpu().numpy() / self._counts(name)[:, None]
         if H is not None:
+            H = H.tril() + H.tril(-1).T
             if not torch.isfinite(H).all():
                 raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
             factor, notes = factored(H)
@@ -96,6 +106,7 @@ class Inputs:
         count = len(self._audience.languages)
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            here.passed.add(name)
             x = here.text_of(_tensor((*args, *kwargs.values())), point.stack)
             if x is None:
                 self._scattered.add(name)
@@ -109,14 +120,22 @@ class Inputs:
             if point.products:
                 if name not in self._products:
                     self._products[name] = torch.zeros(x.shape[1], x.shape[1], device=x.device)
-                weighted = x.mul_(shares.to(x.device)[lang, None])
-                self._products[name].addmm_(weighted.T, weighted)
+                _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]))
+            if len(here.passed) == len(self._points) and not self._scattered:  # experts are called one by one
+                raise Enough
 
         return hook
 
 
+def _add_products(H: Tensor, x: Tensor) -> None:
+    """Adds xᵀx to H on and below its diagonal, panel by panel; what lies above within a panel comes along."""
+    for start in range(0, len(H), PANEL):
+        stop = start + PANEL
+        H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])
+
+
 class Effects:
-    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the maps of a block, x as the quantized block has it."""
+    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the maps of a block, x as the quantized block has it, on a sample of the positions."""
 
     def __init__(self, audience: Audience, changes: Mapping[str, tuple[Weight, Tensor]]) -> None:
         """`changes` holds ΔW (out, in) of every map, by its name."""
@@ -146,35 +165,46 @@ class Effects:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if not isinstance(output, Tensor):  # a router, which gives more than a product
                 return
-            x, y = here.text_of(_tensor((*args, *kwargs.values())), stack), here.text_of(output, stack)
+            every = self._every(stack)
+            x, y = here.text_of(_tensor((*args, *kwargs.values())), stack, every), here.text_of(output, stack, every)
             if x is None or y is None:
                 return
             shift = x @ change.T
             bias = getattr(module, "bias", None)
             before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
-            lang = self._audience.language_of[here.document(stack)]
+            lang = self._audience.language_of[here.document(stack, every)]
             for sums, each in zip(self._sums[name], (shift, before), strict=True):
                 sums.index_add_(0, lang, each.square_().sum(1).double().cpu())
 
         return hook
+
+    def _every(self, stack: str) -> int:
+        """Returns how many positions there are for one that is looked at."""
+        own = self._audience.positions["encoder"]
+        counts = own if stack == "encoder" and own.any() else self._audience.positions["main"]
+        return max(int(counts.min()) // SAMPLE, 1)
 
 
 class _Here:
     """The batch that passes now: which of its positions hold text, and of which document."""
 
     def start(self, batch: Batch) -> None:
+        self.passed: set[str] = set()
         self._batch = batch
         self._found: dict[str, tuple[int, Tensor, Tensor]] = {}
 
-    def text_of(self, x: Tensor, stack: str) -> Tensor | None:
-        """Returns the positions of text of activations, (positions, width); None if they are not those of the batch."""
+    def text_of(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
+        """Returns the positions of text of activations, (positions, width); None if they are not those of the batch.
+
+        Of `every` so many positions one is returned.
+        """
         total, at, _ = self._positions(stack)
         flat = x.reshape(-1, x.shape[-1])
-        return flat[at.to(x.device)].float() if len(flat) == total else None
+        return flat[at[::every].to(x.device)].float() if len(flat) == total else None
 
-    def document(self, stack: str) -> Tensor:
-        """Returns the document of each position of text."""
-        return self._positions(stack)[2]
+    def document(self, stack: str, every: int = 1) -> Tensor:
+        """Returns the document of each position of text that `text_of` returns."""
+        return self._positions(stack)[2][::every]
 
     def _positions(self, stack: str) -> tuple[int, Tensor, Tensor]:
         if stack not in self._found:

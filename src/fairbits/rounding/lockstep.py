@@ -7,7 +7,7 @@ output back; so one block at a time needs weights. Only one thread works at any 
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -21,6 +21,10 @@ from fairbits.errors import InputError
 from fairbits.probe.batches import Batch
 
 Before = Callable[[Batch], None]
+
+
+class Enough(BaseException):
+    """Raised by whoever watches a rehearsal and has seen it all: the rest of the block is not computed."""
 
 
 class _Stopped(BaseException):
@@ -95,13 +99,17 @@ class Lockstep:
         return len(self._travellers)
 
     def rehearse(self, before: Before) -> None:
-        """Computes the next block, and goes nowhere; `before` is called with every batch before its turn."""
+        """Computes the next block, and goes nowhere; `before` is called with every batch before its turn.
+
+        Hooks may end a turn by raising Enough.
+        """
         for traveller in self._travellers:
             before(traveller.batch)
             call = self._call(traveller)
             tensors = [each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Tensor)]
             versions = [each._version for each in tensors]
-            self._compute(call)
+            with suppress(Enough):
+                self._compute(call)
             if versions != [each._version for each in tensors]:
                 raise InputError(
                     f"{call.block} changes its input in place; only blocks that leave it can be calibrated"

@@ -146,7 +146,8 @@ class Bench:
         asked = plan.calibration
         if asked is None:
             return None
-        return text_for(self.checkpoint, self.corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+        own = self.corpus.restrict(plan.languages)
+        return text_for(self.checkpoint, own, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
 
 
 def told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
