@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
-from fairbits.checks import one_of, whole
+from fairbits.checks import one_of, weights_vector, whole
 from fairbits.errors import InputError, printable
 
 SCHEMA = "fairbits.plan/1"
@@ -82,6 +82,11 @@ class Outcome:
     error: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Returns the outcome that a file holds."""
+        return cls(**{**data, "alpha": tuple(data["alpha"]), "notes": tuple(data["notes"])})
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -116,6 +121,14 @@ class Plan:
     notes: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Checks the weights of the languages."""
+        if not isinstance(self.languages, Mapping):
+            raise InputError(f"languages is a {type(self.languages).__name__}; it must map codes to weights")
+        if self.languages:
+            found = list(self.languages.values())
+            weights_vector("the weights of languages", found, size=len(found))
+
     @property
     def treated(self) -> tuple[Treatment, ...]:
         """The treatments that change anything."""
@@ -132,8 +145,9 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the decisions; what came of them does not count."""
-        decisions = {key: value for key, value in self.as_data().items() if key not in ("outcomes", "fairbits")}
+        """The SHA-256 of the decisions, without what came of them, what is said of them and where the model lies."""
+        beside = ("outcomes", "notes", "model", "fairbits")
+        decisions = {key: value for key, value in self.as_data().items() if key not in beside}
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:
@@ -157,13 +171,10 @@ class Plan:
             raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits plan")
         try:
             del data["schema"], data["fairbits"]
-            outcomes = [
-                {**each, "alpha": tuple(each["alpha"]), "notes": tuple(each["notes"])} for each in data["outcomes"]
-            ]
             calibration = data["calibration"]
             known = {
                 "treatments": tuple(Treatment(**each) for each in data["treatments"]),
-                "outcomes": tuple(Outcome(**each) for each in outcomes),
+                "outcomes": tuple(map(Outcome.of, data["outcomes"])),
                 "calibration": None if calibration is None else Calibration(**calibration),
                 "notes": tuple(data["notes"]),
             }

@@ -42,6 +42,7 @@ def scores(quantized, command, tmp_path) -> Path:
 def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, command, tmp_path) -> None:
     code, printed, _ = command("evaluate", quantized, "--reference", TINY, *LANGUAGES, "--tokens", "256", "--json")
     assert code == 0
+    assert json.loads(printed)["schema"] == "fairbits.summary/1"
     evaluated = {code: each["added"] for code, each in json.loads(printed)["languages"].items()}
     out = tmp_path / "compare.json"
     options = ("--bits", "3", "--group", "channel", *LANGUAGES, "--evaluation-tokens", "256", "--out", out)
@@ -63,6 +64,22 @@ def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
     assert json.loads(printed)["passed"] is False
     assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "1"
     assert command("gate", scores, "--against", scores)[0] == 0
+    assert command("gate", scores, "--against", scores, "--max-worse", "0")[0] == 0
+
+
+def test_the_printed_summary_is_no_file_of_scores(quantized, command, tmp_path) -> None:
+    options = ("--reference", TINY, *LANGUAGES, "--tokens", "256", "--json")
+    (tmp_path / "printed.json").write_text(command("evaluate", quantized, *options)[1])
+    code, _, errors = command("gate", tmp_path / "printed.json", "--max-worst", "1")
+    assert code == 2
+    assert "fairbits.summary/1" in errors
+    assert "write it with fairbits evaluate --out" in errors
+
+
+def test_another_reference_than_the_plan_names_is_refused(quantized, command) -> None:
+    code, printed, errors = command("evaluate", quantized, "--reference", f"{TINY}?outliers=3:125", *LANGUAGES)
+    assert (code, printed) == (2, "")
+    assert f"was made from {TINY} (as its plan.json says)" in errors
 
 
 def test_sweep(command, tmp_path) -> None:
@@ -82,6 +99,10 @@ def test_sweep(command, tmp_path) -> None:
     [
         (("gate", "none.json", "--max-worst", "1"), "none.json is no file of scores"),
         (("evaluate", "nowhere", "--reference", TINY), "nowhere"),
+        (("evaluate", TINY, "--reference", TINY, "--device", "foo"), "device is 'foo'"),
+        (("compare", TINY, "--policies", "rtn", "--device", "cuda:99"), "device is 'cuda:99'"),
+        (("sweep", TINY, "--device", "foo"), "device is 'foo'"),
+        (("compare", TINY, "--policies", "rtn,mixed", "--bits", "4,8"), "mixed at 8 bits"),
         (("compare", TINY, "--policies", "rtn,best"), "policy"),
         (("compare", TINY, "--policies", "rtn", "--bits", "4-3"), "--bits is '4-3'"),
         (("compare", TINY, "--policies", "rtn", "--seeds", "a"), "--seeds is 'a'"),

@@ -2,10 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from safetensors.torch import load_file
+
+import fairbits as fb
+from fairbits.model.writing import QuantizedWriter
+from fairbits.plans import Plan
 
 TINY = "embedded:tiny"
 SMALL = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "64", "--sequence", "64")
@@ -54,19 +59,30 @@ def test_options_reach_the_policy(command) -> None:
     found = planned("--policy", "allocate", "--avg-bits", "4.5", "--objective", "mean", "--sensitivity", "predicted")
     assert (found["settings"]["avg_bits"], found["settings"]["objective"]) == (4.5, "mean")
     assert (found["calibration"]["tokens"], found["calibration"]["sequence"]) == (64, 64)
+    found = planned("--policy", "allocate", "--avg-bits", "5", "--widths", "4,8")
+    assert {each["bits"] for each in found["treatments"] if each["block"] is not None} == {4, 8}
 
 
 @pytest.mark.parametrize(
     ("verb", "options", "message"),
     [
         ("plan", ("--policy", "best"), "policy"),
-        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn takes no law"),
+        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn takes no --law, which is for aciq; it takes --bits"),
+        ("plan", ("--policy", "rtn", "--avg-bits", "4"), "--avg-bits, which is for allocate"),
+        ("plan", ("--device", "foo"), "device is 'foo'"),
+        ("plan", ("--policy", "allocate", "--avg-bits", "4", "--widths", "4-8"), "--widths is '4-8'"),
+        ("quantize", ("--device", "foo", "--out", "w4"), "device is 'foo'"),
+        ("quantize", ("--group", "100", "--out", "w4"), "groups of 100 do not divide"),
         ("plan", ("--policy", "rtn", "--bits", "9"), "bits"),
         ("plan", ("--group", "row"), "--group is 'row'"),
         ("plan", ("--embeddings", "2"), "--embeddings is '2'"),
         ("plan", ("--out", "nowhere/plan.json"), "is no directory"),
         ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json is no plan"),
         ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan decides what --bits would"),
+        *(
+            ("quantize", ("--plan", "none.json", flag, "32", "--out", "w4"), f"--plan decides what {flag} would")
+            for flag in ("--tokens", "--sequence", "--seed")
+        ),
     ],
 )
 def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, verb, options, message) -> None:
@@ -75,6 +91,58 @@ def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, verb
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert message in errors
     assert not list(tmp_path.iterdir())
+
+
+def test_dangers_are_said_before_rounding_and_the_next_step_at_the_end(command, tmp_path) -> None:
+    options = ("--policy", "mse", "--group", "channel", "--out", tmp_path / "w4")
+    code, printed, errors = command("quantize", TINY, *options)
+    assert code == 0
+    assert "clips without knowing" in errors
+    directory = tmp_path / "w4"
+    assert printed.splitlines()[-1] == f"wrote {directory}; next: fairbits evaluate {directory} --reference {TINY}"
+
+
+def interrupt(out: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carries out a plan until two blocks are written."""
+    add, written = QuantizedWriter.add, []
+
+    def stop(self: QuantizedWriter, index: int | None, *args: Any, **options: Any) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(index)
+        add(self, index, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuantizedWriter, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fb.quantize(TINY, made, out=out)
+
+
+def test_resume_takes_the_plan_of_the_draft(command, tmp_path, monkeypatch) -> None:
+    made = fb.plan(TINY, policy="aciq", law="laplace", bits=3, group="channel")
+    interrupt(tmp_path / "w3", made, monkeypatch)
+    options = ("--resume", "--out", tmp_path / "w3")
+    for other, message in (
+        (("--bits", "4"), "--bits is 4, and the run that was interrupted had 3"),
+        (("--policy", "rtn"), "--policy is rtn, and the run that was interrupted had aciq"),
+        (("--law", "gaussian"), "had laplace"),
+    ):
+        code, _, errors = command("quantize", TINY, *options, *other)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert message in errors
+    assert not (tmp_path / "w3").exists()
+    assert command("quantize", TINY, *options, "--bits", "3", "--law", "laplace")[0] == 0
+    assert fb.Plan.load(tmp_path / "w3" / "plan.json").digest == made.digest
+    whole = tmp_path / "whole"
+    fb.quantize(TINY, made, out=whole)
+    assert all((each == weights(whole)[name]).all() for name, each in weights(tmp_path / "w3").items())
+
+
+def test_a_plan_is_held_to_its_own_group(command, tmp_path, reading_model) -> None:
+    model = reading_model("llama").directory  # groups of 128, the default, do not divide its 32 inputs
+    fb.plan(model, policy="rtn", group=16).save(tmp_path / "plan.json")
+    assert command("quantize", model, "--plan", tmp_path / "plan.json", "--out", tmp_path / "w4")[0] == 0
+    assert command("quantize", model, "--policy", "rtn", "--out", tmp_path / "other")[0] == 2
 
 
 def test_nothing_is_written_over(command, tmp_path) -> None:

@@ -36,11 +36,12 @@ def evaluate(
     reference: Annotated[str, typer.Option(help="The model that it was made from.", metavar="MODEL")],
     languages: Languages = None,
     text: TextFrom = None,
-    tokens: EvaluationTokens = 4096,
+    tokens: EvaluationTokens = 8192,
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "cpu",
     out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="SCORES.json")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the reference on the Hub.")] = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -62,7 +63,7 @@ def evaluate(
     with stages("opening the models") as show:
         found = evaluated(
             Checkpoint(quantized, trust_remote_code=trust_remote_code),
-            reference=Checkpoint(reference, trust_remote_code=trust_remote_code),
+            reference=Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision),
             languages=names,
             text=text,
             tokens=tokens,
@@ -80,12 +81,19 @@ def evaluate(
 
 
 def gate(
-    scores: Annotated[Path, typer.Argument(help="What fairbits evaluate has written.", metavar="SCORES.json")],
-    max_worst: Annotated[float | None, typer.Option(help="The most that the worst language may lose.")] = None,
-    max_mean: Annotated[float | None, typer.Option(help="The most that languages may lose on average.")] = None,
-    max_gap: Annotated[float | None, typer.Option(help="The most between the worst and the best language.")] = None,
+    scores: Annotated[Path, typer.Argument(help="What fairbits evaluate --out has written.", metavar="SCORES.json")],
+    max_worst: Annotated[
+        float | None, typer.Option(help="The most that the worst language may lose, in --unit.")
+    ] = None,
+    max_mean: Annotated[
+        float | None, typer.Option(help="The most that languages may lose on average, in --unit.")
+    ] = None,
+    max_gap: Annotated[float | None, typer.Option(help="The most between worst and best language, in --unit.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Scores that no language may fall behind.", metavar="BASELINE.json")
+        Path | None, typer.Option(help="Scores that no language may be proven worse than.", metavar="BASELINE.json")
+    ] = None,
+    max_worse: Annotated[
+        float | None, typer.Option(help="The most by which a language may be worse than --against, in --unit.")
     ] = None,
     unit: Unit = "bits_per_byte",
     junit_file: Annotated[
@@ -96,21 +104,21 @@ def gate(
     """Decide on a release: exit code 0 if every limit is kept beyond doubt, 1 if one is not or the text is too little.
 
     Examples: `fairbits gate scores.json --max-worst 0.02 --max-gap 0.01`,
-    `fairbits gate scores.json --against baseline.json --junit gate.xml`.
+    `fairbits gate scores.json --against baseline.json --max-worse 0.005 --junit gate.xml`.
     """
     from fairbits.artifacts import check_writable, write_files  # heavy: only when the verb runs
-    from fairbits.evaluation.scores import Scores
     from fairbits.steps.gate import gate as gated
     from fairbits.steps.gate import junit
 
     target = None if junit_file is None else check_writable(junit_file, example="gate.xml")
     verdict = gated(
-        Scores.load(scores),
+        scores,
         max_worst=max_worst,
         max_mean=max_mean,
         max_gap=max_gap,
         unit=unit,
-        against=None if against is None else Scores.load(against),
+        against=against,
+        max_worse=max_worse,
     )
     if target is not None:
         write_files({target: junit(verdict)})
@@ -125,7 +133,7 @@ def gate(
 def compare(
     model: Model,
     policies: Annotated[
-        str, typer.Option(help="Parted by commas, each with options if need be: rtn,gptq,gptq:mix=english.")
+        str, typer.Option(help="Parted by commas, options by colons: rtn,gptq:mix=english,gptq:mix=eng=2+fra=1.")
     ],
     bits: Annotated[str, typer.Option(help="Widths such as 4,3 or 2..8.")] = "4",
     group: GroupOf = "128",
@@ -188,7 +196,7 @@ def compare(
 def sweep(
     model: Model,
     bits: Annotated[str, typer.Option(help="Widths such as 2..8 or 8,4,3.")] = "2..8",
-    policy: Annotated[str, typer.Option(help="With options if need be: gptq:mix=english.")] = "mse",
+    policy: Annotated[str, typer.Option(help="With options if need be: gptq:mix=english.")] = "gptq",
     group: GroupOf = "128",
     languages: Languages = None,
     text: TextFrom = None,
@@ -209,7 +217,7 @@ def sweep(
     """Measure every language at every width, and the width at which it loses too much.
 
     Examples: `fairbits sweep embedded:tiny --bits 2..8`,
-    `fairbits sweep ./model --policy gptq --languages eng,fra,heb --threshold 0.02`.
+    `fairbits sweep ./model --policy rtn --languages eng,fra,heb --threshold 0.02`.
     """
     from fairbits.artifacts import check_writable  # heavy: only when the verb runs
     from fairbits.language.render import taken

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from fairbits.cli.options import Json, Languages, Model, Revision, TextFrom, Trust, names_of
+from fairbits.cli.options import Json, Model, Revision, TextFrom, Trust, names_of
 from fairbits.errors import InputError
 from fairbits.terminal import err, out, print_json, print_notes, stages
 
@@ -85,7 +85,7 @@ def languages(
 def mix(
     model: Model,
     out_file: Annotated[Path, typer.Option("--out", help="Where to write the samples.", metavar="CALIB.jsonl")],
-    languages: Languages = None,
+    languages: Annotated[str | None, typer.Option(help="Such as eng,fra,he; all of the text if not given.")] = None,
     text: TextFrom = None,
     weights: Annotated[str, typer.Option(help="equal, proportional, or numbers: eng=2,fra=1.")] = "equal",
     tokens: Annotated[int | None, typer.Option(help="Budget in tokens; else as many as the text allows.")] = None,

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from fairbits.plans import Group
 
 Model = Annotated[str, typer.Argument(help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.")]
-Languages = Annotated[str | None, typer.Option(help="Such as eng,fra,he; all of the text if not given.")]
+Languages = Annotated[
+    str | None, typer.Option(help="Such as eng,fra,he; needed unless --text is given (embedded:tiny has its own).")
+]
 TextFrom = Annotated[Path | None, typer.Option(help="Directory or JSONL file; else the embedded declaration.")]
 Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")]
@@ -28,21 +30,29 @@ GroupOf = Annotated[
     str, typer.Option("--group", help="Weights that share a step, or channel, or tensor.", metavar="N|channel|tensor")
 ]
 Unit = Annotated[str, typer.Option(help="bits_per_byte, to compare languages by; nats_per_token; nats_per_section.")]
-Device = Annotated[str, typer.Option(help="cpu, or a device of torch such as cuda.")]
-Embeddings = Annotated[str | None, typer.Option(help="Embedding and head: keep (the default), 8 or 4 bits.")]
+Device = Annotated[str, typer.Option(help="cpu, or a device that torch has, such as cuda or cuda:1.")]
+Embeddings = Annotated[
+    str | None, typer.Option(help="Embedding and head: keep (the default), 8 bits, or 4 (the embedding 8).")
+]
 
-# What policies can be told; none of them is given unless the user gives it.
+# What policies can be told, and their text; none of it is passed on unless the user gives it.
 PolicyOption = Annotated[
     str | None,
-    typer.Option("--policy", help="gptq (the default), rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, …"),
+    typer.Option(
+        "--policy",
+        help="gptq (the default), rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect.",
+    ),
 ]
 PolicyBits = Annotated[int | None, typer.Option("--bits", help="Bits per weight, 2 to 8; 4 if not given.")]
 AvgBits = Annotated[float | None, typer.Option(help="allocate: bits per weight on average, such as 4.25.")]
+Widths = Annotated[str | None, typer.Option(help="allocate: the widths that blocks may have, such as 4,8.")]
 PolicyGroup = Annotated[
     str | None,
     typer.Option("--group", help="Weights that share a step; 128 if not given.", metavar="N|channel|tensor"),
 ]
-Objective = Annotated[str | None, typer.Option(help="laaciq, allocate, protect: mean, worst, regret of languages.")]
+Objective = Annotated[
+    str | None, typer.Option(help="laaciq, allocate: mean, worst or regret of languages; protect: mean, worst.")
+]
 OneLanguage = Annotated[str | None, typer.Option("--language", help="laaciq: the one language to clip for.")]
 Mix = Annotated[str | None, typer.Option(help="gptq: equal, english, minimax, or numbers: eng=2,fra=1.")]
 Protected = Annotated[int | None, typer.Option("--k", help="gateway, protect: how many blocks have 8 bits.")]
@@ -51,6 +61,22 @@ Law = Annotated[str | None, typer.Option(help="aciq: gaussian or laplace.")]
 Rounding = Annotated[str | None, typer.Option(help="mixed, allocate, gateway, protect: gptq or nearest.")]
 Sensitivity = Annotated[str | None, typer.Option(help="allocate, protect: cost of blocks, predicted or measured.")]
 AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
+PlanTokens = Annotated[
+    int | None, typer.Option("--tokens", help="Calibration text, in tokens per language; 4096 if not given.")
+]
+PlanSequence = Annotated[
+    int | None, typer.Option("--sequence", help="The longest piece of text, in tokens; 512 if not given.")
+]
+PlanSeed = Annotated[int | None, typer.Option("--seed", help="Decides what text is taken; 0 if not given.")]
+
+
+def flag_of(option: str) -> str:
+    """Returns how an option is written.
+
+    >>> flag_of("avg_bits")
+    '--avg-bits'
+    """
+    return f"--{option.replace('_', '-')}"
 
 
 def names_of(languages: str | None) -> list[str] | None:
@@ -96,7 +122,7 @@ def mix_of(given: str) -> "str | Mapping[str, float]":
     return parse_weights(given) if "=" in given else given
 
 
-def widths_of(given: str) -> list[int]:
+def widths_of(given: str, flag: str = "--bits") -> list[int]:
     """Returns the widths in a list such as 4,3, in a range such as 2..8, or in both.
 
     >>> widths_of("4,3"), widths_of("2..4,8")
@@ -106,7 +132,7 @@ def widths_of(given: str) -> list[int]:
     for part in given.split(","):
         ends = [end.strip() for end in part.split("..")]
         if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
-            raise InputError(f"--bits is {given!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
+            raise InputError(f"{flag} is {given!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
         widths += range(int(ends[0]), int(ends[-1]) + 1)
     return widths
 

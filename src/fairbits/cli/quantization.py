@@ -1,10 +1,14 @@
 """Verbs that decide and carry out: plan, quantize."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
+from fairbits.cli.drafts import check_agrees
 from fairbits.cli.options import (
     AuditFile,
     AvgBits,
@@ -17,35 +21,40 @@ from fairbits.cli.options import (
     Model,
     Objective,
     OneLanguage,
+    PlanSeed,
+    PlanSequence,
+    PlanTokens,
     PolicyBits,
     PolicyGroup,
     PolicyOption,
     Protected,
     Revision,
     Rounding,
-    Seed,
     Sensitivity,
-    Sequence,
     Tau,
     TextFrom,
-    Tokens,
     Trust,
+    Widths,
     embeddings_of,
+    flag_of,
     mix_of,
     names_of,
     plan_group_of,
+    widths_of,
 )
-from fairbits.errors import InputError
+from fairbits.errors import InputError, printable
 from fairbits.terminal import out, print_json, print_notes, stages
 
 if TYPE_CHECKING:
     from fairbits.model import Checkpoint
     from fairbits.plans import Plan
 
-DECISIONS = (
-    *("policy", "bits", "avg_bits", "group", "embeddings", "languages", "objective", "language", "mix"),
-    *("k", "tau", "law", "rounding", "sensitivity", "audit"),
+POLICY_OPTIONS = (
+    *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
+    *("k", "tau", "law", "rounding", "sensitivity"),
 )
+"""What some policies or all can be told."""
+DECISIONS = ("policy", *POLICY_OPTIONS, "languages", "audit", "tokens", "sequence", "seed")
 """What a plan holds, and a user who gives one does not say again."""
 
 
@@ -55,6 +64,7 @@ def plan(
     policy: PolicyOption = None,
     bits: PolicyBits = None,
     avg_bits: AvgBits = None,
+    widths: Widths = None,
     group: PolicyGroup = None,
     embeddings: Embeddings = None,
     languages: Languages = None,
@@ -68,9 +78,9 @@ def plan(
     sensitivity: Sensitivity = None,
     audit: AuditFile = None,
     text: TextFrom = None,
-    tokens: Tokens = 4096,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
+    tokens: PlanTokens = None,
+    sequence: PlanSequence = None,
+    seed: PlanSeed = None,
     device: Device = "cpu",
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -78,7 +88,8 @@ def plan(
 ) -> None:
     """Decide the bits and the clipping of every layer; nothing is quantized yet.
 
-    Examples: `fairbits plan embedded:tiny`, `fairbits plan ./model --policy mixed --out plan.json`,
+    Examples: `fairbits plan embedded:tiny`,
+    `fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json`,
     `fairbits plan ./model --policy allocate --avg-bits 4.25 --objective worst --languages eng,fra,heb`.
     """
     from fairbits.artifacts import check_writable  # heavy: only when the verb runs
@@ -104,6 +115,7 @@ def quantize(
     policy: PolicyOption = None,
     bits: PolicyBits = None,
     avg_bits: AvgBits = None,
+    widths: Widths = None,
     group: PolicyGroup = None,
     embeddings: Embeddings = None,
     languages: Languages = None,
@@ -117,46 +129,76 @@ def quantize(
     sensitivity: Sensitivity = None,
     audit: AuditFile = None,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", help="Carry out this plan; it decides all of the above.", metavar="FILE")
+        Path | None, typer.Option("--plan", help="Carry out this plan: only --text is said beside it.", metavar="FILE")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     text: TextFrom = None,
-    tokens: Tokens = 4096,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
+    tokens: PlanTokens = None,
+    sequence: PlanSequence = None,
+    seed: PlanSeed = None,
     device: Device = "cpu",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Write the quantized model, which transformers and vLLM load; `plan.json` in it says what came of every layer.
+    """Write the quantized model in the format that transformers and vLLM load, with what came of every layer.
 
     Examples: `fairbits quantize embedded:tiny --out tiny-w4`, `fairbits quantize ./model --plan plan.json --out w4`,
-    `fairbits quantize ./model --policy gptq --bits 3 --group channel --mix minimax --languages eng,fra,heb --out w3`.
+    `fairbits quantize ./model --policy gptq --bits 4 --group channel --mix minimax --languages eng,fra,heb --out w4`.
     """
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
-    from fairbits.plans import Plan
     from fairbits.steps.plan_table import plan_table
+    from fairbits.steps.quantize import check_quantize
     from fairbits.steps.quantize import quantize as quantized
 
     told = _told(locals())
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
-    decided = _planned(checkpoint, told) if plan_file is None else Plan.load(_alone(plan_file, told))
+    made = _made(told, plan_file=plan_file, draft=out_directory if resume else None)
+    shape = _shape(told if made is None else made.settings)
+    check_quantize(checkpoint, out_directory, resume=resume, device=device, **shape)  # before anything that takes time
+    decided = _planned(checkpoint, told) if made is None else made
+    print_notes(decided.notes)
     with stages("rounding blocks") as show:
         result = quantized(
             checkpoint, decided, out=out_directory, text=text, resume=resume, device=device, progress=show
         )
     if as_json:
         print_json(result.as_data())
-    else:
-        out.print(plan_table(result, checkpoint))
+        return
+    out.print(plan_table(result, checkpoint))
+    asked = {"reference": model, "languages": languages, "text": text}
+    options = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in asked.items() if each is not None)
+    directory = printable(quote(str(out_directory)))
+    out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(options)}"), soft_wrap=True)
 
 
 def _told(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of `fairbits.steps.plan.plan` among the arguments of a verb."""
-    told = {name: given[name] for name in (*DECISIONS, "text", "tokens", "sequence", "seed", "device")}
-    made = {"group": plan_group_of, "embeddings": embeddings_of, "mix": mix_of, "languages": names_of}
-    return told | {name: make(told[name]) for name, make in made.items() if told[name] is not None}
+    """Returns the options of `fairbits.steps.plan.plan` that were given, among the arguments of a verb."""
+    told = {name: given[name] for name in (*DECISIONS, "text", "device") if given[name] is not None}
+    made: dict[str, Callable[[Any], Any]] = {
+        "group": plan_group_of,
+        "embeddings": embeddings_of,
+        "mix": mix_of,
+        "languages": names_of,
+        "widths": lambda widths: widths_of(widths, "--widths"),
+    }
+    return told | {name: make(told[name]) for name, make in made.items() if name in told}
+
+
+def _made(told: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
+    """Returns the plan of a file, or of the draft that an interrupted run has left; None if one must be made."""
+    from fairbits.plans import Plan
+    from fairbits.steps.quantize import drafted
+
+    if plan_file is not None:
+        return Plan.load(_alone(plan_file, told))
+    left = None if draft is None else drafted(draft)
+    return None if left is None else check_agrees(left, told)
+
+
+def _shape(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns width, group and embeddings where they are said; one width per block is not one width."""
+    return {name: said[name] for name in ("bits", "group", "embeddings") if isinstance(said.get(name), int | str)}
 
 
 def _planned(checkpoint: "Checkpoint", told: dict[str, Any]) -> "Plan":
@@ -164,14 +206,27 @@ def _planned(checkpoint: "Checkpoint", told: dict[str, Any]) -> "Plan":
     from fairbits.policies import DEFAULT
     from fairbits.steps.plan import plan as planned
 
-    print_notes(taken(told["languages"] or ()))
+    _check_taken(told.get("policy", DEFAULT), told)
+    print_notes(taken(told.get("languages", ())))
     with stages("opening the model") as show:
-        return planned(checkpoint, **told | {"policy": told["policy"] or DEFAULT}, progress=show)
+        return planned(checkpoint, **told, progress=show)
+
+
+def _check_taken(policy: str, told: dict[str, Any]) -> None:
+    """Raises if a policy does not take an option, and says which policies do."""
+    from fairbits.policies import POLICIES, takes
+
+    known = takes(policy)
+    for name in POLICY_OPTIONS:
+        if name in told and name not in known:
+            others = ", ".join(other for other in POLICIES if name in takes(other))
+            flags = ", ".join(flag_of(each) for each in POLICY_OPTIONS if each in known)
+            raise InputError(f"{policy} takes no {flag_of(name)}, which is for {others}; it takes {flags}")
 
 
 def _alone(plan_file: Path, told: dict[str, Any]) -> Path:
     """Returns the plan's file if nothing is said beside it that it decides."""
-    beside = [f"--{name.replace('_', '-')}" for name in DECISIONS if told[name] is not None]
+    beside = [flag_of(name) for name in DECISIONS if name in told]
     if beside:
         raise InputError(f"--plan decides what {', '.join(beside)} would; give the plan alone, or make another one")
     return plan_file

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the windows done and the windows there are."""
 
+CLEARLY_LESS = 0.9
+"""Share of the tokens that were asked for below which a note says how many there were."""
+NAMED = 3
+"""Languages that such a note names."""
 AT_ONCE = 1024
 """Positions of a batch at least, where no logits come with them: fewer would wait for the weights most of the time."""
 
@@ -56,3 +60,31 @@ def ask(
 def predicted_positions(text: Text) -> int:
     """Returns how many positions shall predict a token."""
     return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)
+
+
+def tokens_of(text: Text) -> dict[str, int]:
+    """Returns how many tokens each language has, those that are not asked for included."""
+    counts = dict.fromkeys(text.languages, 0)
+    for window in text.windows:
+        main, encoder = window.main, window.encoder
+        # a decoder sees a start token in the place of its last token, and is asked for all
+        counts[str(text.lang[window.document])] += (
+            sum(main.text) if encoder is None else sum(encoder.text) + len(main.labels)
+        )
+    return counts
+
+
+def shortness(text: Text, *, tokens: int, parallel: bool, split: str = "evaluation") -> tuple[str, ...]:
+    """Returns a note if languages have clearly less text than the `tokens` that were asked for.
+
+    Of parallel text the mean language counts: others have the same content in more or fewer tokens.
+    """
+    counts = tokens_of(text)
+    least = CLEARLY_LESS * tokens
+    short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
+    if not short or (parallel and sum(counts.values()) >= least * len(counts)):
+        return ()
+    first, *others = short[:NAMED]
+    named = [f"{first} {counts[first]:,} of {tokens:,} tokens", *(f"{code} {counts[code]:,}" for code in others)]
+    more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
+    return (f"{split} text is shorter than asked: {', '.join(named)}{more}",)

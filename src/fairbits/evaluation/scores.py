@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats, instance, one_of
 from fairbits.errors import InputError
@@ -27,6 +28,8 @@ ASKED: Mapping[Task, str] = {
 }
 """What the loss is the loss of."""
 SIGNIFICANT = 0.05
+SUMMARY = "fairbits.summary/1"
+"""What `Scores.summary` gives: results without the documents, so no file of scores."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,7 @@ class Scores:
 
         "nats_per_section" is what the same content costs in each language, so the text must be parallel.
         """
-        one_of("unit", unit, UNITS)
-        if unit == "nats_per_section" and not self.question.parallel:
-            raise InputError(
-                f"the text of {self.question.corpus} is not parallel, so there is no section that all languages have; "
-                "the unit must be bits_per_byte or nats_per_token"
-            )
+        check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
         if unit not in self._frames:
             own = self.documents
             self._frames[unit] = LanguageFrame.from_nll(
@@ -196,6 +194,8 @@ class Scores:
         """Returns all results with their intervals, for JSON."""
         units = UNITS if self.question.parallel else UNITS[:2]
         return {
+            "schema": SUMMARY,
+            "fairbits": __version__,
             "quantized": asdict(self.quantized),
             "reference": asdict(self.reference),
             "question": asdict(self.question) | {"asked": ASKED[self.question.task]},
@@ -246,3 +246,13 @@ class Scores:
             "kl_p99": self.kl_p99[code],
             "flips": self.flips[code].to_dict(),
         }
+
+
+def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
+    """Returns the unit if damage on a text can be counted in it: sections need the same content in all languages."""
+    if one_of("unit", unit, UNITS) == "nats_per_section" and not parallel:
+        raise InputError(
+            f"the text of {corpus} is not parallel, so there is no section that all languages have; "
+            "the unit must be bits_per_byte or nats_per_token"
+        )
+    return unit

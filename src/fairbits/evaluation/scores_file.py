@@ -51,14 +51,16 @@ def parsed(path: str | Path) -> dict[str, Any]:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise InputError(f"{path} is no file of scores ({problem}); write one with fairbits evaluate") from None
+        raise InputError(f"{path} is no file of scores ({problem}); write one with fairbits evaluate --out") from None
     found = data.get("schema") if isinstance(data, dict) else type(data).__name__
     if found != SCHEMA:
-        raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits evaluate")
+        raise InputError(
+            f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits evaluate --out"
+        )
     try:
         return _checked(data)
     except (InputError, TypeError) as problem:
-        raise InputError(f"{path} is damaged: {problem}; write it again with fairbits evaluate") from None
+        raise InputError(f"{path} is damaged: {problem}; write it again with fairbits evaluate --out") from None
 
 
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:

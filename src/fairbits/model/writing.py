@@ -2,13 +2,12 @@
 
 Until then everything lies in a draft beside it, `.OUT.partial`:
 
-    state.json  what the draft is for
+    state.json  what the draft is for; the plan lies beside it
     done/       of each block: checksums and record (JSON), and its extra tensors
     model/      what becomes OUT; the index and config.json, without which no loader reads it, come last
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch import Tensor
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.codes import Codes
+from fairbits.model.draft import OWN, STATE, check_draft, check_target, draft_of
 from fairbits.model.json_files import read_object
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.model.packed import (
@@ -51,8 +51,6 @@ from fairbits.model.safetensors_writing import (
 SCHEMA = "fairbits.draft/1"
 CONFIG = "config.json"
 THRESHOLDS = "thresholds.safetensors"
-STATE = "state.json"
-OWN = {"model", "done", STATE, f"{STATE}.part"}  # all that a draft can hold
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
@@ -87,14 +85,14 @@ class QuantizedWriter:
         check_storable(checkpoint, stored)
         self.checkpoint = checkpoint
         self.stored = dict(stored)
-        self.directory = Path(os.path.abspath(directory))
-        self.draft = self.directory.with_name(f".{self.directory.name}.partial")
+        self.draft = draft_of(directory)
+        self.directory = self.draft.with_name(Path(directory).absolute().name)
         self._model, self._done = self.draft / "model", self.draft / "done"
         self._step_dtype = step_dtype(checkpoint)
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
         schemes = {name: [how.bits, how.group] for name, how in self.stored.items()}
         with self._writing():
-            _check_target(self.directory)
+            check_target(self.directory)
             self._open({"schema": SCHEMA, **identity, "stored": schemes}, resume=resume)
 
     @cached_property
@@ -151,7 +149,7 @@ class QuantizedWriter:
             self._write_companions(files)
             self._write_index()
             self._write_config()
-            _check_target(self.directory)
+            check_target(self.directory)
             self._model.replace(self.directory)
             sync_directory(self.directory.parent)
             shutil.rmtree(self.draft)
@@ -160,12 +158,7 @@ class QuantizedWriter:
     def _open(self, state: Mapping[str, object], *, resume: bool) -> None:
         """Makes a new draft, or checks that the one that is there was begun for the same."""
         note = self.draft / STATE
-        begun = note.is_file() and self._model.is_dir()  # not so where a draft was killed at birth or after its end
-        if begun and not resume:
-            raise InputError(
-                f"{self.draft} holds what an interrupted run has finished; continue it with --resume, or delete it"
-            )
-        if begun:
+        if check_draft(self.directory, resume=resume):
             found = read_object(note)
             differing = sorted(key for key in state.keys() | found.keys() if state.get(key) != found.get(key))
             if differing:
@@ -293,11 +286,6 @@ class QuantizedWriter:
                 f"{self.directory} cannot be written ({problem.strerror or problem}); make room there, then continue "
                 "with --resume, or give another directory"
             ) from None
-
-
-def _check_target(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"{directory} exists and is not empty; give a new directory")
 
 
 def _mapped(path: Path) -> dict[str, Tensor]:

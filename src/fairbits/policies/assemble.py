@@ -9,7 +9,8 @@ from typing import Any, Literal
 from fairbits.checks import one_of, whole
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
-from fairbits.model.packed import Stored, planned_bytes
+from fairbits.model.packed import Stored, is_table, planned_bytes
+from fairbits.model.quantization_config import TABLE_BITS
 from fairbits.plans import Calibration, Clip, Group, Objective, Plan, PlanGrid, Rounding, Treatment
 from fairbits.risk.evidence import Evidence, is_rounded
 
@@ -20,6 +21,7 @@ Embeddings = Literal["keep", 8, 4]
 class Options:
     """What every policy is told: `bits` of its blocks, how many weights share a step, the grid, embedding and head.
 
+    `embeddings` 4 means a head of 4 bits and an embedding of 8, the least that the format holds of one.
     `calibration` is the text that the plan will be carried out with. Policies that read none can be given it all the
     same: the error of every language is then measured layer by layer.
     """
@@ -50,10 +52,11 @@ class Method:
     objective: Objective | None = None
     rounding: Rounding = "nearest"
 
-    @property
-    def reads_text(self) -> bool:
-        """Whether calibration text is needed."""
-        return self.objective is not None or self.rounding == "gptq"
+
+def underneath(rounding: Rounding) -> Method:
+    """Returns how weights are rounded where a policy decides widths or weights of languages only."""
+    one_of("rounding", rounding, ("gptq", "nearest"))
+    return Method("exact", "mean", rounding)
 
 
 def assemble(
@@ -82,9 +85,9 @@ def assemble(
         treatments=treatments,
         size_bytes=planned_bytes(checkpoint, stored_as(treatments)),
         languages=pi or equal_mix(evidence),
-        calibration=_calibration(policy, options) if method.reads_text else options.calibration,
+        calibration=options.calibration,
         thresholds=thresholds,
-        notes=(*checkpoint.notes, *_kept(evidence), *_tables(treatments), *notes),
+        notes=(*checkpoint.notes, *_kept(evidence), *_embedding(options), *notes),
     )
 
 
@@ -141,7 +144,7 @@ def _width(weight: Weight, options: Options) -> int | None:
     if is_rounded(weight):
         return options.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
-        return options.embeddings
+        return TABLE_BITS if is_table(weight) else options.embeddings
     return None
 
 
@@ -172,10 +175,15 @@ def check_groups(evidence: Evidence, options: Options) -> None:
             )
 
 
-def _calibration(policy: str, options: Options) -> Calibration:
-    if options.calibration is None:
-        raise InputError(f"{policy} reads text of every language: name languages, or give text")
-    return options.calibration
+def check_embeddings(evidence: Evidence, options: Options) -> None:
+    """Raises if 4 bits are asked for where there is no head beside the embedding, which cannot have them."""
+    head = evidence.checkpoint.architecture.head
+    if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
+        why = "has no head" if head is None else "has head and embedding tied"
+        raise InputError(
+            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {TABLE_BITS} is the least that the format can "
+            f"hold for the table; use {TABLE_BITS}"
+        )
 
 
 def _kept(evidence: Evidence) -> Iterator[str]:
@@ -189,7 +197,6 @@ def _kept(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _tables(treatments: Sequence[Treatment]) -> Iterator[str]:
-    narrow = [each.bits for each in treatments if each.role == "embedding" and each.bits is not None and each.bits < 8]
-    if narrow:
-        yield f"the {narrow[0]}-bit codes of the embedding take a byte each: the format packs linear maps only"
+def _embedding(options: Options) -> Iterator[str]:
+    if options.embeddings == 4:
+        yield f"the head has 4 bits, the embedding {TABLE_BITS}: the format packs linear maps only"

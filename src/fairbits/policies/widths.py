@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from fairbits.checks import Floats, in_range
+from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.plans import Objective
 from fairbits.risk.evidence import Sensitivity
@@ -24,12 +24,11 @@ def within_budget(
 ) -> tuple[Allocation, tuple[str, ...]]:
     """Returns the best width of every block at `avg_bits` bits per weight on average, and what must be said of it.
 
-    Counted are the codes of the blocks' linear maps, not their steps. Objective "mean": least Σ D_λ; "worst": least
-    max D_λ; "regret": least max (D_λ − the least that λ could have). The last two leave no language worse than the
-    widest uniform width within the budget does.
+    Counted are the codes of the blocks' linear maps, not their steps; `avg_bits` lies within the widths. Objective
+    "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
+    leave no language worse than the widest uniform width within the budget does.
     """
     widths = sensitivity.widths
-    in_range("avg_bits", avg_bits, least=widths[0], most=widths[-1])
     sizes = [[-(-count * bits // 8) for bits in widths] for count in block_weights]
     problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
     uniform = max(option for option, bits in enumerate(widths) if bits <= avg_bits)
@@ -70,9 +69,14 @@ def protected_widths(blocks: Sequence[int], *, n_blocks: int, bits: int) -> tupl
     >>> protected_widths((0, 3), n_blocks=4, bits=4)
     (8, 4, 4, 8)
     """
+    check_low(bits)
+    return tuple(HIGH if block in blocks else bits for block in range(n_blocks))
+
+
+def check_low(bits: int) -> None:
+    """Raises unless blocks that are not protected have fewer bits than those that are."""
     if bits >= HIGH:
         raise InputError(f"bits is {bits}; protected blocks have {HIGH}, so that the others must have fewer")
-    return tuple(HIGH if block in blocks else bits for block in range(n_blocks))
 
 
 def random_sets(n_blocks: int, k: int, *, count: int, seed: int) -> list[tuple[int, ...]]:

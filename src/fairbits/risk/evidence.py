@@ -13,7 +13,7 @@ from fairbits.checks import Floats, finite_array, same_shape
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.risk.audit import SCHEMA
+from fairbits.risk.audit import SCHEMA, Audit
 
 How = Literal["predicted", "measured"]
 
@@ -23,8 +23,8 @@ class Sensitivity:
     """What rounding one block alone costs: `damage` (languages, blocks, widths), nats per token.
 
     "predicted": half the mean square of the change of log p, in linear approximation (never negative); "measured": the
-    loss with the block rounded less the loss without, which noise can make negative. Blocks are rounded to the nearest
-    code of an exact clip.
+    loss with the block rounded less the loss without, which noise can make negative. Blocks are rounded to nearest
+    with the largest weight as a level, as a clip that does not know the inputs can destroy a block by itself.
     """
 
     how: How
@@ -111,8 +111,19 @@ def is_rounded(weight: Weight) -> bool:
     return weight.linear and weight.block is not None and weight.role != "router" and not is_expert
 
 
-def kappa_of_audit(path: str | Path, fingerprint: str) -> Floats:
-    """Returns κ_l of every block from a saved audit, if it is one of the model with this fingerprint."""
+def kappa_of_audit(audit: str | Path | Audit, fingerprint: str) -> Floats:
+    """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
+    if isinstance(audit, Audit):
+        name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
+    else:
+        name, (audited, kappa) = str(audit), _saved_kappa(audit)
+    if audited != fingerprint:
+        raise InputError(f"{name} audits a model with other weights; audit this model first, or leave the audit out")
+    return finite_array(f"κ in {name}", kappa, ndim=1)
+
+
+def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
+    """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
@@ -121,9 +132,6 @@ def kappa_of_audit(path: str | Path, fingerprint: str) -> Floats:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits audit")
     try:
-        audited, kappa = data["model"]["fingerprint"], [block["kappa"] for block in data["blocks"]]
+        return data["model"]["fingerprint"], [block["kappa"] for block in data["blocks"]]
     except (KeyError, TypeError) as problem:
         raise InputError(f"{path} is damaged ({problem}); write it again with fairbits audit") from None
-    if audited != fingerprint:
-        raise InputError(f"{path} audits a model with other weights; audit this model first, or leave the audit out")
-    return finite_array(f"κ in {path}", kappa, ndim=1)

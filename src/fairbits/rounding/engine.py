@@ -15,6 +15,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
+from fairbits.model.device import check_device
 from fairbits.model.packed import step_dtype
 from fairbits.plans import Outcome, Plan, Treatment
 from fairbits.probe.batches import Batch, batches
@@ -69,7 +70,7 @@ def round_model(
     without, weights are read one by one and nothing is computed but codes. `finished` gives the blocks that an
     interrupted run already has: they are only passed through, and what follows is the same as without interruption.
     """
-    _check(checkpoint, plan, text, device)
+    check_plan(checkpoint, plan, text, device)
     job = _Job(checkpoint, plan, finished or (lambda _index: None), _Ticks(progress))
     return _without_text(job) if text is None else _with_text(job, text, device)
 
@@ -109,10 +110,10 @@ class _Job:
         outcomes: list[Outcome] = []
         changes, thresholds = {}, {}
         # maps that see the same input stand side by side: what is known of it is worked out once
-        evidence = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.evidence(sees))
+        input_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.known(sees))
         for name, treatment in self.treated(index).items():
-            W, known = matrix(self.checkpoint, weights[name]), evidence(weights[name].sees)
-            layers[name], notes = rounded(W, treatment, dtype=dtype, evidence=known)
+            W, known = matrix(self.checkpoint, weights[name]), input_of(weights[name].sees)
+            layers[name], notes = rounded(W, treatment, dtype=dtype, known=known)
             outcome, changes[name] = outcome_of(weights[name], W, layers[name], treatment, notes)
             outcomes.append(outcome)
             if self.plan.thresholds and known is not None and known.squares is not None:
@@ -218,12 +219,12 @@ def _positions_at_once(checkpoint: Checkpoint, text: Text) -> int:
     return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
-def _check(checkpoint: Checkpoint, plan: Plan, text: Text | None, device: str) -> None:
+def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None, device: str) -> None:
+    """Raises if a plan cannot be carried out with this model, text and device."""
     unknown = [each.name for each in plan.treatments if each.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise InputError(f"device is {device!r}; it must be cpu, or cuda where there is one")
+    check_device(device)
     if text is None:
         if plan.reads_text:
             raise InputError(f"the plan ({plan.policy}) reads text, and none was given; give its calibration text")

@@ -16,11 +16,11 @@ from fairbits.model.architecture import Weight
 from fairbits.probe.batches import Batch
 from fairbits.probe.text import Text
 from fairbits.rounding.gptq import factored
-from fairbits.rounding.layer import Evidence
+from fairbits.rounding.layer import KnownInput
 from fairbits.rounding.lockstep import Enough
 from fairbits.rounding.steps import Notes
 
-SAMPLE = 256
+SAMPLE = 128
 """Positions of a language, about, that tell well enough what rounding a map does to it."""
 PANEL = 256
 """Columns of H that are added up at a time: of those before them the mirror image is known."""
@@ -80,7 +80,7 @@ class Inputs:
                 handles.append(model.get_submodule(point.module).register_forward_pre_hook(hook, with_kwargs=True))
             yield here.start
 
-    def evidence(self, name: str | None) -> Evidence | None:
+    def known(self, name: str | None) -> KnownInput | None:
         """Returns what is known of an input; None if it was not seen position by position."""
         if name is None or name not in self._passed or name in self._scattered:
             return None
@@ -93,7 +93,7 @@ class Inputs:
             if not torch.isfinite(H).all():
                 raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
             factor, notes = factored(H)
-        return Evidence(self._audience.languages, squares, self._audience.pi, H, factor, notes)
+        return KnownInput(self._audience.languages, squares, self._audience.pi, H, factor, notes)
 
     def _counts(self, name: str) -> Floats:
         """Returns how many positions of text each language has at an input, at least 1."""
@@ -157,9 +157,11 @@ class Effects:
         """Returns the relative error of each language; empty where the map's input or output was not seen."""
         if name not in self._sums or not self._sums[name].any():
             return {}
+        if not torch.isfinite(self._sums[name]).all():
+            raise InputError(f"{name} gives NaN or infinity on the calibration text; check the model's weights")
         damage, energy = self._sums[name].tolist()
         pairs = zip(self._audience.languages, damage, energy, strict=True)
-        return {code: d / e if e > 0 else 0.0 for code, d, e in pairs}
+        return {code: d / e if e > 0 else float(d > 0) for code, d, e in pairs}
 
     def _hook(self, name: str, stack: str, change: Tensor, here: "_Here") -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

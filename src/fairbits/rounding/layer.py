@@ -17,11 +17,11 @@ from fairbits.rounding.gptq import Factor, gptq
 from fairbits.rounding.steps import Notes, steps_for
 from fairbits.theory.grid import Grid
 
-UNSEEN = "its input cannot be seen: clipped without importance, rounded to nearest"
+UNSEEN = "its input cannot be seen: the largest weight is a level, the others are rounded to nearest"
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class KnownInput:
     """What is known of the input of a linear map: E_λ[x²] of each language with its π, and H with its factor.
 
     `factor` is None where H has none; `notes` then say so.
@@ -49,10 +49,10 @@ def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
     return W
 
 
-def rounded(W: Tensor, treatment: Treatment, *, dtype: torch.dtype, evidence: Evidence | None) -> tuple[Codes, Notes]:
+def rounded(W: Tensor, treatment: Treatment, *, dtype: torch.dtype, known: KnownInput | None) -> tuple[Codes, Notes]:
     """Returns the codes of W (out, in) as the treatment says, with steps of `dtype`, and every fall-back.
 
-    `evidence` is None where the map's input cannot be seen. GPTQ weighs the exact clip by the diagonal of H, which is
+    `known` is None where the map's input cannot be seen. GPTQ weighs the exact clip by the diagonal of H, which is
     E[x²] of the mixture of languages, unless the worst language or regret is asked for.
     """
     if treatment.bits is None:
@@ -61,19 +61,20 @@ def rounded(W: Tensor, treatment: Treatment, *, dtype: torch.dtype, evidence: Ev
     if not treatment.reads_text:
         steps, notes = steps_for(W, treatment, dtype=dtype)
         return nearest(W, steps, grid=grid), notes
-    if evidence is None:
-        steps, notes = steps_for(W, replace(treatment, objective=None), dtype=dtype)
+    if known is None:
+        # not the unweighted exact clip, which may cut off weights that are vital
+        steps, notes = steps_for(W, replace(treatment, clip="absmax", objective=None), dtype=dtype)
         return nearest(W, steps, grid=grid), (UNSEEN, *notes)
-    H, importance, pi = evidence.H, evidence.squares, evidence.pi
+    H, importance, pi = known.H, known.squares, known.pi
     if H is not None and treatment.clip == "exact" and treatment.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
     steps, notes = steps_for(W, treatment, importance=importance, pi=pi, dtype=dtype)
-    if treatment.rounding == "nearest" or H is None or evidence.factor is None:
-        return nearest(W, steps, grid=grid), (*notes, *(evidence.notes if treatment.rounding == "gptq" else ()))
-    found = gptq(W.to(H.device), H, steps.to(H.device), grid=grid, factor=evidence.factor)
+    if treatment.rounding == "nearest" or H is None or known.factor is None:
+        return nearest(W, steps, grid=grid), (*notes, *(known.notes if treatment.rounding == "gptq" else ()))
+    found = gptq(W.to(H.device), H, steps.to(H.device), grid=grid, factor=known.factor)
     codes = Codes(found.codes.codes.cpu(), steps, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
-    return codes, (*notes, *evidence.notes, *([kept] if found.kept_nearest else []))
+    return codes, (*notes, *known.notes, *([kept] if found.kept_nearest else []))
 
 
 def thresholds_of(W: Tensor, treatment: Treatment, squares: Floats, *, dtype: torch.dtype) -> Tensor:

@@ -43,7 +43,7 @@ def steps_for(
     notes: Notes = ()
     grid, blocks = Grid(treatment.bits, treatment.grid), _blocks(W.float().cpu(), treatment.group)
     if treatment.clip == "exact":
-        steps = _exact(blocks, treatment, grid, importance=_importance(treatment, importance), pi=pi)
+        steps, notes = _exact(blocks, treatment, grid, importance=_importance(treatment, importance), pi=pi)
     elif treatment.clip == "absmax":
         steps = _absmax(blocks, grid)
     else:
@@ -94,27 +94,33 @@ def _closed_form(blocks: Tensor, treatment: Treatment, grid: Grid) -> tuple[Tens
     return torch.where(flat, _absmax(blocks, grid), alpha / grid.steps_per_alpha), tuple(notes)
 
 
-def _exact(blocks: Tensor, treatment: Treatment, grid: Grid, *, importance: Floats | None, pi: Floats | None) -> Tensor:
+def _exact(
+    blocks: Tensor, treatment: Treatment, grid: Grid, *, importance: Floats | None, pi: Floats | None
+) -> tuple[Tensor, Notes]:
     out, groups, size = blocks.shape
     W = blocks.reshape(out, -1).numpy()
     if importance is None:
-        found = clip_blocks(W, grid, group=size).step
-        return torch.from_numpy(found)
+        return torch.from_numpy(clip_blocks(W, grid, group=size).step), ()
     share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
     if treatment.group != "tensor" and importance.shape[1] != W.shape[1]:
         raise InputError(f"importance has shape {importance.shape} but W is {W.shape}; its rows must match W's inputs")
-    counted = importance[share > 0]
-    if not counted.any(axis=1).all():
-        raise InputError(f"the input of {treatment.name} is 0 everywhere for a language; leave it out, or add text")
-    counted = counted / counted.mean(axis=1, keepdims=True)
+    counts, silent = share > 0, ~importance.any(axis=1)
+    notes: Notes = ()
+    if (counts & silent).any():
+        left = counts & ~silent
+        notes = (f"its input is 0 in {int((counts & silent).sum())} of {int(counts.sum())} languages, left out here",)
+        if not left.any():
+            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight is a level",)
+        counts = left
+    counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
     if treatment.objective in (None, "mean"):
-        h = share[share > 0] @ counted
+        h = share[counts] @ counted
         steps = clip_blocks(W, grid, group=size, importance=np.resize(h, W.shape[1])).step
     elif treatment.group == "tensor":
         steps = _worst_of_tensor(W[0], counted, treatment, grid)
     else:
         steps = minimax_blocks(W, grid, group=size, importance=counted, objective=str(treatment.objective)).step
-    return torch.from_numpy(steps.reshape(out, groups))
+    return torch.from_numpy(steps.reshape(out, groups)), notes
 
 
 def _worst_of_tensor(w: np.ndarray, importance: Floats, treatment: Treatment, grid: Grid) -> Floats:

@@ -22,7 +22,7 @@ from fairbits.stats.estimate import Estimate
 from fairbits.stats.extremes import SplitHalf, best_of, bias_corrected_range, split_half, worst_difference, worst_of
 from fairbits.stats.heterogeneity import random_effects_sd
 from fairbits.stats.inference import holm
-from fairbits.stats.intervals import combination, marginal, p_values
+from fairbits.stats.intervals import combination, combination_p, marginal, p_values
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.randomness import generator
 from fairbits.stats.resample import Block, Replicates, blocks_of, replicate
@@ -175,6 +175,10 @@ class LanguageFrame:
         size = len(self.languages)
         value, low, high = combination(self.replicates, np.full(size, 1 / size), self.confidence)
         return Estimate(value, low, high, self.replicates.clusters, self.confidence)
+
+    def mean_p(self) -> float:
+        """Returns the two-sided p of a mean of 0: below 0.05 where the interval of `mean` at 95 % lies beside 0."""
+        return combination_p(self.replicates, np.full(len(self.languages), 1 / len(self.languages)))
 
     def gap(self) -> Estimate:
         """Returns worst minus best damage, less its noise bias; n is the number of distinct documents."""

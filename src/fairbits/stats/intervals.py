@@ -55,23 +55,34 @@ def simultaneous(replicates: Replicates, confidence: float) -> tuple[Floats, Flo
 
 
 def combination(replicates: Replicates, coefficients: Floats, confidence: float) -> tuple[float, float, float]:
-    """Returns value and bootstrap-t limits of Σ a_λ v_λ.
-
-    se*² = Σ a_λ a_μ ρ_λμ se*_λ se*_μ, with the correlations ρ of the estimates held fixed.
-    """
+    """Returns value and bootstrap-t limits of Σ a_λ v_λ."""
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
-    value = float(coefficients @ replicates.value)
-    error = np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0))
+    value, error, t = _combined(replicates, coefficients)
     if error == 0:
         return value, value, value
-    scaled = coefficients * replicates.replicate_error
-    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
-    t = studentised(replicates.deviation @ coefficients, spread)
     return (
         value,
         value - float(order_quantile(t, level)) * error,
         value + float(order_quantile(-t, level)) * error,
     )
+
+
+def combination_p(replicates: Replicates, coefficients: Floats) -> float:
+    """Returns the two-sided bootstrap-t p of Σ a_λ v_λ = 0: the test that inverts `combination`."""
+    value, error, star = _combined(replicates, coefficients)
+    return float(_two_sided(studentised(np.array(value), np.array(error)), star))
+
+
+def _combined(replicates: Replicates, coefficients: Floats) -> tuple[float, float, Floats]:
+    """Returns Σ a_λ v_λ, its standard error, and t* of every replicate.
+
+    se*² = Σ a_λ a_μ ρ_λμ se*_λ se*_μ, with the correlations ρ of the estimates held fixed.
+    """
+    value = float(coefficients @ replicates.value)
+    error = float(np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0)))
+    scaled = coefficients * replicates.replicate_error
+    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
+    return value, error, studentised(replicates.deviation @ coefficients, spread)
 
 
 def p_values(replicates: Replicates) -> Floats:
@@ -81,6 +92,10 @@ def p_values(replicates: Replicates) -> Floats:
     """
     t = studentised(replicates.value, replicates.error)
     star = studentised(replicates.deviation, replicates.replicate_error)
+    return _two_sided(t, star)
+
+
+def _two_sided(t: Floats, star: Floats) -> Floats:
     tail = np.minimum((star >= t).sum(axis=0), (star <= t).sum(axis=0))
     p: Floats = np.minimum(1.0, 2.0 * (1 + tail) / (len(star) + 1))
     return p

@@ -8,12 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
+from fairbits.evaluation.asking import shortness
 from fairbits.evaluation.in_place import put, restore
 from fairbits.evaluation.measure import measure
 from fairbits.evaluation.reference import Reference
 from fairbits.evaluation.scores import Identity, Question, Scores
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.plans import Outcome, Plan
 from fairbits.probe.prepare import task_of, text_for
@@ -71,17 +73,9 @@ class Bench:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Bench":
-        """Returns the bench of a model, after one pass over about `tokens` evaluation tokens per language.
-
-        Without languages and text the embedded declaration is used, for the embedded model in its own languages.
-        """
-        own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
-        corpus = corpus_of(text, own)
-        if len(corpus.evaluation) < 2:
-            raise InputError(
-                f"the text of {corpus.name} has one language, {next(iter(corpus.evaluation), 'none')}; "
-                "what is compared is languages: name two or more"
-            )
+        """Returns the bench of a model, after one pass over about `tokens` evaluation tokens per language."""
+        check_device(device)
+        corpus = corpus_for(checkpoint, languages=languages, text=text)
         asked = text_for(checkpoint, corpus, split="evaluation", tokens=tokens, sequence=sequence, seed=seed)
         # the reference keeps a head of its own: that of the model below is rounded with a tied embedding
         reference = Reference.of(checkpoint, asked, device=device, progress=told(progress, "asking the reference"))
@@ -108,7 +102,9 @@ class Bench:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any result must know about model, text and reference."""
-        return (*self.checkpoint.notes, *self.corpus.notes, *self.reference.notes)
+        asked = self.question
+        short = shortness(self.reference.text, tokens=asked.tokens, parallel=asked.parallel)
+        return (*self.checkpoint.notes, *self.corpus.notes, *short, *self.reference.notes)
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
         """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
@@ -148,6 +144,21 @@ class Bench:
             return None
         own = self.corpus.restrict(plan.languages)
         return text_for(self.checkpoint, own, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+
+def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
+    """Returns the text of two languages or more to compare them on.
+
+    Without languages and text the embedded declaration is used, for the embedded model in its own languages.
+    """
+    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+    corpus = corpus_of(text, own)
+    if len(corpus.evaluation) < 2:
+        raise InputError(
+            f"the text of {corpus.name} has one language, {next(iter(corpus.evaluation), 'none')}; "
+            "what is compared is languages: name two or more"
+        )
+    return corpus
 
 
 def told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:

@@ -6,14 +6,16 @@ from typing import Any, Literal, TypeVar
 
 from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
+from fairbits.evaluation.scores import check_unit
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
 from fairbits.plans import Group
 from fairbits.policies import reads_text
-from fairbits.steps.bench import UNITS, Bench, Progress, Run
+from fairbits.steps.bench import UNITS, Bench, Progress, Run, corpus_for
 from fairbits.steps.comparison import Comparison, Entry
 from fairbits.steps.plan import plan as planned
-from fairbits.steps.variants import Variant, variant
+from fairbits.steps.variants import Variant, check_variants, variant
 
 T = TypeVar("T")
 
@@ -38,22 +40,27 @@ def compare(
 ) -> Comparison:
     """Returns what every policy costs every language at every width, on evaluation text.
 
-    A policy is a name, or a name with options of its own, such as "gptq:mix=english" or "protect:k=2". `tokens` per
-    language are for calibration, drawn anew for every seed, and `evaluation_tokens` for evaluation, the same for all.
-    The others are held to `baseline`, the first policy if none is named. The model is loaded once: weights are
+    A policy is a name, or a name with options of its own, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens`
+    per language are for calibration, drawn anew for every seed, and `evaluation_tokens` for evaluation, the same for
+    all. The others are held to `baseline`, the first policy if none is named. The model is loaded once: weights are
     exchanged in place.
     """
+    check_device(device)
     variants = {each: variant(each) for each in _distinct("policies", policies)}
     widths = [whole("bits", each, least=2, most=8) for each in _distinct("bits", bits)]
     draws = [whole("seed", each, least=0) for each in _distinct("seeds", seeds)]
-    one_of("unit", unit, tuple(UNITS))
+    one_of("unit", unit, tuple(UNITS))  # before anything is read
     first = one_of("baseline", next(iter(variants)) if baseline is None else baseline, tuple(variants))
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
-    common = {"group": group, "embeddings": embeddings, "tokens": tokens, "sequence": sequence}
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
+    told = {"group": group, "embeddings": embeddings}
+    check_variants(checkpoint, corpus, variants.values(), widths=widths, common=told)
+    common = {**told, "tokens": tokens, "sequence": sequence}
     with Bench.of(
         checkpoint,
-        languages=languages,
-        text=text,
+        languages=None,
+        text=corpus,
         tokens=evaluation_tokens,
         sequence=sequence,
         device=device,
@@ -64,7 +71,7 @@ def compare(
             for width in widths
             for each in variants.values()
         )
-        settings = {**common, "evaluation_tokens": evaluation_tokens, "seeds": draws, "text": bench.corpus.name}
+        settings = {**common, "evaluation_tokens": evaluation_tokens, "seeds": draws, "text": corpus.name}
         notes = bench.notes
     return Comparison(checkpoint.target, checkpoint.fingerprint, settings, entries, first, notes)
 

@@ -17,9 +17,13 @@ LEGEND = (
     "difference; intervals of 95 % over documents. s: seconds of rounding."
 )
 PAIRED = (
-    "Paired by document. better, worse: languages that lose less or more for sure, by Holm's method over all languages."
+    "Paired by document. p: that the mean does not differ, by Holm's method over all contrasts of this table. +/−: how "
+    "many languages lose less and more for sure, by Holm's method over the languages of a contrast."
 )
-SEEDS = "Numbers are means over the seeds; below them the least and the largest of a seed."
+SEEDS = (
+    "Numbers are means over the seeds, which are taken as given: intervals and p say nothing of other seeds. Below "
+    "them the least and the largest of a seed."
+)
 
 
 def compare_table(found: Comparison) -> Group:
@@ -82,7 +86,7 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
     )
     number = writer(factor * max(abs(each.mean.value) for each in found.contrasts), 3)
     unit = f"{prefix}{UNITS[found.unit]}"
-    table = columns("policy", "bits", f"mean, {unit}", "worst", "better", "worse", left=(2, 3))
+    table = columns("policy", "bits", f"mean, {unit}", "worst", "p", "+/−", left=(2, 3))
     for each in found.contrasts:
         table.add_row(
             Text(printable(each.policy)),
@@ -91,8 +95,8 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
                 f"{number(one.value * factor)} ({number(one.low * factor)} {number(one.high * factor)})"
                 for one in (each.mean, each.worst)
             ),
-            str(len(each.better)),
-            str(len(each.worse)),
+            "<0.001" if each.p_holm < 0.001 else f"{each.p_holm:.3f}",
+            f"{len(each.better)}/{len(each.worse)}",
         )
     yield table
     for each in found.contrasts:

@@ -14,7 +14,7 @@ from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import printable
 from fairbits.evaluation.scores import Scores
 from fairbits.plans import Plan
-from fairbits.stats import Estimate, LanguageFrame
+from fairbits.stats import Estimate, LanguageFrame, holm
 from fairbits.stats.frame import Contrast
 
 SCHEMA = "fairbits.compare/1"
@@ -94,8 +94,10 @@ class Entry:
 class PolicyContrast:
     """Damage of a policy less that of another at the same width, paired by document.
 
-    `mean` and `worst` are the differences of the mean and of the largest damages; `better` and `worse` are the
-    languages whose difference Holm's method over all languages finds different from 0.
+    `mean` and `worst` are the differences of the mean and of the largest damages. `p` is that of no difference of the
+    mean, and `p_holm` the same by Holm's method over all contrasts of the comparison; the worst has none, as its
+    interval is a heuristic where several languages may be the worst. `better` and `worse` are the languages whose
+    difference Holm's method over the languages of this contrast finds different from 0.
     """
 
     policy: str
@@ -105,6 +107,8 @@ class PolicyContrast:
     worst: Estimate
     contrast: Contrast
     size_ratio: float
+    p: float
+    p_holm: float
 
     @property
     def better(self) -> tuple[str, ...]:
@@ -128,7 +132,7 @@ class PolicyContrast:
             "against": self.against,
             "bits": self.bits,
             "size_ratio": self.size_ratio,
-            "mean": self.mean.to_dict(),
+            "mean": {**self.mean.to_dict(), "p": self.p, "p_holm": self.p_holm},
             "worst": self.worst.to_dict(),
             "better": list(self.better),
             "worse": list(self.worse),
@@ -159,7 +163,9 @@ class Comparison:
     def contrasts(self) -> tuple[PolicyContrast, ...]:
         """Every other policy against the baseline of its width."""
         base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
-        return tuple(contrast_of(entry, base[entry.bits]) for entry in self.entries if entry.policy != self.baseline)
+        found = [contrast_of(entry, base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
+        adjusted = holm([each.p for each in found]).tolist() if found else []
+        return tuple(replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True))
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
@@ -184,14 +190,18 @@ class Comparison:
 
 
 def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
-    """Returns how an entry differs from another on the same documents."""
+    """Returns how an entry differs from another on the same documents, as the only contrast there is."""
     mine, theirs = entry.frame, base.frame
+    paired = mine.minus(theirs)
+    p = paired.mean_p()
     return PolicyContrast(
         policy=entry.policy,
         against=base.policy,
         bits=entry.bits,
-        mean=mine.minus(theirs).mean(),
+        mean=paired.mean(),
         worst=mine.worst_minus(theirs),
         contrast=mine.contrast(theirs),
         size_ratio=entry.size_bytes / base.size_bytes,
+        p=p,
+        p_holm=p,
     )

@@ -1,16 +1,20 @@
 """The evaluation: a quantized model and what it was made from, asked the same text of every language."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
+from fairbits.evaluation.asking import shortness
 from fairbits.evaluation.measure import measure
 from fairbits.evaluation.reference import Reference
 from fairbits.evaluation.scores import Identity, Question, Scores
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
+from fairbits.plans import SCHEMA
 from fairbits.probe.prepare import task_of, text_for
 from fairbits.steps.audit import corpus_of
 
@@ -31,7 +35,7 @@ def evaluate(
     reference: str | Path | Checkpoint,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
-    tokens: int = 4096,
+    tokens: int = 8192,
     sequence: int = 512,
     seed: int = 0,
     split: str = "evaluation",
@@ -42,13 +46,16 @@ def evaluate(
 
     `reference` is the model before it was quantized. `text` is a corpus, or where one lies; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
-    language. Both models are loaded in float32, one after the other.
+    language. Both models are loaded in float32, one after the other. A model that says in its `plan.json` that it was
+    made from another one is refused.
     """
+    check_device(device)
     after, before = _checkpoint(quantized), _checkpoint(reference)
     own = embedded_languages(before.target) if languages is None and text is None else languages
     corpus = corpus_of(text, own)
     words = text_for(before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
+    check_made_from(after, before)
     question = Question(
         task=task_of(before),
         corpus=corpus.name,
@@ -67,7 +74,13 @@ def evaluate(
         quantized=Identity.of(after),
         reference=Identity.of(before),
         question=question,
-        notes=(*_notes("quantized", after), *_notes("reference", before), *corpus.notes, *said.notes),
+        notes=(
+            *_notes("quantized", after),
+            *_notes("reference", before),
+            *corpus.notes,
+            *shortness(words, tokens=tokens, parallel=corpus.parallel, split=split),
+            *said.notes,
+        ),
     )
 
 
@@ -80,6 +93,20 @@ def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, 
         raise InputError(
             f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
             "must be asked the same tokens: evaluate a model with what it was made from"
+        )
+
+
+def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
+    """Raises if a model was quantized by a plan for other weights than the reference has."""
+    file = after.directory / "plan.json"
+    try:
+        plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except ValueError:
+        return  # of another tool: no plan of ours is half written
+    if isinstance(plan, dict) and plan.get("schema") == SCHEMA and plan.get("fingerprint") != before.fingerprint:
+        raise InputError(
+            f"{after.target} was made from {plan.get('model')} (as its plan.json says), and {before.target} has other "
+            "weights or another config.json; the reference must be the model it was made from"
         )
 
 

@@ -15,7 +15,8 @@ from fairbits.steps.audit_table import bar, columns, counted, name_of, section, 
 
 LEGEND = (
     "Added loss with 95 % intervals over documents; compare languages by bits per byte. PPL: perplexity per token, "
-    "KL: divergence from the reference in nats per token, flips: another token is the most probable."
+    "KL: divergence from the reference in nats per token (its 99th percentile is in the JSON), flips: another token is "
+    "the most probable."
 )
 ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
 NAMES = {"gap": "gap, less noise", "plain_gap": "gap, plain", "ratio": "worst/best"}

@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
 from fairbits import __version__
 from fairbits.checks import in_range, instance, one_of
 from fairbits.errors import InputError, printable
-from fairbits.evaluation.scores import SIGNIFICANT, UNITS, Scores
+from fairbits.evaluation.scores import UNITS, Scores
 from fairbits.stats import Estimate, LanguageFrame
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -73,35 +74,47 @@ class Verdict:
 
 
 def gate(
-    scores: Scores,
+    scores: Scores | str | Path,
     *,
     max_worst: float | None = None,
     max_mean: float | None = None,
     max_gap: float | None = None,
     unit: str = "bits_per_byte",
-    against: Scores | None = None,
+    against: Scores | str | Path | None = None,
+    max_worse: float | None = None,
 ) -> Verdict:
     """Returns whether the added loss keeps within limits, and whether it is no worse than that of a baseline.
 
-    A limit is kept if the whole interval is at most the limit, exceeded if the whole interval is above it; else the
-    text does not decide. A baseline fails what is worse beyond doubt: languages by a two-sided paired contrast with
-    Holm's correction, worst and mean by their paired intervals.
+    Scores are what `evaluate` returns, or where they were saved. A limit is kept if the whole interval is at most the
+    limit, exceeded if the whole interval is above it; else the text does not decide. `max_worse` is such a limit for
+    the difference to the baseline of every language, of the mean and of the worst language. Without it a baseline
+    fails only what is proven worse: languages by a two-sided paired contrast with Holm's correction, mean and worst by
+    their paired intervals; little text then proves little, and the verdict says how much worse languages may be.
     """
-    instance("scores", scores, Scores)
     one_of("unit", unit, UNITS)
-    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap}
-    given = {name: in_range(f"the limit of the {name}", limit) for name, limit in limits.items() if limit is not None}
+    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap, "difference": max_worse}
+    given = {
+        name: in_range(f"the limit of the {name}", limit, least=0)
+        for name, limit in limits.items()
+        if limit is not None
+    }
+    worse = given.pop("difference", None)
+    if worse is not None and against is None:
+        raise InputError(f"max_worse is {worse:g}, and there is no baseline to be worse than; name one with against")
     if not given and against is None:
         raise InputError("no limit is given; give max_worst, max_mean or max_gap, or a baseline")
-    frame = scores.frame(unit)
+    own = _scores("scores", scores)
+    frame, notes = own.frame(unit), own.notes
     checks = [_against_limit(frame, name, limit) for name, limit in given.items()]
     if against is None:
-        return Verdict(scores.quantized.target, unit, tuple(checks), notes=scores.notes)
-    compared, improved = _against_baseline(scores, against, unit)
-    notes = scores.notes
-    if scores.reference.fingerprint != against.reference.fingerprint:
-        notes += (f"the baseline was made from another model, {against.reference.target}: losses added to two models",)
-    return Verdict(scores.quantized.target, unit, (*checks, *compared), improved, notes)
+        return Verdict(own.quantized.target, unit, tuple(checks), notes=notes)
+    baseline = _scores("the baseline", against)
+    own.check_same_text(baseline)
+    checks += _none_proven(own, baseline, unit) if worse is None else _non_inferior(own, baseline, unit, limit=worse)
+    if own.reference.fingerprint != baseline.reference.fingerprint:
+        notes += (f"the baseline was made from another model, {baseline.reference.target}: losses added to two models",)
+    improved = tuple(sorted(baseline.worse_than(own, unit=unit)))
+    return Verdict(own.quantized.target, unit, tuple(checks), improved, notes)
 
 
 def junit(verdict: Verdict) -> bytes:
@@ -121,6 +134,10 @@ def junit(verdict: Verdict) -> bytes:
     return found + b"\n"
 
 
+def _scores(name: str, given: Scores | str | Path) -> Scores:
+    return Scores.load(given) if isinstance(given, str | Path) else instance(name, given, Scores)
+
+
 def _against_limit(frame: LanguageFrame, name: str, limit: float) -> Check:
     """Returns the three-way decision on one limit."""
     what = name
@@ -131,51 +148,111 @@ def _against_limit(frame: LanguageFrame, name: str, limit: float) -> Check:
         found = frame.mean()
     else:
         found = frame.gap()
-    shown = f"{what} {_numbers(found)} {frame.unit.replace('_', ' ')}"
-    title = f"{name} at most {limit:g} {frame.unit.replace('_', ' ')}"
-    if found.high <= limit:
-        return Check(title, "pass", f"{shown} is at most {limit:g}", limit, found)
-    if found.low > limit:
-        return Check(title, "fail", f"{shown} is above {limit:g}", limit, found)
-    reason = f"not enough text: {shown} may lie on either side of {limit:g}; {_more(frame, found, limit)}"
-    return Check(title, "undecided", reason, limit, found)
+    title = f"{name} at most {limit:g} {_unit(frame)}"
+    return _decided(title, what, found, limit=limit, frame=frame)
+
+
+def _decided(title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame) -> Check:
+    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither."""
+    shown = f"{what} {_numbers(found)} {_unit(frame)}"
+    outcome = _outcome(found, limit)
+    reason = {
+        "pass": f"{shown} is at most {limit:g}",
+        "fail": f"{shown} is above {limit:g}",
+        "undecided": f"not enough text: {shown} may lie on either side of {limit:g}; {_more(frame, found, limit)}",
+    }[outcome]
+    return Check(title, outcome, reason, limit, found)
+
+
+def _outcome(found: Estimate, limit: float) -> Outcome:
+    return "pass" if found.high <= limit else "fail" if found.low > limit else "undecided"
 
 
 def _more(frame: LanguageFrame, found: Estimate, limit: float) -> str:
-    """Returns how much text would decide, as an interval is as wide as 1/√n: n' = n·(reach of the interval / room)²."""
-    reach, room = found.high - found.value, limit - found.value
-    if room < 0:
-        reach, room = found.value - found.low, -room
-    documents = int(frame.replicates.documents.min())
-    times = (reach / room) ** 2 if room > 0 else math.inf
+    """Returns how much text would decide."""
+    documents, times = int(frame.replicates.documents.min()), _times(found, limit)
     if times > 1000:
         return "it lies so near that no amount of text would decide"
     needed = max(math.ceil(documents * times), documents + 1)
     return f"about {needed:,} documents per language would decide, and there are {documents:,}"
 
 
-def _against_baseline(scores: Scores, baseline: Scores, unit: str) -> tuple[list[Check], tuple[str, ...]]:
-    contrast = scores.contrast(baseline, unit=unit)
+def _times(found: Estimate, limit: float) -> float:
+    """Returns how many times as much text would decide: (reach / room)², as an interval is as wide as 1/√n."""
+    reach, room = found.high - found.value, limit - found.value
+    if room < 0:
+        reach, room = found.value - found.low, -room
+    return (reach / room) ** 2 if room > 0 else math.inf
+
+
+def _non_inferior(scores: Scores, baseline: Scores, unit: str, *, limit: float) -> Iterator[Check]:
+    """Yields the three-way decisions on the difference of all languages, of the mean and of the worst language.
+
+    A language fails by limits that hold for all languages at once, as one is enough; it passes by its own upper limit,
+    as all must.
+    """
     mine, theirs = scores.frame(unit), baseline.frame(unit)
-    sure = {code: each for code, each in contrast.differences.items() if contrast.p_holm[code] < SIGNIFICANT}
-    worse = sorted((code for code, each in sure.items() if each.value > 0), key=lambda code: -sure[code].value)
-    if worse:
-        named = ", ".join(f"{code} by {_numbers(sure[code])} (p {contrast.p_holm[code]:.2g})" for code in worse)
-        outcome: Outcome = "fail"
-        reason = f"worse than the baseline: {named}"
+    paired = mine.minus(theirs)
+    together = paired.by_language(simultaneous=True)
+    found = {code: replace(each, low=min(each.low, together[code].low)) for code, each in paired.by_language().items()}
+    outcomes = {code: _outcome(each, limit) for code, each in found.items()}
+    title = f"every language at most {limit:g} {_unit(mine)} worse than under the baseline"
+    worst = max(found, key=lambda code: found[code].high)
+    failed = [code for code, outcome in outcomes.items() if outcome == "fail"]
+    open_ = [code for code, outcome in outcomes.items() if outcome == "undecided"]
+    if failed:
+        yield Check(title, "fail", f"worse by more than {limit:g}: {_listed(found, failed)}", limit, found[worst])
+    elif open_:
+        hardest = max(open_, key=lambda code: _times(found[code], limit))
+        may = f"not enough text: the difference may lie on either side of {limit:g} in {_listed(found, open_)}"
+        yield Check(title, "undecided", f"{may}; {_more(paired, found[hardest], limit)}", limit, found[worst])
     else:
-        outcome, reason = "pass", f"none of {len(contrast.p)} languages is worse than under the baseline"
-    checks = [Check("no language worse than under the baseline", outcome, reason)]
-    checks += _totals({"mean": mine.minus(theirs).mean(), "worst language": mine.worst_minus(theirs)})
-    return checks, tuple(sorted(code for code, each in sure.items() if each.value < 0))
+        said = f"none of {len(found)} languages is more than {limit:g} worse, at most {_listed(found, [worst])}"
+        yield Check(title, "pass", said, limit, found[worst])
+    for name, each in _totals(mine, theirs).items():
+        own = f"{name} at most {limit:g} {_unit(mine)} worse than under the baseline"
+        yield _decided(own, f"difference of the {name}", each, limit=limit, frame=paired)
 
 
-def _totals(differences: dict[str, Estimate]) -> Iterator[Check]:
-    for name, found in differences.items():
-        outcome: Outcome = "fail" if found.low > 0 else "pass"
-        word = "above" if outcome == "fail" else "not above"
-        reason = f"{name} is {word} that of the baseline (difference {_numbers(found)})"
-        yield Check(f"{name} not worse than under the baseline", outcome, reason, 0.0, found)
+def _none_proven(scores: Scores, baseline: Scores, unit: str) -> Iterator[Check]:
+    """Yields a failure for what is proven worse, and for all else how much worse it may be."""
+    worse = scores.worse_than(baseline, unit=unit)
+    mine, theirs = scores.frame(unit), baseline.frame(unit)
+    title = "no language proven worse than under the baseline"
+    if worse:
+        codes = sorted(worse, key=lambda code: -worse[code].value)
+        yield Check(title, "fail", f"worse than the baseline: {_listed(worse, codes)}")
+    else:
+        found = mine.minus(theirs).by_language()
+        code = max(found, key=lambda code: found[code].high)
+        said = f"none of {len(found)} languages is proven worse; {_at_most(code, found[code], _unit(mine))}"
+        yield Check(title, "pass", said, estimate=found[code])
+    for name, each in _totals(mine, theirs).items():
+        title = f"{name} not proven worse than under the baseline"
+        if each.low > 0:
+            yield Check(title, "fail", f"{name} is worse than under the baseline by {_numbers(each)}", 0.0, each)
+        else:
+            said = f"{name} is not proven worse; {_at_most('it', each, _unit(mine))}"
+            yield Check(title, "pass", said, 0.0, each)
+
+
+def _totals(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
+    return {"mean": mine.minus(theirs).mean(), "worst language": mine.worst_minus(theirs)}
+
+
+def _at_most(what: str, found: Estimate, unit: str) -> str:
+    """Returns how much worse something may still be."""
+    if found.high <= 0:
+        return f"{what} differs by {_numbers(found)} {unit}"
+    return f"{what} could still be up to {found.high:.3g} {unit} worse"
+
+
+def _listed(found: dict[str, Estimate], codes: Sequence[str]) -> str:
+    return ", ".join(f"{code} by {_numbers(found[code])}" for code in codes)
+
+
+def _unit(frame: LanguageFrame) -> str:
+    return frame.unit.replace("_", " ")
 
 
 def _numbers(found: Estimate) -> str:

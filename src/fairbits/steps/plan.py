@@ -1,7 +1,7 @@
 """Plan: asks a policy what to do with a model, and finds out what the policy asks for."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,16 @@ import numpy as np
 from fairbits import policies
 from fairbits.checks import Floats, whole
 from fairbits.errors import InputError
+from fairbits.evaluation.asking import shortness
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
 from fairbits.plans import Calibration, Group, Plan
 from fairbits.probe.prepare import SHORTEST, text_for
 from fairbits.probe.text import Text
+from fairbits.risk.audit import Audit
 from fairbits.risk.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
 from fairbits.steps.audit import corpus_of
 from fairbits.steps.minimax_mix import minimax_mix
@@ -25,6 +28,10 @@ from fairbits.steps.sensitivity import Trial, measured_damage, measured_sensitiv
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
+ENOUGH = 0.9
+"""Share of the tokens asked for below which a language is said to have too few."""
+NAMED = 3
+"""Languages with too few that are named."""
 
 
 def plan(
@@ -36,7 +43,7 @@ def plan(
     tokens: int = 4096,
     sequence: int = 512,
     seed: int = 0,
-    audit: str | Path | None = None,
+    audit: str | Path | Audit | None = None,
     rounds: int = 4,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -47,8 +54,14 @@ def plan(
     `options` are those of the policy (bits, group, …, see `fairbits.policies.takes`); None means not given. `text` is a
     corpus, or where one lies; without it the embedded declaration is used. A policy that reads none takes it only to
     measure the error of languages in every layer.
-    `audit` is a saved audit of the model, which mixed takes κ from. `rounds` are those of the search for a minimax mix.
+    `audit` is an audit of the model, or where one is saved: mixed takes κ from it. `rounds` are those of the search for
+    a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
+    check_device(device)
+    whole("tokens", tokens, least=16)
+    whole("sequence", sequence, least=SHORTEST)
+    whole("seed", seed, least=0)
+    whole("rounds", rounds, least=1)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     told = {name: value for name, value in options.items() if value is not None}
     policies.check(policy, told)  # before anything that takes time
@@ -56,9 +69,6 @@ def plan(
         raise InputError(f"{policy} takes nothing from an audit; only mixed does: leave the audit out")
     if languages is None and text is None and not policies.reads_text(policy):
         return policies.decide(policy, Evidence(checkpoint), **told)
-    whole("tokens", tokens, least=16)
-    whole("sequence", sequence, least=SHORTEST)
-    whole("seed", seed, least=0)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = corpus_of(text, own)
     source = Source(
@@ -78,7 +88,8 @@ def plan(
         damage=source.damage,
         minimax=lambda: source.minimax(evidence, told, rounds=rounds),
     )
-    return policies.decide(policy, evidence, calibration=source.calibration, **told)
+    found = policies.decide(policy, evidence, calibration=source.calibration, **told)
+    return replace(found, notes=(*found.notes, *source.shortage(found)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +100,7 @@ class Source:
     corpus: Corpus
     calibration: Calibration
     group: Group
-    audit: str | Path | None
+    audit: str | Path | Audit | None
     device: str
     progress: Progress | None
 
@@ -131,10 +142,23 @@ class Source:
             progress=self._told("trying mixes of languages"),
         )
 
+    def shortage(self, plan: Plan) -> Iterator[str]:
+        """Yields a note if the text that a plan will be carried out with is clearly shorter than it asks for."""
+        asked = plan.calibration
+        if asked is None:
+            return
+        alike = asked == self.calibration and list(plan.languages) == list(self.corpus.calibration)
+        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), asked)
+        notes = shortness(text, tokens=asked.tokens, parallel=self.corpus.parallel, split="calibration")
+        unequal = "; mixes are then not compared at equal budgets" if plan.settings.get("mix") == "english" else ""
+        yield from (note + unequal for note in notes)
+
     @cached_property
     def _text(self) -> Text:
-        asked = self.calibration
-        return text_for(self.checkpoint, self.corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+        return self._read(self.corpus, self.calibration)
+
+    def _read(self, corpus: Corpus, asked: Calibration) -> Text:
+        return text_for(self.checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
 
     @cached_property
     def _trial(self) -> Trial:

@@ -11,8 +11,9 @@ from rich.text import Text
 from fairbits.errors import printable
 from fairbits.language.catalog import find_language
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.packed import Stored, is_table, step_dtype, stored_bytes
+from fairbits.model.packed import is_table, step_dtype, stored_bytes
 from fairbits.plans import Outcome, Plan, Treatment
+from fairbits.policies.assemble import stored_as
 from fairbits.steps.audit_table import columns, counted, section
 
 NAMED = 6
@@ -66,7 +67,7 @@ def _decisions(plan: Plan, checkpoint: Checkpoint) -> Table:
             "–" if first.bits is None else first.clip,
             "–" if first.bits is None or first.objective is None else first.objective,
             "–" if first.bits is None else first.rounding,
-            f"{sum(_bytes(each, checkpoint) for each in members):,}",
+            f"{_bytes(members, checkpoint):,}",
         )
     return table
 
@@ -99,12 +100,12 @@ def _look(members: Sequence[Treatment]) -> set[object]:
     return {(m.bits, m.group, m.clip, m.objective, m.rounding) for m in members if m.bits is not None}
 
 
-def _bytes(treatment: Treatment, checkpoint: Checkpoint) -> int:
-    if treatment.bits is None:
-        return checkpoint.tensors[treatment.name].nbytes
-    weight = checkpoint.architecture.weights[treatment.name]
-    stored = Stored(treatment.bits, treatment.group if isinstance(treatment.group, int) else None)
-    return stored_bytes(weight.shape, stored, step_dtype(checkpoint), table=is_table(weight))
+def _bytes(members: Sequence[Treatment], checkpoint: Checkpoint) -> int:
+    weights, stored, dtype = checkpoint.architecture.weights, stored_as(members), step_dtype(checkpoint)
+    packed = (
+        stored_bytes(weights[name].shape, how, dtype, table=is_table(weights[name])) for name, how in stored.items()
+    )
+    return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in stored)
 
 
 def _outcomes(plan: Plan) -> Table:

@@ -3,17 +3,25 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from fairbits import __version__
+from fairbits.artifacts import write_files
 from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.draft import PLAN, check_draft, check_target, draft_of
+from fairbits.model.quantization_config import check_storable
 from fairbits.model.writing import QuantizedWriter
-from fairbits.plans import Outcome, Plan
+from fairbits.plans import Group, Outcome, Plan
+from fairbits.policies import Embeddings, decide
 from fairbits.policies.assemble import stored_as
 from fairbits.probe.prepare import text_for
 from fairbits.probe.text import Text
-from fairbits.rounding.engine import RoundedBlock, round_model
+from fairbits.risk.evidence import Evidence
+from fairbits.rounding.engine import RoundedBlock, check_plan, round_model
 from fairbits.steps.audit import corpus_of
 from fairbits.steps.bench import Progress, told
 
@@ -39,15 +47,18 @@ def quantize(
         raise InputError(
             f"the plan was made for {plan.model}, and {checkpoint.target} has other weights; plan for this model first"
         )
-    identity = {"plan": plan.digest, "model": plan.fingerprint}
-    writer = QuantizedWriter(checkpoint, Path(out), stored=stored_as(plan.treatments), identity=identity, resume=resume)
     words = calibration_text(checkpoint, plan, text)
-    found: dict[int | None, RoundedBlock] = {}
+    check_plan(checkpoint, plan, words, device)
+    identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
+    stored = stored_as(plan.treatments)
+    writer = QuantizedWriter(checkpoint, Path(out), stored=stored, identity=identity, resume=resume)
+    write_files({writer.draft / PLAN: plan.as_bytes()})
+    earlier: set[int | None] = set()
 
     def finished(index: int | None) -> RoundedBlock | None:
         block = _finished(writer, index)
         if block is not None:
-            found[index] = block
+            earlier.add(index)
         return block
 
     outcomes: list[Outcome] = []
@@ -59,13 +70,38 @@ def quantize(
         finished=finished,
         progress=told(progress, "rounding blocks"),
     ):
-        if block.index not in found:
+        if block.index not in earlier:
             record = json.dumps([asdict(each) for each in block.outcomes]).encode()
             writer.add(block.index, block.layers, extra=block.thresholds, record=record)
         outcomes += block.outcomes
-    result = replace(plan, outcomes=tuple(outcomes))
+    result = replace(plan, outcomes=tuple(outcomes), size_bytes=writer.size_bytes)
     writer.finish({"plan.json": result.as_bytes()}, progress=told(progress, "copying what is kept"))
     return result
+
+
+def check_quantize(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    bits: int | None = None,
+    group: Group | None = None,
+    embeddings: Embeddings | None = None,
+) -> None:
+    """Raises if a model cannot be written to `out` in these widths, before anything that takes time."""
+    check_device(device)
+    check_target(out)
+    check_draft(out, resume=resume)
+    asked: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in asked.items() if each is not None})
+    check_storable(checkpoint, stored_as(plain.treatments))
+
+
+def drafted(out: str | Path) -> Plan | None:
+    """Returns the plan that an interrupted run was carrying out; None if there is none."""
+    file = draft_of(out) / PLAN
+    return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
 
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
@@ -73,7 +109,8 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
     asked = plan.calibration
     if asked is None:
         return None
-    corpus = corpus_of(text, plan.languages)
+    # with all languages of then: parallel text loses what one of them lacks
+    corpus = corpus_of(text, asked.hashes).restrict(plan.languages)
     found = corpus.hashes["calibration"]
     other = [code for code in plan.languages if found[code] != asked.hashes.get(code)]
     if other:
@@ -88,7 +125,4 @@ def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None
     found = writer.finished(index)
     if found is None:
         return None
-    outcomes = [
-        {**each, "alpha": tuple(each["alpha"]), "notes": tuple(each["notes"])} for each in json.loads(found.record)
-    ]
-    return RoundedBlock(index, found.layers, tuple(Outcome(**each) for each in outcomes), found.extra)
+    return RoundedBlock(index, found.layers, tuple(map(Outcome.of, json.loads(found.record))), found.extra)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.language import Corpus
@@ -14,6 +13,7 @@ from fairbits.probe import probe
 from fairbits.probe.text import Text
 from fairbits.risk.damage import predicted_damage
 from fairbits.risk.evidence import Sensitivity, is_rounded
+from fairbits.rounding.layer import matrix
 from fairbits.steps.workbench import Workbench
 
 Progress = Callable[[int, int], None]
@@ -22,10 +22,13 @@ AS_IT_IS = 0
 
 
 def schemes_for(widths: Sequence[int], group: Group) -> tuple[tuple[Scheme, ...], tuple[str, ...]]:
-    """Returns rounding to nearest with an exact clip at each width, and a note where it is not what was asked for."""
+    """Returns rounding to nearest at each width, the largest weight being a level, and a note on what is not as asked.
+
+    An exact clip that does not know the inputs can destroy a block of a real language model; a plan's own would not.
+    """
     size = group if isinstance(group, int) else None
     notes = ("what blocks cost was looked at with one step per channel, not per tensor",) if group == "tensor" else ()
-    return tuple(Scheme(bits, size, "exact", "twos") for bits in widths), notes
+    return tuple(Scheme(bits, size, "absmax", "twos") for bits in widths), notes
 
 
 def predicted_sensitivity(
@@ -37,7 +40,7 @@ def predicted_sensitivity(
     calibration: Calibration,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Returns the predicted damage of every block at every width, from one pass over the calibration text.
+    """Returns the predicted damage of every block at every width, from one pass over the calibration text, on the CPU.
 
     Linear maps that policies do not round do not count.
     """
@@ -62,19 +65,14 @@ def predicted_sensitivity(
 
 
 class Trial:
-    """A workbench on which every block can have any width, rounded to the nearest code of an exact clip.
-
-    Steps, which take long to find and little memory, are kept; weights are rounded again whenever they change.
-    """
+    """A workbench on which every block can have any width, rounded to nearest with the largest weight as a level."""
 
     def __init__(self, checkpoint: Checkpoint, text: Text, *, group: Group, device: str = "cpu") -> None:
         """Loads the model."""
         self._bench = Workbench(checkpoint, text, device=device)
         self._group = group
-        self._steps: dict[tuple[str, int], Tensor] = {}
-        blocks = checkpoint.architecture.blocks
-        self._names = [[name for name, each in block.linears.items() if is_rounded(each)] for block in blocks]
-        self._now = [AS_IT_IS] * len(blocks)
+        self._maps = [list(filter(is_rounded, block.linears.values())) for block in checkpoint.architecture.blocks]
+        self._now = [AS_IT_IS] * len(self._maps)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -97,14 +95,12 @@ class Trial:
     def _set(self, block: int, bits: int) -> None:
         self._now[block] = bits
         if bits == AS_IT_IS:
-            self._bench.put_back(self._names[block])
+            self._bench.put_back(each.name for each in self._maps[block])
             return
         ((scheme,), _) = schemes_for((bits,), self._group)
-        for name in self._names[block]:
-            W = self._bench.original(name)
-            if (name, bits) not in self._steps:
-                self._steps[name, bits] = scheme.steps(W)
-            self._bench.put(name, scheme.error(W, self._steps[name, bits]).add_(W))
+        for each in self._maps[block]:
+            W = matrix(self._bench.checkpoint, each)
+            self._bench.put(each.name, scheme.error(W).add_(W))
 
 
 def measured_sensitivity(

@@ -1,67 +1,40 @@
 """Sweep: damage of every language at every width, and the width at which it passes a threshold."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
-from fairbits.checks import Floats, finite_array, one_of, positive, whole
+from fairbits.checks import one_of, positive, whole
 from fairbits.checks import sequence as listed
 from fairbits.errors import InputError, printable
+from fairbits.evaluation.scores import check_unit
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
 from fairbits.plans import Group, Plan
+from fairbits.policies import DEFAULT, reads_text
 from fairbits.risk.founders import critical_width
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.steps.bench import UNITS, Bench, Progress
+from fairbits.steps.bench import UNITS, Bench, Progress, corpus_for
+from fairbits.steps.critical_width import Width, against_founders, crossing, needs
 from fairbits.steps.plan import plan as planned
-from fairbits.steps.variants import variant
+from fairbits.steps.variants import check_variants, variant
 
 SCHEMA = "fairbits.sweep/1"
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
-FLOOR = 100.0
-"""Damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm."""
 REMARK = (
     "Their width follows κ alone and names no threshold; "
     "the measured one moves with the threshold, the policy and the group (001-17)."
 )
-
-
-@dataclass(frozen=True)
-class Width:
-    """B*, the bits at which damage passes a threshold, with its interval.
-
-    The least and the largest width of a sweep stand for all that lies beyond them.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def written(self, bits: Sequence[int]) -> str:
-        """Returns it as text, where `bits` are the widths of the sweep.
-
-        >>> Width(3.42, 3.1, 8.0).written(range(2, 9))
-        '3.4 [3.1, >8]'
-        """
-        value, low, high = (written_width(each, bits) for each in (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}]"
-
-
-def written_width(width: float, bits: Sequence[int]) -> str:
-    """Returns a width as text: below the least, above the largest, or with one decimal."""
-    if width <= bits[0]:
-        return f"<{bits[0]}"
-    return f">{bits[-1]}" if width >= bits[-1] else f"{width:.1f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +105,9 @@ class Sweep:
     @property
     def verdict(self) -> tuple[str, ...]:
         """What the sweep says, and where the founding documents' width is wrong."""
-        return _needs(self), _against_founders(self), REMARK
+        limit = f"{self.threshold:g} {UNITS[self.unit]}"
+        founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        return needs(self.widths, bits=self.bits, limit=limit), founders, REMARK
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
@@ -150,8 +125,8 @@ class Sweep:
                 code: {str(bits): each.to_dict() for bits, each in curve.items()} for code, curve in self.curves.items()
             },
             "gap": {str(bits): each.to_dict() for bits, each in self.gaps.items()},
-            "critical_width": {code: asdict(width) for code, width in self.widths.items()},
-            "critical_width_of_gap": asdict(self.gap_width),
+            "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
+            "critical_width_of_gap": self.gap_width.as_data(self.bits),
             "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
             "verdict": list(self.verdict),
             "notes": list(self.notes),
@@ -168,7 +143,7 @@ def sweep(
     model: str | Path | Checkpoint,
     *,
     bits: Iterable[int] = range(2, 9),
-    policy: str = "mse",
+    policy: str = DEFAULT,
     group: Group = 128,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -186,6 +161,7 @@ def sweep(
     `tokens` per language are for calibration where the policy reads text, `evaluation_tokens` for evaluation. Without
     a threshold, 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
     """
+    check_device(device)
     widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
     if len(widths) < 2:
         raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
@@ -193,13 +169,17 @@ def sweep(
     positive("threshold", limit)
     asked = variant(policy)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
+    check_variants(checkpoint, corpus, [asked], widths=widths, common={"group": group})
+    read = corpus if reads_text(asked.policy) else None
     settings: dict[str, Any] = {"group": group, "tokens": tokens, "sequence": sequence, "seed": seed}
     frames: dict[int, LanguageFrame] = {}
     plans: dict[int, Plan] = {}
     with Bench.of(
         checkpoint,
-        languages=languages,
-        text=text,
+        languages=None,
+        text=corpus,
         tokens=evaluation_tokens,
         sequence=sequence,
         device=device,
@@ -207,12 +187,10 @@ def sweep(
     ) as bench:
         for width in widths:
             options = {**settings, **asked.at(width)}
-            plan = planned(
-                checkpoint, policy=asked.policy, text=bench.corpus, device=device, progress=progress, **options
-            )
+            plan = planned(checkpoint, policy=asked.policy, text=read, device=device, progress=progress, **options)
             run = bench.run(plan, name=f"{policy}, {width} bits", progress=progress)
             frames[width], plans[width] = run.scores.frame(unit), run.plan
-        settings |= {"evaluation_tokens": evaluation_tokens, "text": bench.corpus.name}
+        settings |= {"evaluation_tokens": evaluation_tokens, "text": corpus.name}
     return Sweep(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
@@ -224,57 +202,3 @@ def sweep(
         max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
         notes=tuple(dict.fromkeys([*bench.notes, *(note for plan in plans.values() for note in plan.notes)])),
     )
-
-
-def crossing(bits: Sequence[int], damage: ArrayLike, threshold: float) -> Floats:
-    """Returns the width at which damage (…, widths) passes the threshold, log D taken as linear between two widths.
-
-    The largest one if damage passes it more than once; the least width of all where damage is never above, the largest
-    where it is above even there.
-
-    >>> crossing([2, 3, 4], [0.4, 0.1, 0.025], 0.05).item()
-    3.5
-    """
-    at = finite_array("bits", list(bits), ndim=1, least=2)
-    level = positive("threshold", threshold)
-    logs = np.log(np.maximum(finite_array("damage", damage), level / FLOOR) / level)
-    above = logs > 0
-    last = len(at) - 1 - np.argmax(above[..., ::-1], axis=-1)  # the largest width with too much damage
-    left = np.minimum(last, len(at) - 2)[..., None]
-    before, after = (np.take_along_axis(logs, index, axis=-1)[..., 0] for index in (left, left + 1))
-    inside = (last < len(at) - 1) & above.any(axis=-1)
-    share = np.divide(before, before - after, out=np.zeros_like(before), where=inside)
-    width: Floats = at[left[..., 0]] + share * np.diff(at)[left[..., 0]]
-    return np.where(inside, width, np.where(above.any(axis=-1), at[-1], at[0]))
-
-
-def _needs(sweep: Sweep) -> str:
-    """Returns which languages need the fewest and the most bits, and whether one width is enough for all."""
-    least = min(sweep.widths, key=lambda code: sweep.widths[code].value)
-    most = max(sweep.widths, key=lambda code: sweep.widths[code].value)
-    low, high = sweep.widths[least], sweep.widths[most]
-    limit = f"{sweep.threshold:g} {UNITS[sweep.unit]}"
-    if high.value <= sweep.bits[0]:
-        return f"No language loses {limit} at {sweep.bits[0]} bits or more: ask for fewer bits or a lower threshold."
-    if low.value >= sweep.bits[-1]:
-        return f"Every language loses {limit} even at {sweep.bits[-1]} bits: ask for more bits or a higher threshold."
-    start = (
-        f"{most} loses more than {limit} below {high.written(sweep.bits)} bits, {least} below {low.written(sweep.bits)}"
-    )
-    if low.high < high.low:
-        return f"{start}: {most} needs {high.value - low.value:.1f} bits more, so no one width treats both alike."
-    return f"{start}; their intervals meet, so that one width may do for all."
-
-
-def _against_founders(sweep: Sweep) -> str:
-    """Returns where the founding documents' width lies beside the one at which languages part."""
-    own, found, bits = sweep.gap_width, sweep.predicted, sweep.bits
-    start = (
-        f"The founding documents expect that languages part below {found:.1f} bits, as max κ is {sweep.max_kappa:.3g}; "
-        f"the gap passes {sweep.threshold:g} {UNITS[sweep.unit]} at {own.written(bits)} bits: "
-    )
-    if own.low <= found <= own.high:
-        return start + "theirs is within its interval."
-    if found > own.high:
-        return start + f"too high by {found - own.value:.1f} bits, which warns where languages do not part yet."
-    return start + f"too low by {own.value - found:.1f} bits, which promises safety where languages have parted."

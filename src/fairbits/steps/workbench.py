@@ -27,11 +27,6 @@ class Workbench:
         self._changed.add(name)
         put_weight(self._model, self.checkpoint.architecture.weights[name], W)
 
-    def original(self, name: str) -> Tensor:
-        """Returns a linear map (out, in) as the checkpoint has it, in float32."""
-        W = self.checkpoint.read(name).float()
-        return W.T.contiguous() if self.checkpoint.architecture.weights[name].transposed else W
-
     def put_back(self, names: Iterable[str] | None = None) -> None:
         """Restores the named maps exactly, or all that were replaced."""
         back = set(self._changed if names is None else self._changed.intersection(names))

@@ -68,6 +68,7 @@ def test_sections_need_parallel_text(draw) -> None:
 
 def test_the_summary_has_everything_and_is_json(draw) -> None:
     data = json.loads(json.dumps(draw(DAMAGE).summary(), allow_nan=False))
+    assert data["schema"] == "fairbits.summary/1"
     assert list(data["languages"]) == list(DAMAGE)
     own = data["languages"]["heb_Hebr"]
     assert own["documents"] == 40
@@ -157,7 +158,7 @@ def test_a_damaged_file_is_refused(draw, tmp_path, change) -> None:
 def test_what_is_no_file_of_scores_is_refused(tmp_path, content) -> None:
     path = tmp_path / "scores.json"
     path.write_text(content, errors="surrogateescape")
-    with pytest.raises(InputError, match="fairbits evaluate"):
+    with pytest.raises(InputError, match="fairbits evaluate --out"):
         Scores.load(path)
     with pytest.raises(InputError, match="no file of scores"):
         Scores.load(tmp_path / "missing.json")

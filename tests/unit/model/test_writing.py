@@ -296,8 +296,9 @@ def test_killed_process_leaves_a_draft_that_can_be_continued(make: Make, tmp_pat
     checkpoint = make("llama")
     write(checkpoint, mixed(checkpoint), tmp_path / "whole")
     out, here = tmp_path / "out", str(Path(__file__).parent)
-    # each run ends at its n-th fsync and the next one goes on: the state, the shards of both blocks, the files beside
-    moments = [0, 1, 3, 6, 9, 3, 7, 11]
+    # each run ends at its n-th fsync and the next one goes on: the state, the shards of both blocks, the files beside;
+    # while no block is finished a run starts anew
+    moments = [0, 1, 3, 8, 9, 3, 7, 11]
     code = KILLED.format(here=here, source=str(checkpoint.directory), out=str(out), moments=moments)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # a process with threads must not be forked
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

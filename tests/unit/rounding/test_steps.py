@@ -107,6 +107,21 @@ def test_weights_that_are_all_alike_keep_the_largest(clip):
     assert "alike in 1 of 2 blocks" in notes[0]
 
 
+@pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
+def test_languages_whose_input_is_zero_are_left_out(objective):
+    heard, silent = np.linspace(0.1, 2.0, 48), np.zeros(48)
+    alone, _ = steps(importance=heard[None], objective=objective)
+    both, notes = steps(importance=np.stack([heard, silent]), objective=objective)
+    torch.testing.assert_close(both, alone)
+    assert notes == ("its input is 0 in 1 of 2 languages, left out here",)
+
+
+def test_an_input_that_is_always_zero_keeps_the_largest_weight():
+    found, notes = steps(importance=np.zeros((2, 48)), objective="mean")
+    torch.testing.assert_close(found, steps(clip="absmax")[0])
+    assert notes == ("its input is 0 everywhere: the largest weight is a level",)
+
+
 def test_refusals(monkeypatch):
     with pytest.raises(InputError, match="E\\[x²\\] of its input"):
         steps(objective="mean")
@@ -114,8 +129,6 @@ def test_refusals(monkeypatch):
         steps(group=10)
     with pytest.raises(InputError, match="kept as it is"):
         steps(bits=None)
-    with pytest.raises(InputError, match="0 everywhere"):
-        steps(importance=np.array([[1.0] * 48, [0.0] * 48]), objective="mean")
     with pytest.raises(InputError, match="must match"):
         steps(importance=np.ones((2, 47)), objective="mean")
     monkeypatch.setattr(module, "LARGEST_TABLE", 500)

@@ -286,3 +286,24 @@ def test_differences_are_a_frame_of_their_own():
     difference = after.minus(before)
     assert difference.mean().value == pytest.approx(after.mean().value - before.mean().value)
     assert difference.by_language() == after.contrast(before).differences
+
+
+def test_p_of_the_mean_is_that_of_the_language_if_there_is_one() -> None:
+    rng = np.random.default_rng(4)
+    for shift in (0.0, 0.2, 0.5, 3.0):
+        lang, document = np.full(30, "heb_Hebr"), np.arange(30)
+        one = LanguageFrame(lang, document, values=rng.normal(shift, 1, 30), weights=np.ones(30), resamples=1999)
+        nothing = LanguageFrame(lang, document, values=np.zeros(30), weights=np.ones(30), resamples=1999)
+        assert one.mean_p() == pytest.approx(one.contrast(nothing).p["heb_Hebr"])
+
+
+def test_p_of_the_mean_and_its_interval_agree() -> None:
+    rng = np.random.default_rng(5)
+    decided = []
+    for shift in np.linspace(0, 0.6, 13):
+        lang, document = np.repeat(["eng_Latn", "fin_Latn", "heb_Hebr"], 30), np.tile(np.arange(30), 3)
+        frame = LanguageFrame(lang, document, values=rng.normal(shift, 1, 90), weights=np.ones(90), resamples=1999)
+        decided.append(frame.mean_p() < 0.05)
+        assert decided[-1] == frame.mean().excludes(0.0)
+    assert 0 < sum(decided) < len(decided)
+    assert LanguageFrame(lang, document, values=np.zeros(90), weights=np.ones(90)).mean_p() == 1.0

@@ -97,8 +97,35 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert scores.notes == (
         "quantized: the checkpoint is already quantized (compressed-tensors)",
         "written for a test",
+        "evaluation text is shorter than asked: eng_Latn 101 of 8,192 tokens, heb_Hebr 145",
     )
     assert (scores.documents.kl > 0).all()
+
+
+def with_plan(source: Checkpoint, directory: Path, plan: object) -> Checkpoint:
+    shutil.copytree(source.directory, directory)
+    (directory / "plan.json").write_text(plan if isinstance(plan, str) else json.dumps(plan))
+    return Checkpoint(directory)
+
+
+def test_a_model_made_from_another_one_is_refused(reading_model, packed, tmp_path) -> None:
+    source = reading_model("llama")
+
+    def nothing(what: str, *_: int) -> None:
+        raise AssertionError(f"{what}: nothing may be run")
+
+    other = {"schema": "fairbits.plan/1", "model": "./other", "fingerprint": "0" * 64}
+    with pytest.raises(InputError, match=r"was made from ./other .*; the reference must be the model it was made from"):
+        evaluate(with_plan(packed, tmp_path / "a", other), reference=source, text=CORPUS, progress=nothing)
+    same = other | {"fingerprint": source.fingerprint}
+    for number, plan in enumerate((same, {"of": "another tool"}, "{")):
+        made = with_plan(packed, tmp_path / f"b{number}", plan)
+        assert evaluate(made, reference=source, text=CORPUS, tokens=16).languages == ("eng_Latn", "heb_Hebr")
+
+
+def test_an_unknown_device_is_refused_first(packed, reading_model) -> None:
+    with pytest.raises(InputError, match="device is 'foo'"):
+        evaluate(packed, reference=reading_model("llama"), text=CORPUS, device="foo")
 
 
 def test_more_bits_hurt_less(scores, reading_model, tmp_path) -> None:

@@ -95,7 +95,7 @@ def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkp
     worst = [max(each["damage"].values()) for each in rounds]
     best = int(np.argmin(worst))
     taken = {code: pytest.approx(value, abs=1e-5) for code, value in found.languages.items()}
-    if "stay equal" in found.notes[-1]:
+    if any("stay equal" in note for note in found.notes):
         assert taken == rounds[0]["pi"]
     else:
         assert best == 1

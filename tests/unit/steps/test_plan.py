@@ -10,10 +10,14 @@ import pytest
 from rich.console import Console
 
 from fairbits.errors import InputError
-from fairbits.language import udhr
+from fairbits.evaluation.asking import tokens_of
+from fairbits.language import Corpus, udhr
 from fairbits.model import Checkpoint
+from fairbits.model.scheme import Scheme
 from fairbits.plans import Outcome, Plan
+from fairbits.probe.prepare import text_for
 from fairbits.risk.audit import SCHEMA
+from fairbits.steps.audit import audit
 from fairbits.steps.plan import plan
 from fairbits.steps.plan_table import bits_per_weight, plan_table
 
@@ -76,17 +80,74 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, tmp
     assert {each.bits for each in measured.treated} == {4, 8}
     file = tmp_path / "audit.json"
     blocks = [{"kappa": value} for value in measured.settings["kappa"]]
-    audit = {"schema": SCHEMA, "model": {"fingerprint": tiny.fingerprint}, "blocks": blocks}
-    file.write_text(json.dumps(audit))
+    saved = {"schema": SCHEMA, "model": {"fingerprint": tiny.fingerprint}, "blocks": blocks}
+    file.write_text(json.dumps(saved))
     stages.clear()
     told = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
     assert stages == []
     assert told.treatments == measured.treatments
-    file.write_text(json.dumps(audit | {"model": {"fingerprint": "other"}}))
+    file.write_text(json.dumps(saved | {"model": {"fingerprint": "other"}}))
     with pytest.raises(InputError, match="other weights"):
         plan(tiny, policy="mixed", audit=file, **SMALL)
     with pytest.raises(InputError, match="gptq takes nothing from an audit"):
         plan(tiny, audit=file, **SMALL)
+
+
+def test_kappa_comes_from_an_audit_in_memory(llama: Checkpoint, tiny: Checkpoint) -> None:
+    stages: list[str] = []
+    told: dict[str, Any] = {"policy": "mixed", "group": 16, **SMALL, "progress": lambda what, *_: stages.append(what)}
+    record = audit(llama, scheme=Scheme(4, 16), **SMALL)
+    low, high = sorted(block.kappa for block in record.moments.blocks)
+    found = plan(llama, audit=record, tau=(low + high) / 2, **told)
+    assert stages == []  # the weights are not read again
+    assert found.digest == plan(llama, tau=(low + high) / 2, **told).digest
+    assert {each.bits for each in found.treated} == {4, 8}
+    with pytest.raises(InputError, match="the audit audits a model with other weights"):
+        plan(tiny, audit=record, **told)
+
+
+def mixed_lengths(*, parallel: bool = False) -> Corpus:
+    """Long text of English; of Hebrew a quarter of it."""
+    source = udhr(["eng", "heb"]).calibration
+    english, hebrew = source["eng_Latn"], [text[:40] for text in source["heb_Hebr"]]
+    return Corpus("lengths", {"eng_Latn": english, "heb_Hebr": hebrew}, {}, parallel=parallel)
+
+
+def shortage(found: Plan) -> list[str]:
+    return [note for note in found.notes if "shorter than asked" in note]
+
+
+@pytest.mark.parametrize("policy", ["gptq", "rtn"])
+def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None:
+    text = mixed_lengths()
+    hebrew = tokens_of(text_for(llama, text.restrict(["heb"]), tokens=400))["heb_Hebr"]
+    assert 100 < hebrew < 360
+    found = plan(llama, policy=policy, text=text, tokens=400, group=16)
+    note = f"calibration text is shorter than asked: heb_Hebr {hebrew} of 400 tokens"
+    assert shortage(found) == [note]
+    assert shortage(plan(llama, policy=policy, text=text, tokens=hebrew, group=16)) == []
+
+
+def test_parallel_text_is_short_if_the_mean_language_is(llama: Checkpoint) -> None:
+    text = mixed_lengths(parallel=True)
+    counts = tokens_of(text_for(llama, text, tokens=10**6))
+    enough = sum(counts.values()) // len(counts)
+    assert min(counts.values()) < 0.9 * enough
+    assert shortage(plan(llama, text=text, tokens=enough, group=16)) == []
+    (note,) = shortage(plan(llama, text=text, tokens=10_000, group=16))
+    assert f"heb_Hebr {counts['heb_Hebr']:,} of 10,000 tokens, eng_Latn {counts['eng_Latn']:,}" in note
+
+
+def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
+    short = shortage(plan(tiny, mix="english"))
+    assert short == [
+        "calibration text is shorter than asked: eng_Latn 814 of 81,920 tokens; "
+        "mixes are then not compared at equal budgets"
+    ]
+    (equal,) = shortage(plan(tiny))
+    assert "eng_Latn 814 of 4,096 tokens, zho_Hans 873, kor_Hang 1,005 and 17 more" in equal
+    assert "budgets" not in equal
+    assert shortage(plan(tiny, policy="rtn")) == []  # which has no text
 
 
 def test_outliers_decide_mixed_widths() -> None:
@@ -117,6 +178,13 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
         ({"tokens": 3}, "tokens is 3"),
         ({"languages": ["xx-none"]}, "xx-none"),
         ({"policy": "allocate", "languages": ["eng"]}, "needs avg_bits"),
+        ({"policy": "protect", "k": -1}, "k is -1; it must be 1 to 11"),
+        ({"embeddings": 4}, "head and embedding tied"),
+        ({"policy": "rtn", "tokens": 3}, "tokens is 3"),
+        ({"policy": "rtn", "sequence": 1}, "sequence is 1"),
+        ({"policy": "rtn", "seed": -1}, "seed is -1"),
+        ({"policy": "rtn", "rounds": 0}, "rounds is 0"),
+        ({"policy": "rtn", "device": "abacus"}, "device is 'abacus'"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_once(tiny: Checkpoint, told: dict[str, Any], message: str) -> None:
@@ -156,6 +224,15 @@ def test_the_table_counts_bytes(tiny: Checkpoint) -> None:
     assert listed + vectors == found.size_bytes
     weights = sum(info.nbytes // 2 for info in tiny.tensors.values())
     assert bits_per_weight(found, tiny) == pytest.approx(8 * found.size_bytes / weights)
+
+
+def test_the_table_counts_the_bytes_of_embedding_and_head(llama: Checkpoint) -> None:
+    found = plan(llama, policy="rtn", group=16, embeddings=4)
+    rows = [line.split() for line in shown(found, llama).splitlines()]
+    listed = {row[0]: (row[1], int(row[-1].replace(",", ""))) for row in rows if row[:1] and row[-1][-1:].isdigit()}
+    assert (listed["embedding"][0], listed["0–1"][0], listed["head"][0]) == ("8", "4", "4")
+    vectors = sum(info.nbytes for name, info in llama.tensors.items() if name not in {t.name for t in found.treatments})
+    assert sum(listed[part][1] for part in ("embedding", "0–1", "head")) + vectors == found.size_bytes
 
 
 def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None:

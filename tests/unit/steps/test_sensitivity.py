@@ -50,7 +50,7 @@ def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], gr
             for weight in checkpoint.architecture.blocks[block].linears.values():
                 target = model.get_submodule(weight.module).weight
                 W = target.T if weight.transposed else target
-                target += (lambda e: e.T if weight.transposed else e)(Scheme(width, group, "exact", "twos").error(W))
+                target += (lambda e: e.T if weight.transposed else e)(Scheme(width, group, "absmax", "twos").error(W))
     return per_token(document_losses(model, text)[0] - before, predicted, text)
 
 
@@ -101,8 +101,8 @@ def test_predicted_leaves_out_what_is_not_rounded(reading_model: Callable[[str],
 def test_one_step_per_tensor_is_looked_at_per_channel() -> None:
     schemes, notes = schemes_for((3, 4), "tensor")
     assert [(each.bits, each.group, each.clip, each.grid) for each in schemes] == [
-        (3, None, "exact", "twos"),
-        (4, None, "exact", "twos"),
+        (3, None, "absmax", "twos"),
+        (4, None, "absmax", "twos"),
     ]
     assert "per channel" in notes[0]
     assert schemes_for((4,), 16)[1] == ()

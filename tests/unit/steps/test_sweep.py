@@ -10,7 +10,9 @@ from scipy.optimize import brentq
 
 from fairbits.errors import InputError
 from fairbits.stats import LanguageFrame
-from fairbits.steps.sweep import Sweep, Width, crossing, sweep
+from fairbits.steps import sweep as module
+from fairbits.steps.critical_width import Width, against_founders, crossing, needs
+from fairbits.steps.sweep import Sweep, sweep
 from fairbits.steps.sweep_table import sweep_table
 
 BITS = (2, 3, 4, 5, 6)
@@ -97,19 +99,74 @@ def test_curves_and_the_width_of_the_gap() -> None:
 )
 def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said) -> None:
     needs, founders, _ = swept(max_kappa=max_kappa).verdict
-    assert "heb_Hebr loses more than 0.01 bits per byte below 4.2" in needs
+    assert "More than 0.01 bits per byte is lost by heb_Hebr below 4.2" in needs
     assert "heb_Hebr needs 1.5 bits more" in needs
     assert said in founders
 
 
 def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:
-    assert "No language loses 9 bits per byte at 2 bits or more" in swept(threshold=9.0).verdict[0]
-    assert "Every language loses 1e-09 bits per byte even at 6 bits" in swept(threshold=1e-9).verdict[0]
+    assert "No language loses more than 9 bits per byte at 2 bits or more" in swept(threshold=9.0).verdict[0]
+    assert "Every language loses more than 1e-09 bits per byte even at 6 bits" in swept(threshold=1e-9).verdict[0]
 
 
 def test_one_width_may_do_for_languages_alike() -> None:
     frames = {bits: damage_frame(bits, level={"eng_Latn": 1.0, "heb_Hebr": 1.02}) for bits in BITS}
-    assert "their intervals meet" in swept(frames=frames).verdict[0]
+    assert "intervals of eng_Latn and heb_Hebr meet, and one width may do for all" in swept(frames=frames).verdict[0]
+
+
+def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
+    inside, above, below = Width(4.0, 3.9, 4.1), Width(6.0, 6.0, 6.0), Width(2.0, 2.0, 2.0)
+    said = needs({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
+    assert said == (
+        "More than L is lost by heb, fin even at 6 bits, by eng below 4.0 [3.9, 4.1] only: heb needs more bits than "
+        "eng; how many more lies outside the sweep."
+    )
+    said = needs({"eng": below, "heb": inside}, bits=BITS, limit="L")
+    assert "by eng not even at 2: heb needs more bits than eng; how many more lies outside" in said
+    said = needs({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
+    assert "meet, and no width of this sweep is enough for all" in said
+    truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]
+    assert "heb_Hebr even at 3 bits" in truncated
+    assert "bits more," not in truncated
+
+
+@pytest.mark.parametrize(
+    ("own", "max_kappa", "said"),
+    [
+        (Width(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: theirs is too high, which"),  # 6.0
+        (Width(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot tell"),
+        (Width(6.0, 6.0, 6.0), 2.0, "above 6 bits: theirs is too low, which"),  # 3.0
+        (Width(6.0, 6.0, 6.0), 1000.0, "above 6 bits: this sweep cannot tell"),  # 7.2
+        (Width(6.0, 2.0, 6.0), 2.0, "above 6 bits: this sweep cannot tell"),
+        (Width(5.0, 4.0, 6.0), 1000.0, "at 5.0 [4.0, >6] bits: theirs is within its interval"),
+        (Width(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: theirs is too high by 2."),
+    ],
+)
+def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
+    assert said in against_founders(own, max_kappa, bits=BITS, limit="L")
+
+
+def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
+    said = against_founders(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    assert "below 4 bits if at all: this sweep cannot tell whether theirs is right" in said
+
+
+def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
+    asked = []
+
+    class PlannedError(Exception):
+        pass
+
+    def planned(*_, **options):
+        asked.append((options["policy"], options["text"] is not None))
+        raise PlannedError
+
+    monkeypatch.setattr(module, "planned", planned)
+    options = {"languages": list(LEVEL), "tokens": 64, "evaluation_tokens": 64, "sequence": 64, "group": "channel"}
+    for policy in ({"policy": "mse"}, {}):  # the default last
+        with pytest.raises(PlannedError):
+            sweep("embedded:tiny", bits=[3, 4], **options, **policy)
+    assert asked == [("mse", False), ("gptq", True)]
 
 
 def test_widths_beyond_the_sweep_are_written_as_such() -> None:
@@ -124,6 +181,7 @@ def test_saved_and_shown(tmp_path) -> None:
     assert data["schema"] == "fairbits.sweep/1"
     assert data["damage"]["eng_Latn"]["2"]["value"] == found.curves["eng_Latn"][2].value
     assert data["critical_width"]["heb_Hebr"]["low"] == found.widths["heb_Hebr"].low
+    assert data["critical_width"]["heb_Hebr"]["text"].startswith("4.2 [")
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(sweep_table(found))
     lines = console.export_text().splitlines()
@@ -139,6 +197,13 @@ def test_refusals() -> None:
         ({"unit": "ratio"}, "unit"),
         ({"threshold": 0.0}, "threshold"),
         ({"policy": "best"}, "policy"),
+        ({"device": "foo"}, "device is 'foo'"),
+        ({"bits": [4, 8], "policy": "mixed"}, "mixed at 8 bits: bits is 8"),
+        ({"group": 100}, "groups of 100 do not divide"),
     ):
         with pytest.raises(InputError, match=message):
-            sweep("embedded:tiny", **options)
+            sweep("embedded:tiny", progress=no_pass, **options)
+
+
+def no_pass(what: str, *_: int) -> None:
+    raise AssertionError(f"{what}: nothing may be run")

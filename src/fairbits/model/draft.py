@@ -1,0 +1,40 @@
+"""Where a quantized checkpoint is drafted until it is whole, and what may stand in its way."""
+
+import os
+from pathlib import Path
+
+from fairbits.errors import InputError
+
+STATE = "state.json"
+PLAN = "plan.json"
+OWN = {"model", "done", STATE, f"{STATE}.part", PLAN}  # all that a draft can hold
+
+
+def draft_of(directory: str | Path) -> Path:
+    """Returns where the checkpoint `directory` is drafted, beside it.
+
+    >>> draft_of("models/tiny-w4").name
+    '.tiny-w4.partial'
+    """
+    target = Path(os.path.abspath(directory))
+    if not target.name:
+        raise InputError(f"{target} is the root of all files; give a new directory in it")
+    return target.with_name(f".{target.name}.partial")
+
+
+def check_target(directory: str | Path) -> None:
+    """Raises if there is anything where the checkpoint shall appear."""
+    target = Path(os.path.abspath(directory))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists and is not empty; give a new directory")
+
+
+def check_draft(directory: str | Path, *, resume: bool) -> bool:
+    """Returns whether a draft of the checkpoint has finished blocks, which only `resume` may go on from."""
+    draft = draft_of(directory)
+    done = draft / "done"
+    # not so where a draft was killed at birth or after its end
+    begun = (draft / STATE).is_file() and (draft / "model").is_dir() and done.is_dir() and any(done.iterdir())
+    if begun and not resume:
+        raise InputError(f"{draft} holds what an interrupted run has finished; continue it with --resume, or delete it")
+    return begun
