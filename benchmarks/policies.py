@@ -5,11 +5,13 @@
 `--evaluation TEXT` evaluates on other text than the evaluation split of `--text`. Calibrated policies are run once for
 every seed, which draws other calibration documents: the table gives the mean over seeds, its 95 % interval over
 documents, and the range over seeds. "better" and "worse" count the languages that differ from the baseline by a paired
-test, Holm-corrected over languages. Damage is added nats per token, `--unit` says otherwise.
+test, Holm-corrected over languages; "weights" is −10 log₁₀ of ‖ΔW‖²/‖W‖², the mean over linear maps.
+Damage is added nats per token, `--unit` says otherwise.
 """
 
 import argparse
 import json
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -60,8 +62,8 @@ def report(found: Comparison, group: str) -> None:
     contrasts = {(each.policy, each.bits): each for each in found.contrasts}
     for bits in dict.fromkeys(entry.bits for entry in found.entries):
         print(f"\n### W{bits}, {'one step per channel' if group == 'channel' else f'groups of {group}'}\n")
-        print("| policy | MB | worst | over seeds | mean | gap | best | better | worse | s |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        print("| policy | MB | worst | over seeds | mean | gap | best | better | worse | weights, dB | s |")
+        print("|---|---|---|---|---|---|---|---|---|---|---|")
         for entry in (each for each in found.entries if each.bits == bits):
             contrast = contrasts.get((entry.policy, bits))
             counts = ("", "") if contrast is None else (len(contrast.better), len(contrast.worse))
@@ -73,6 +75,7 @@ def row(entry: Entry, counts: tuple[object, object]) -> str:
     numbers = {name: entry.statistics[name] for name in STATISTICS}
     worst = numbers["worst"]
     low, high = entry.ranges["worst"]
+    errors = [each.weight_error for each in entry.plans[0].outcomes]
     cells = [
         entry.policy,
         f"{entry.size_bytes / 1e6:.2f}",
@@ -80,6 +83,7 @@ def row(entry: Entry, counts: tuple[object, object]) -> str:
         f"{low:.4f}–{high:.4f}" if len(entry.frames) > 1 else "",
         *(f"{numbers[name].value:.4f}" for name in STATISTICS[1:]),
         *map(str, counts),
+        f"{-10 * math.log10(sum(errors) / len(errors)):.1f}",
         f"{sum(entry.seconds) / len(entry.seconds):.1f}",
     ]
     return f"| {' | '.join(cells)} |"
