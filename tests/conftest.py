@@ -1,4 +1,4 @@
-"""Small random models that can read: the embedded tokenizer beside weights drawn at random."""
+"""Small random models that can read, the embedded tokenizer beside weights drawn at random; and what a run leaves."""
 
 import json
 import shutil
@@ -11,6 +11,12 @@ import torch
 import transformers as t
 
 from fairbits.model import Checkpoint
+from fairbits.model.scheme import Scheme
+from fairbits.steps.audit import audit
+from fairbits.steps.evaluate import evaluate
+from fairbits.steps.plan import plan
+from fairbits.steps.quantize import quantize
+from fairbits.steps.sweep import sweep
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
@@ -40,7 +46,9 @@ def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], C
         if family not in made:
             cls, config, tokenizer = READING[family]
             directory = tmp_path_factory.mktemp(family)
-            save_with_tokenizer(cls(config()), directory, **tokenizer)
+            with torch.random.fork_rng():
+                torch.manual_seed(0)  # the same weights every time
+                save_with_tokenizer(cls(config()), directory, **tokenizer)
             made[family] = Checkpoint(directory)
         return made[family]
 
@@ -58,6 +66,41 @@ def saved(tmp_path: Path) -> Callable[..., Checkpoint]:
 
     t.logging.disable_progress_bar()
     return saved
+
+
+@pytest.fixture(scope="session")
+def finished_run(reading_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a directory that holds what a run leaves: audit, model, scores of three methods, widths."""
+    out, model = tmp_path_factory.mktemp("run"), reading_model("llama")
+    text = {"languages": ["eng_Latn", "heb_Hebr", "jpn_Jpan", "swh_Latn"], "sequence": 64}
+    width = {"bits": 3, "group": "channel"}
+    audit(model, **text, tokens=64, scheme=Scheme(bits=3, group=None)).save(out / "audit.json")
+    (out / "baselines").mkdir()
+    methods = {
+        out / "scores.json": {"policy": "gptq", **text, "tokens": 64},
+        out / "baselines" / "gptq-mix-english.json": {"policy": "gptq", **text, "tokens": 64, "mix": "english"},
+        out / "baselines" / "rtn.json": {"policy": "rtn"},
+    }
+    for path, asked in methods.items():
+        directory = out / "model" if path.name == "scores.json" else tmp_path_factory.mktemp("made") / path.stem
+        quantize(model, plan(model, **width, **asked), out=directory)
+        evaluate(directory, reference=model, **text, tokens=64).save(path)
+    sweep(model, bits=[3, 4], policy="rtn", group="channel", **text, evaluation_tokens=64).save(out / "sweep.json")
+    record = {
+        "schema": "fairbits.run/1",
+        "fairbits": "0.1.0",
+        "model": model.target,
+        "fingerprint": model.fingerprint,
+        "settings": width,
+        "policy": "gptq",
+        "baselines": [
+            {"name": "gptq:mix=english", "scores": "baselines/gptq-mix-english.json"},
+            {"name": "rtn", "scores": "baselines/rtn.json"},
+        ],
+        "notes": ["a note of the run"],
+    }
+    (out / "run.json").write_text(json.dumps(record))
+    return out
 
 
 def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fairbits.steps.gate import gate as gate
     from fairbits.steps.plan import plan as plan
     from fairbits.steps.quantize import quantize as quantize
+    from fairbits.steps.report import report as report
+    from fairbits.steps.run import run as run
     from fairbits.steps.screen import screen as screen
     from fairbits.steps.sweep import sweep as sweep
 
@@ -44,6 +46,8 @@ _HOMES = {
     "plan": "fairbits.steps.plan",
     "quantize": "fairbits.steps.quantize",
     "read_corpus": "fairbits.language",
+    "report": "fairbits.steps.report",
+    "run": "fairbits.steps.run",
     "screen": "fairbits.steps.screen",
     "sweep": "fairbits.steps.sweep",
     "udhr": "fairbits.language",

@@ -76,7 +76,7 @@ def refused(result: tuple[int, str, str]) -> str:
 
 def test_a_fresh_process_shows_the_blocks_in_80_columns() -> None:
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([COMMAND, "inspect", TINY], capture_output=True, text=True, env=environment)
+    done = subprocess.run([COMMAND, "--quiet", "inspect", TINY], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
     assert done.stdout.startswith("embedded:tiny  BloomForCausalLM, 12 blocks, 13,672,448 weights, 27.3 MB")

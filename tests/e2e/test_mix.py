@@ -48,9 +48,9 @@ def test_default_mix_of_the_embedded_text(tmp_path) -> None:
     assert len({part.tokens for part in mix.languages.values()}) == 1
     assert {sample.tokens for sample in mix.samples} == {512}
     assert "he → Hebrew, heb_Hebr" in done.stderr
-    assert FRA not in done.stderr.splitlines()[1]
+    assert FRA not in "".join(line for line in done.stderr.splitlines() if "→" in line)
     assert "no budget given" in done.stderr
-    assert "cutting samples" not in done.stderr  # progress is for terminals
+    assert "cutting samples …" in done.stderr  # one line, as there is no terminal
     assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
     header, *rows, total = done.stdout.splitlines()
     assert header.split() == ["language", "code", "samples", "tokens", "bytes/token", "share"]

@@ -19,7 +19,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_one_claim_explained() -> None:
-    done = run("theory", "--claim", "000-07")
+    done = run("theory", "--claim", "000-07", "--quiet")
     assert done.returncode == 0
     assert "does not hold" in done.stdout
     assert "3.408" in done.stdout

@@ -6,7 +6,23 @@ from typing import Annotated
 
 import typer
 
-from fairbits.cli.options import Bits, Json, Languages, Model, Revision, TextFrom, Trust, group_of, names_of
+from fairbits.cli import completion
+from fairbits.cli.options import (
+    Bits,
+    Json,
+    Languages,
+    Model,
+    Revision,
+    Seed,
+    Sequence,
+    TextFrom,
+    Tokens,
+    Trust,
+    flag,
+    group_of,
+    names_of,
+    write_out,
+)
 from fairbits.terminal import out, print_json, print_notes, stages
 
 
@@ -15,22 +31,38 @@ def audit(
     languages: Languages = None,
     text: TextFrom = None,
     bits: Bits = 4,
-    group: Annotated[str, typer.Option(help="Weights that share a step, or channel.", metavar="N|channel")] = "128",
-    clip: Annotated[str, typer.Option(help="absmax, or exact: the step of least squared error.")] = "absmax",
-    tokens: Annotated[int, typer.Option(help="Budget in tokens per language.")] = 4096,
-    sequence: Annotated[int, typer.Option(help="The longest piece of text, in tokens.")] = 512,
-    second_moments: Annotated[bool, typer.Option("--second-moments", help="Keep E(x xᵀ) of every input.")] = False,
-    seed: Annotated[int, typer.Option(help="Decides what text is taken.")] = 0,
+    group: Annotated[
+        str,
+        typer.Option(
+            help="Weights that share a step, or channel.",
+            metavar="N|channel",
+            autocompletion=completion.one_of("32", "64", "128", "channel"),
+        ),
+    ] = "128",
+    clip: Annotated[
+        str,
+        typer.Option(
+            help="absmax, or exact: the step of least squared error.",
+            metavar="absmax|exact",
+            autocompletion=completion.one_of("absmax", "exact"),
+        ),
+    ] = "absmax",
+    tokens: Tokens = 4096,
+    sequence: Sequence = 512,
+    second_moments: Annotated[bool, flag("--second-moments", help="Keep E(x xᵀ) of every input.")] = False,
+    seed: Seed = 0,
     out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="AUDIT.json")] = None,
-    details: Annotated[bool, typer.Option("--details", help="Show every measure of languages and blocks.")] = False,
+    details: Annotated[bool, flag("--details", help="Show every measure of languages and blocks.")] = False,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Predict which languages quantization will hurt, and why, before anything is quantized.
 
-    Examples: `fairbits audit embedded:tiny`, `fairbits audit ./model --languages eng,fra,heb --out audit.json`,
-    `fairbits audit ./model --text texts --bits 3 --group channel --clip exact --details`.
+    Examples:
+      fairbits audit embedded:tiny
+      fairbits audit ./model --languages eng,fra,heb --out audit.json
+      fairbits audit ./model --text texts --bits 3 --group channel --details
     """
     from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
@@ -57,8 +89,7 @@ def audit(
             seed=seed,
             progress=show,
         )
-    if out_file is not None:
-        found.save(out_file)
+    write_out(out_file, found.save)
     if as_json:
         print_json(rounded(found.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
         return
@@ -68,17 +99,32 @@ def audit(
 
 
 def screen(
-    models: Annotated[list[str], typer.Argument(help="Directories, .gguf files, ids on the Hub, embedded:tiny.")],
-    languages: Annotated[str | None, typer.Option(help="Measure C2 and D̂ too, in these languages.")] = None,
-    text: Annotated[Path | None, typer.Option(help="Measure C2 and D̂ too, on this text.")] = None,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Directories, .gguf files, ids on the Hub, embedded:tiny.",
+            metavar="MODEL...",
+            autocompletion=completion.model,
+        ),
+    ],
+    languages: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure C2 and D̂ too, in these languages.",
+            metavar="CODES",
+            autocompletion=completion.languages,
+        ),
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Measure C2 and D̂ too, on this text.", metavar="PATH")] = None,
     bits: Bits = 4,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Compare models, one row each: outlier blocks, the founding documents' class, and with text predicted damage.
 
-    Examples: `fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"`,
-    `fairbits screen ./model ./other --languages eng,heb`.
+    Examples:
+      fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
+      fairbits screen ./model ./other --languages eng,heb
     """
     from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.steps.audit import corpus_of
@@ -100,13 +146,15 @@ def screen(
 
 def diff(
     a: Model,
-    b: Annotated[str, typer.Argument(help="The other model.")],
+    b: Annotated[str, typer.Argument(help="The other model.", metavar="OTHER", autocompletion=completion.model)],
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show two models side by side: how they are built, and the weights of their blocks.
 
-    Example: `fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"`.
+    Examples:
+      fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"
+      fairbits diff ./model ./other --json
     """
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
     from fairbits.steps.diff import diff as compared

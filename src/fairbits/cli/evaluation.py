@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from fairbits.cli import completion
 from fairbits.cli.options import (
     Device,
     Embeddings,
@@ -21,19 +22,31 @@ from fairbits.cli.options import (
     Tokens,
     Trust,
     Unit,
+    check_out,
     embeddings_of,
     names_of,
     plan_group_of,
     seeds_of,
     widths_of,
+    write_out,
 )
 from fairbits.errors import printable
 from fairbits.terminal import out, print_json, print_notes, stages
 
 
 def evaluate(
-    quantized: Annotated[str, typer.Argument(help="The quantized model: a directory, or an id on the Hub.")],
-    reference: Annotated[str, typer.Option(help="The model that it was made from.", metavar="MODEL")],
+    quantized: Annotated[
+        str,
+        typer.Argument(
+            help="The quantized model: a directory, or an id on the Hub.",
+            metavar="QUANTIZED",
+            autocompletion=completion.model,
+        ),
+    ],
+    reference: Annotated[
+        str,
+        typer.Option(help="The model that it was made from.", metavar="MODEL", autocompletion=completion.model),
+    ],
     languages: Languages = None,
     text: TextFrom = None,
     tokens: EvaluationTokens = 8192,
@@ -41,23 +54,24 @@ def evaluate(
     seed: Seed = 0,
     device: Device = "cpu",
     out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="SCORES.json")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the reference on the Hub.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the reference on the Hub.", metavar="NAME")
+    ] = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Measure what quantization cost every language: loss, perplexity, divergence, flips, and how unequal it is.
 
-    Examples: `fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json`,
-    `fairbits evaluate ./w4 --reference ./model --text texts --languages eng,fra,heb --tokens 20000`.
+    Examples:
+      fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
+      fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
     """
-    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
-    from fairbits.language.render import taken
+    from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.steps.evaluate import evaluate as evaluated
     from fairbits.steps.evaluate_table import evaluate_table
 
-    if out_file is not None:
-        check_writable(out_file, example="scores.json")  # before anything that takes time
+    check_out(out_file, "scores.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(taken(names or ()))
     with stages("opening the models") as show:
@@ -72,8 +86,7 @@ def evaluate(
             device=device,
             progress=show,
         )
-    if out_file is not None:
-        found.save(out_file)
+    write_out(out_file, found.save)
     if as_json:
         print_json(found.summary())
     else:
@@ -103,14 +116,16 @@ def gate(
 ) -> None:
     """Decide on a release: exit code 0 if every limit is kept beyond doubt, 1 if one is not or the text is too little.
 
-    Examples: `fairbits gate scores.json --max-worst 0.02 --max-gap 0.01`,
-    `fairbits gate scores.json --against baseline.json --max-worse 0.005 --junit gate.xml`.
+    Examples:
+      fairbits gate scores.json --max-worst 0.02 --max-gap 0.01
+      fairbits gate scores.json --against baseline.json --max-worse 0.005
+      fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
     """
-    from fairbits.artifacts import check_writable, write_files  # heavy: only when the verb runs
-    from fairbits.steps.gate import gate as gated
+    from fairbits.artifacts import write_files
+    from fairbits.steps.gate import gate as gated  # heavy: only when the verb runs
     from fairbits.steps.gate import junit
 
-    target = None if junit_file is None else check_writable(junit_file, example="gate.xml")
+    check_out(junit_file, "gate.xml")
     verdict = gated(
         scores,
         max_worst=max_worst,
@@ -120,8 +135,7 @@ def gate(
         against=against,
         max_worse=max_worse,
     )
-    if target is not None:
-        write_files({target: junit(verdict)})
+    write_out(junit_file, lambda path: write_files({path.resolve(): junit(verdict)}))
     print_notes(verdict.notes)
     if as_json:
         print_json(verdict.as_data())
@@ -133,9 +147,14 @@ def gate(
 def compare(
     model: Model,
     policies: Annotated[
-        str, typer.Option(help="Parted by commas, options by colons: rtn,gptq:mix=english,gptq:mix=eng=2+fra=1.")
+        str,
+        typer.Option(
+            help="Parted by commas, options by colons: rtn,gptq:mix=english,gptq:mix=eng=2+fra=1.",
+            metavar="LIST",
+            autocompletion=completion.some_of(*completion.POLICIES),
+        ),
     ],
-    bits: Annotated[str, typer.Option(help="Widths such as 4,3 or 2..8.")] = "4",
+    bits: Annotated[str, typer.Option(help="Widths such as 4,3 or 2..8.", metavar="LIST")] = "4",
     group: GroupOf = "128",
     embeddings: Embeddings = None,
     languages: Languages = None,
@@ -143,8 +162,15 @@ def compare(
     tokens: Tokens = 4096,
     evaluation_tokens: EvaluationTokens = 8192,
     sequence: Sequence = 512,
-    seeds: Annotated[str, typer.Option(help="Each draws calibration text of its own: 0,1,2.")] = "0",
-    baseline: Annotated[str | None, typer.Option(help="The policy that others are held to; else the first.")] = None,
+    seeds: Annotated[str, typer.Option(help="Each draws calibration text of its own: 0,1,2.", metavar="LIST")] = "0",
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="The policy that others are held to; else the first.",
+            metavar="POLICY",
+            autocompletion=completion.one_of(*completion.POLICIES),
+        ),
+    ] = None,
     unit: Unit = "bits_per_byte",
     device: Device = "cpu",
     out_file: Annotated[Path | None, typer.Option("--out", help="Where to write it.", metavar="COMPARE.json")] = None,
@@ -154,17 +180,16 @@ def compare(
 ) -> None:
     """Try policies on one model and the same text: worst language, mean, gap, bytes, and who differs for sure.
 
-    Examples: `fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3`,
-    `fairbits compare ./model --policies gptq,gptq:mix=english --languages eng,fra,heb --seeds 0,1,2`.
+    Examples:
+      fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3
+      fairbits compare ./model --policies gptq,gptq:mix=english --text texts
     """
-    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
-    from fairbits.language.render import taken
+    from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.steps.compare import compare as compared
     from fairbits.steps.compare_table import compare_table
 
-    if out_file is not None:
-        check_writable(out_file, example="compare.json")  # before anything that takes time
+    check_out(out_file, "compare.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(taken(names or ()))
     with stages("opening the model") as show:
@@ -185,8 +210,7 @@ def compare(
             device=device,
             progress=show,
         )
-    if out_file is not None:
-        found.save(out_file)
+    write_out(out_file, found.save)
     if as_json:
         print_json(found.as_data())
     else:
@@ -195,8 +219,15 @@ def compare(
 
 def sweep(
     model: Model,
-    bits: Annotated[str, typer.Option(help="Widths such as 2..8 or 8,4,3.")] = "2..8",
-    policy: Annotated[str, typer.Option(help="With options if need be: gptq:mix=english.")] = "gptq",
+    bits: Annotated[str, typer.Option(help="Widths such as 2..8 or 8,4,3.", metavar="LIST")] = "2..8",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="With options if need be: gptq:mix=english.",
+            metavar="NAME",
+            autocompletion=completion.one_of(*completion.POLICIES),
+        ),
+    ] = "gptq",
     group: GroupOf = "128",
     languages: Languages = None,
     text: TextFrom = None,
@@ -216,17 +247,16 @@ def sweep(
 ) -> None:
     """Measure every language at every width, and the width at which it loses too much.
 
-    Examples: `fairbits sweep embedded:tiny --bits 2..8`,
-    `fairbits sweep ./model --policy rtn --languages eng,fra,heb --threshold 0.02`.
+    Examples:
+      fairbits sweep embedded:tiny --bits 2..8
+      fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
-    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
-    from fairbits.language.render import taken
+    from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.steps.sweep import sweep as swept
     from fairbits.steps.sweep_table import sweep_table
 
-    if out_file is not None:
-        check_writable(out_file, example="sweep.json")  # before anything that takes time
+    check_out(out_file, "sweep.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(taken(names or ()))
     with stages("opening the model") as show:
@@ -246,8 +276,7 @@ def sweep(
             device=device,
             progress=show,
         )
-    if out_file is not None:
-        found.save(out_file)
+    write_out(out_file, found.save)
     if as_json:
         print_json(found.as_data())
     else:

@@ -4,29 +4,35 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from fairbits.cli.options import Json, Model, Revision, TextFrom, Trust, names_of
+from fairbits.cli import completion
+from fairbits.cli.options import Json, Model, Revision, Seed, TextFrom, Trust, flag, names_of, write_out
 from fairbits.errors import InputError
-from fairbits.terminal import err, out, print_json, print_notes, stages
+from fairbits.terminal import out, print_json, print_notes, stages
 
 
 def theory(
     claim: Annotated[str | None, typer.Option(help="Explain one claim, such as 004-13.", metavar="ID")] = None,
     as_json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/theory.md.")] = False,
+    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/theory.md.")] = False,
 ) -> None:
     """Recompute the verdict on every claim of the founding documents.
 
-    Examples: `fairbits theory`, `fairbits theory --claim 000-07`, `fairbits theory --json > claims.json`.
+    Examples:
+      fairbits theory
+      fairbits theory --claim 000-07
+      fairbits theory --json > claims.json
     """
     from fairbits.claims import all_claims, find_claim, render  # heavy: only when the verb runs
 
     if as_json and markdown:
         raise InputError("--json and --markdown were both given; choose one")
     claims = all_claims() if claim is None else [find_claim(claim)]
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        results = {each: each.check() for each in progress.track(claims, description="recomputing claims")}
+    results = {}
+    with stages("recomputing claims") as show:
+        for each in claims:
+            results[each] = each.check()
+            show("recomputing claims", len(results), len(claims))
     if as_json:
         print_json(render.as_data(results))
     elif markdown:
@@ -39,15 +45,17 @@ def theory(
 
 def inspect(
     model: Model,
-    tensors: Annotated[bool, typer.Option("--tensors", help="One row per tensor instead of one per block.")] = False,
+    tensors: Annotated[bool, flag("--tensors", help="One row per tensor instead of one per block.")] = False,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show a model's blocks and the moments of their weights, in one pass over the files.
 
-    Examples: `fairbits inspect embedded:tiny`, `fairbits inspect ./model --tensors`,
-    `fairbits inspect "embedded:tiny?outliers=5:125" --json`.
+    Examples:
+      fairbits inspect embedded:tiny
+      fairbits inspect ./model --tensors
+      fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
     from fairbits.model import Checkpoint, weight_moments  # heavy: only when the verb runs
     from fairbits.model.inspection import inspection_data, inspection_table
@@ -63,13 +71,20 @@ def inspect(
 
 def languages(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Codes or names, such as he, heb, Hebrew; else all.")
+        list[str] | None,
+        typer.Argument(
+            help="Codes or names, such as he, heb, Hebrew; else all.",
+            metavar="[NAME]...",
+            autocompletion=completion.language,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List languages: code, names, script, family, and for which of them fairbits brings text and detection.
 
-    Examples: `fairbits languages`, `fairbits languages he zh swahili`.
+    Examples:
+      fairbits languages
+      fairbits languages he zh swahili
     """
     from fairbits.language import catalog, find_languages
     from fairbits.language.render import language_data, language_table, taken
@@ -85,20 +100,36 @@ def languages(
 def mix(
     model: Model,
     out_file: Annotated[Path, typer.Option("--out", help="Where to write the samples.", metavar="CALIB.jsonl")],
-    languages: Annotated[str | None, typer.Option(help="Such as eng,fra,he; all of the text if not given.")] = None,
+    languages: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as eng,fra,he; all of the text if not given.",
+            metavar="CODES",
+            autocompletion=completion.languages,
+        ),
+    ] = None,
     text: TextFrom = None,
-    weights: Annotated[str, typer.Option(help="equal, proportional, or numbers: eng=2,fra=1.")] = "equal",
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="equal, proportional, or numbers: eng=2,fra=1.",
+            metavar="NAME|WEIGHTS",
+            autocompletion=completion.one_of("equal", "proportional"),
+        ),
+    ] = "equal",
     tokens: Annotated[int | None, typer.Option(help="Budget in tokens; else as many as the text allows.")] = None,
     sequence: Annotated[int, typer.Option(help="Tokens per sample.")] = 512,
-    seed: Annotated[int, typer.Option(help="Decides what is drawn and its order.")] = 0,
-    repeat: Annotated[bool, typer.Option("--repeat", help="Use text again where there is not enough.")] = False,
+    seed: Seed = 0,
+    repeat: Annotated[bool, flag("--repeat", help="Use text again where there is not enough.")] = False,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Write calibration samples with a fixed share of tokens per language, for any quantization tool.
 
-    Example: `fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl`.
+    Examples:
+      fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
+      fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
     """
     from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
@@ -123,7 +154,7 @@ def mix(
             notes=checkpoint.notes,
             progress=lambda done, total: show("cutting samples", done, total),
         )
-    result.save(out_file)
+    write_out(out_file, result.save)
     print_notes((*taken(names or ()), *result.notes))
     if as_json:
         print_json(result.manifest)

@@ -1,38 +1,86 @@
 """Options that several verbs have, and what is made of their text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fairbits.artifacts import check_writable
+from fairbits.cli import completion
 from fairbits.errors import InputError
+from fairbits.terminal import print_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fairbits.plans import Group
 
-Model = Annotated[str, typer.Argument(help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.")]
-Languages = Annotated[
-    str | None, typer.Option(help="Such as eng,fra,he; needed unless --text is given (embedded:tiny has its own).")
+
+def flag(*names: str, help: str, **settings: Any) -> Any:
+    """Returns an option that is given or not, and takes no value."""
+    return typer.Option(*names, help=help, metavar="", **settings)
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A directory, a .gguf file, an id on the Hub, or embedded:tiny.",
+        metavar="MODEL",
+        autocompletion=completion.model,
+    ),
 ]
-TextFrom = Annotated[Path | None, typer.Option(help="Directory or JSONL file; else the embedded declaration.")]
+Languages = Annotated[
+    str | None,
+    typer.Option(
+        help="Such as eng,fra,he; needed unless --text is given (embedded:tiny has its own).",
+        metavar="CODES",
+        autocompletion=completion.languages,
+    ),
+]
+TextFrom = Annotated[
+    Path | None, typer.Option(help="Directory or JSONL file; else the embedded declaration.", metavar="PATH")
+]
 Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own Python code.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.", metavar="NAME")]
+Trust = Annotated[bool, flag("--trust-remote-code", help="Run the model's own Python code.")]
+Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
 Tokens = Annotated[int, typer.Option(help="Calibration text, in tokens per language.")]
 EvaluationTokens = Annotated[int, typer.Option(help="Evaluation text, in tokens per language.")]
 Sequence = Annotated[int, typer.Option(help="The longest piece of text, in tokens.")]
 Seed = Annotated[int, typer.Option(help="Decides what text is taken.")]
 GroupOf = Annotated[
-    str, typer.Option("--group", help="Weights that share a step, or channel, or tensor.", metavar="N|channel|tensor")
+    str,
+    typer.Option(
+        "--group",
+        help="Weights that share a step, or channel, or tensor.",
+        metavar="N|channel|tensor",
+        autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
+    ),
 ]
-Unit = Annotated[str, typer.Option(help="bits_per_byte, to compare languages by; nats_per_token; nats_per_section.")]
-Device = Annotated[str, typer.Option(help="cpu, or a device that torch has, such as cuda or cuda:1.")]
+Unit = Annotated[
+    str,
+    typer.Option(
+        help="bits_per_byte, to compare languages by; nats_per_token; nats_per_section.",
+        metavar="UNIT",
+        autocompletion=completion.one_of(*completion.UNITS),
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="cpu, or a device that torch has, such as cuda or cuda:1.",
+        metavar="NAME",
+        autocompletion=completion.one_of("cpu", "cuda"),
+    ),
+]
 Embeddings = Annotated[
-    str | None, typer.Option(help="Embedding and head: keep (the default), 8 bits, or 4 (the embedding 8).")
+    str | None,
+    typer.Option(
+        help="Embedding and head: keep (the default), 8 bits, or 4 (the embedding 8).",
+        metavar="keep|8|4",
+        autocompletion=completion.one_of("keep", "8", "4"),
+    ),
 ]
 
 # What policies can be told, and their text; none of it is passed on unless the user gives it.
@@ -41,25 +89,75 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         help="gptq (the default), rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect.",
+        metavar="NAME",
+        autocompletion=completion.one_of(*completion.POLICIES),
     ),
 ]
 PolicyBits = Annotated[int | None, typer.Option("--bits", help="Bits per weight, 2 to 8; 4 if not given.")]
 AvgBits = Annotated[float | None, typer.Option(help="allocate: bits per weight on average, such as 4.25.")]
-Widths = Annotated[str | None, typer.Option(help="allocate: the widths that blocks may have, such as 4,8.")]
+Widths = Annotated[
+    str | None, typer.Option(help="allocate: the widths that blocks may have, such as 4,8.", metavar="LIST")
+]
 PolicyGroup = Annotated[
     str | None,
-    typer.Option("--group", help="Weights that share a step; 128 if not given.", metavar="N|channel|tensor"),
+    typer.Option(
+        "--group",
+        help="Weights that share a step; 128 if not given.",
+        metavar="N|channel|tensor",
+        autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
+    ),
 ]
 Objective = Annotated[
-    str | None, typer.Option(help="laaciq, allocate: mean, worst or regret of languages; protect: mean, worst.")
+    str | None,
+    typer.Option(
+        help="laaciq, allocate: mean, worst or regret of languages; protect: mean, worst.",
+        metavar="NAME",
+        autocompletion=completion.one_of("mean", "worst", "regret"),
+    ),
 ]
-OneLanguage = Annotated[str | None, typer.Option("--language", help="laaciq: the one language to clip for.")]
-Mix = Annotated[str | None, typer.Option(help="gptq: equal, english, minimax, or numbers: eng=2,fra=1.")]
+OneLanguage = Annotated[
+    str | None,
+    typer.Option(
+        "--language",
+        help="laaciq: the one language to clip for.",
+        metavar="CODE",
+        autocompletion=completion.language,
+    ),
+]
+Mix = Annotated[
+    str | None,
+    typer.Option(
+        help="gptq: equal, english, minimax, or numbers: eng=2,fra=1.",
+        metavar="NAME|WEIGHTS",
+        autocompletion=completion.one_of("equal", "english", "minimax"),
+    ),
+]
 Protected = Annotated[int | None, typer.Option("--k", help="gateway, protect: how many blocks have 8 bits.")]
 Tau = Annotated[float | None, typer.Option(help="mixed: blocks with κ above it have 8 bits.")]
-Law = Annotated[str | None, typer.Option(help="aciq: gaussian or laplace.")]
-Rounding = Annotated[str | None, typer.Option(help="mixed, allocate, gateway, protect: gptq or nearest.")]
-Sensitivity = Annotated[str | None, typer.Option(help="allocate, protect: cost of blocks, predicted or measured.")]
+Law = Annotated[
+    str | None,
+    typer.Option(
+        help="aciq: gaussian or laplace.",
+        metavar="NAME",
+        autocompletion=completion.one_of("gaussian", "laplace"),
+    ),
+]
+Rounding = Annotated[
+    str | None,
+    typer.Option(
+        help="mixed, allocate, gateway, protect: gptq or nearest.",
+        metavar="NAME",
+        autocompletion=completion.one_of("gptq", "nearest"),
+    ),
+]
+Sensitivity = Annotated[
+    str | None,
+    typer.Option(
+        help="allocate, protect: cost of blocks, predicted or measured.",
+        metavar="NAME",
+        autocompletion=completion.one_of("predicted", "measured"),
+    ),
+]
 AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
 PlanTokens = Annotated[
     int | None, typer.Option("--tokens", help="Calibration text, in tokens per language; 4096 if not given.")
@@ -68,6 +166,22 @@ PlanSequence = Annotated[
     int | None, typer.Option("--sequence", help="The longest piece of text, in tokens; 512 if not given.")
 ]
 PlanSeed = Annotated[int | None, typer.Option("--seed", help="Decides what text is taken; 0 if not given.")]
+
+
+def check_out(path: Path | None, example: str) -> None:
+    """Raises if a file cannot be written there; for before what takes time."""
+    if path is not None:
+        check_writable(path, example=example)
+
+
+def write_out(path: Path | None, save: "Callable[[Path], object]") -> None:
+    """Writes a file where one is asked for, and prints a note on stderr if it took the place of another."""
+    if path is None:
+        return
+    there = path.exists()
+    save(path)
+    if there:
+        print_notes([f"replaced {path}"])
 
 
 def flag_of(option: str) -> str:

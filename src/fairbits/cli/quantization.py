@@ -35,12 +35,15 @@ from fairbits.cli.options import (
     TextFrom,
     Trust,
     Widths,
+    check_out,
     embeddings_of,
+    flag,
     flag_of,
     mix_of,
     names_of,
     plan_group_of,
     widths_of,
+    write_out,
 )
 from fairbits.errors import InputError, printable
 from fairbits.terminal import out, print_json, print_notes, stages
@@ -88,21 +91,19 @@ def plan(
 ) -> None:
     """Decide the bits and the clipping of every layer; nothing is quantized yet.
 
-    Examples: `fairbits plan embedded:tiny`,
-    `fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json`,
-    `fairbits plan ./model --policy allocate --avg-bits 4.25 --objective worst --languages eng,fra,heb`.
+    Examples:
+      fairbits plan embedded:tiny
+      fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
+      fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
-    from fairbits.artifacts import check_writable  # heavy: only when the verb runs
-    from fairbits.model import Checkpoint
+    from fairbits.model import Checkpoint  # heavy: only when the verb runs
     from fairbits.steps.plan_table import plan_table
 
-    if out_file is not None:
-        check_writable(out_file, example="plan.json")  # before anything that takes time
     told = _told(locals())
+    check_out(out_file, "plan.json")  # before anything that takes time
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     found = _planned(checkpoint, told)
-    if out_file is not None:
-        found.save(out_file)
+    write_out(out_file, found.save)
     if as_json:
         print_json(found.as_data())
     else:
@@ -131,7 +132,7 @@ def quantize(
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Carry out this plan: only --text is said beside it.", metavar="FILE")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    resume: Annotated[bool, flag("--resume", help="Go on where an interrupted run stopped.")] = False,
     text: TextFrom = None,
     tokens: PlanTokens = None,
     sequence: PlanSequence = None,
@@ -143,8 +144,10 @@ def quantize(
 ) -> None:
     """Write the quantized model in the format that transformers and vLLM load, with what came of every layer.
 
-    Examples: `fairbits quantize embedded:tiny --out tiny-w4`, `fairbits quantize ./model --plan plan.json --out w4`,
-    `fairbits quantize ./model --policy gptq --bits 4 --group channel --mix minimax --languages eng,fra,heb --out w4`.
+    Examples:
+      fairbits quantize embedded:tiny --out tiny-w4
+      fairbits quantize ./model --plan plan.json --out w4
+      fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
     from fairbits.steps.plan_table import plan_table

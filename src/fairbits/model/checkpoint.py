@@ -28,6 +28,9 @@ __all__ = ["Checkpoint", "TensorInfo"]
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
 
+QUANTIZED = "the checkpoint is already quantized"
+"""How the note begins on a model that was quantized before."""
+
 
 class Checkpoint:
     """A model: a local directory, a `.gguf` file, an id on the Hugging Face Hub, or `embedded:tiny`.
@@ -135,7 +138,7 @@ def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
     if settings is None:
         return ()
     method = settings.get("quant_method", "method not named") if isinstance(settings, dict) else "method not named"
-    return (f"the checkpoint is already quantized ({method})",)
+    return (f"{QUANTIZED} ({method})",)
 
 
 def _json_line(value: object) -> bytes:

@@ -11,7 +11,7 @@ from fairbits.checks import instance
 from fairbits.language.catalog import find_language
 from fairbits.risk.audit import HEADLINE, Audit
 from fairbits.stats import Estimate
-from fairbits.steps.audit_table import BLANK, columns, name_of, section, shares_of, unit_of, worst_first, writer
+from fairbits.steps.audit_table import BLANK, columns, section, shares_of, unit_of, worst_first, writer
 
 PATTERNS = (
     "κ_eff: Σ ā κ over blocks, as the founding documents define it. κ mix: excess kurtosis of the mixture of the "
@@ -61,7 +61,7 @@ def _patterns(audit: Audit, order: list[str]) -> Table:
     table = columns("language", "κ_eff", "κ mix", "R̂", left=(1, 3))
     kappa, share = _with_limits(audit.kappa_weighted), _with_limits(audit.outlier_share)
     for code in order:
-        table.add_row(name_of(code), kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
+        table.add_row(find_language(code).name, kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
     return table
 
 
@@ -85,7 +85,7 @@ def _tokenization(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.tokenization[code]
         table.add_row(
-            name_of(code),
+            find_language(code).name,
             f"{own.documents:,}",
             f"{own.tokens:,}",
             size[code],
@@ -102,7 +102,7 @@ def _redundancy(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.redundancy[code]
         table.add_row(
-            name_of(code),
+            find_language(code).name,
             as_written[code],
             f"{own.unigram_entropy:.2f}",
             f"{own.loss.value:.2f}",
@@ -119,7 +119,7 @@ def _forms(audit: Audit, order: list[str]) -> Table:
     table = columns("language", *(f"{form}{f', {prefix.strip()}' if prefix else ''}" for form in values))
     for code in order:
         number = writer(max(found[code] for found in values.values()) * factor)
-        table.add_row(name_of(code), *(number(found[code] * factor) for found in values.values()))
+        table.add_row(find_language(code).name, *(number(found[code] * factor) for found in values.values()))
     return table
 
 

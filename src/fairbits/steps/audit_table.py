@@ -63,9 +63,13 @@ def columns(*headers: str, left: tuple[int, ...] = (), header: bool = True) -> T
     return table
 
 
-def name_of(code: str) -> Text:
-    """Returns the name of a language, cut where there is no room."""
-    return Text(find_language(code).name, no_wrap=True, overflow="ellipsis")
+def name_of(code: str) -> str:
+    """Returns the name of a language as it stands beside its code, which tells the script and the variety.
+
+    >>> name_of("zho_Hans"), name_of("arb_Arab")
+    ('Chinese', 'Arabic')
+    """
+    return find_language(code).name.partition(" (")[0].removeprefix("Standard ")
 
 
 def bar(value: float, top: float) -> Text:

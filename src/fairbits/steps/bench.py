@@ -1,33 +1,32 @@
 """Bench: many plans of one model, each put into it in place and asked the same text."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
-from fairbits.evaluation.asking import shortness
 from fairbits.evaluation.in_place import put, restore
-from fairbits.evaluation.measure import measure
 from fairbits.evaluation.reference import Reference
-from fairbits.evaluation.scores import Identity, Question, Scores
+from fairbits.evaluation.scores import Identity, Scores
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.plans import Outcome, Plan
-from fairbits.probe.prepare import task_of, text_for
+from fairbits.probe.prepare import text_for
 from fairbits.probe.text import Text
 from fairbits.rounding.engine import round_model
 from fairbits.steps.audit import corpus_of
+from fairbits.steps.yardstick import Progress, Yardstick, told
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+__all__ = ["UNITS", "Bench", "Progress", "Run", "corpus_for", "told"]
+
 UNITS = {
     "bits_per_byte": "bits per byte",
     "nats_per_token": "nats per token",
@@ -49,15 +48,13 @@ class Run:
 class Bench:
     """A model in memory, and what it said to the evaluation text of a corpus before anything was quantized.
 
-    Use it in a `with` statement: the reference lies in a temporary file.
+    Use it in a `with` statement: what it said lies in a temporary file.
     """
 
     checkpoint: Checkpoint
     corpus: Corpus
     model: "PreTrainedModel"
-    reference: Reference
-    question: Question
-    identity: Identity
+    yardstick: Yardstick
     device: str = "cpu"
 
     @classmethod
@@ -76,20 +73,11 @@ class Bench:
         """Returns the bench of a model, after one pass over about `tokens` evaluation tokens per language."""
         check_device(device)
         corpus = corpus_for(checkpoint, languages=languages, text=text)
-        asked = text_for(checkpoint, corpus, split="evaluation", tokens=tokens, sequence=sequence, seed=seed)
-        # the reference keeps a head of its own: that of the model below is rounded with a tied embedding
-        reference = Reference.of(checkpoint, asked, device=device, progress=told(progress, "asking the reference"))
-        question = Question(
-            task=task_of(checkpoint),
-            corpus=corpus.name,
-            split="evaluation",
-            parallel=corpus.parallel,
-            hashes=dict(corpus.hashes["evaluation"]),
-            tokens=tokens,
-            sequence=sequence,
-            seed=seed,
+        said = Yardstick.of(
+            checkpoint, corpus, tokens=tokens, sequence=sequence, seed=seed, device=device, progress=progress
         )
-        return cls(checkpoint, corpus, checkpoint.load(), reference, question, Identity.of(checkpoint), device)
+        # the reference keeps a head of its own: that of the model here is rounded with a tied embedding
+        return cls(checkpoint, corpus, checkpoint.load(), said, device)
 
     def __enter__(self) -> "Bench":
         return self
@@ -100,11 +88,14 @@ class Bench:
         self.reference.close()
 
     @property
+    def reference(self) -> Reference:
+        """What the model said."""
+        return self.yardstick.reference
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any result must know about model, text and reference."""
-        asked = self.question
-        short = shortness(self.reference.text, tokens=asked.tokens, parallel=asked.parallel)
-        return (*self.checkpoint.notes, *self.corpus.notes, *short, *self.reference.notes)
+        return (*self.checkpoint.notes, *self.yardstick.notes)
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
         """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
@@ -123,19 +114,15 @@ class Bench:
                 put(self.model, self.checkpoint, block.layers)
                 outcomes += block.outcomes
             seconds = time.perf_counter() - start
-            answers = measure(
-                self.model, self.reference, device=self.device, progress=told(progress, f"{name}: asking")
+            scores = self.yardstick.scores(
+                self.model,
+                Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
+                notes=self.checkpoint.notes,
+                device=self.device,
+                progress=told(progress, f"{name}: asking"),
             )
         finally:
             restore(self.model, self.checkpoint, changed)
-        scores = Scores.of(
-            answers,
-            self.reference.text,
-            quantized=Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
-            reference=self.identity,
-            question=self.question,
-            notes=self.notes,
-        )
         return Run(replace(plan, outcomes=tuple(outcomes)), scores, seconds)
 
     def _calibration(self, plan: Plan) -> Text | None:
@@ -159,8 +146,3 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
             "what is compared is languages: name two or more"
         )
     return corpus
-
-
-def told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    """Returns how progress of one part is told."""
-    return None if progress is None else lambda done, total: progress(what, done, total)

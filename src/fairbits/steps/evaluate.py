@@ -1,28 +1,22 @@
 """The evaluation: a quantized model and what it was made from, asked the same text of every language."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
-from fairbits.evaluation.asking import shortness
-from fairbits.evaluation.measure import measure
-from fairbits.evaluation.reference import Reference
-from fairbits.evaluation.scores import Identity, Question, Scores
+from fairbits.evaluation.scores import Identity, Scores
 from fairbits.language import Corpus
-from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.plans import SCHEMA
-from fairbits.probe.prepare import task_of, text_for
 from fairbits.steps.audit import corpus_of
+from fairbits.steps.yardstick import Progress, Yardstick, told
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 COMPARED = 64
 """Documents of each language that both tokenizers must cut alike."""
@@ -53,34 +47,29 @@ def evaluate(
     after, before = _checkpoint(quantized), _checkpoint(reference)
     own = embedded_languages(before.target) if languages is None and text is None else languages
     corpus = corpus_of(text, own)
-    words = text_for(before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    question = Question(
-        task=task_of(before),
-        corpus=corpus.name,
-        split=split,
-        parallel=corpus.parallel,
-        hashes=dict(corpus.hashes[split]),
-        tokens=tokens,
-        sequence=sequence,
-        seed=seed,
-    )
-    with Reference.of(before, words, device=device, progress=_told(progress, "asking the reference")) as said:
-        answers = measure(after.load(), said, device=device, progress=_told(progress, "asking the quantized model"))
-    return Scores.of(
-        answers,
-        words,
-        quantized=Identity.of(after),
-        reference=Identity.of(before),
-        question=question,
-        notes=(
-            *_notes("quantized", after),
-            *_notes("reference", before),
-            *corpus.notes,
-            *shortness(words, tokens=tokens, parallel=corpus.parallel, split=split),
-            *said.notes,
-        ),
+    with Yardstick.of(
+        before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed, device=device, progress=progress
+    ) as said:
+        return scores_of(after, said, reference=before, device=device, progress=progress)
+
+
+def scores_of(
+    after: Checkpoint,
+    said: Yardstick,
+    *,
+    reference: Checkpoint,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns what a quantized checkpoint lost, beside what its reference has said."""
+    return said.scores(
+        after.load(),
+        Identity.of(after),
+        notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
+        device=device,
+        progress=told(progress, "asking the quantized model"),
     )
 
 
@@ -119,9 +108,6 @@ def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
     return model if isinstance(model, Checkpoint) else Checkpoint(model)
 
 
-def _notes(role: str, checkpoint: Checkpoint) -> tuple[str, ...]:
-    return tuple(f"{role}: {note}" for note in checkpoint.notes)
-
-
-def _told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, total: progress(what, done, total)
+def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
+    """Returns what must be said of a model, but what everybody knows."""
+    return tuple(f"{role}: {note}" for note in checkpoint.notes if but is None or not note.startswith(but))

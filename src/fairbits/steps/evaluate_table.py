@@ -65,7 +65,7 @@ def _languages(scores: Scores) -> Table:
     )
     for code in worst_first(added):
         own = added[code]
-        interval = f" ({_span(limit(own.low * factor), limit(own.high * factor))})"
+        interval = f" ({span(limit(own.low * factor), limit(own.high * factor))})"
         table.add_row(
             name_of(code),
             Text(code, style="dim"),
@@ -117,8 +117,8 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
     times = 1.0 if row == "ratio" else factor
     top = times * max(abs(own.value), abs(own.low), abs(own.high))
     number, limit = writer(top), writer(top, 3)
-    span = _span(limit(times * own.low), limit(times * own.high))
-    return Text.assemble(number(times * own.value), (f" ({span})", "dim"), f" {_short_name(code)}" if code else "")
+    interval = span(limit(times * own.low), limit(times * own.high))
+    return Text.assemble(number(times * own.value), (f" ({interval})", "dim"), f" {_short_name(code)}" if code else "")
 
 
 def _short_name(code: str) -> str:
@@ -126,10 +126,10 @@ def _short_name(code: str) -> str:
     return find_language(code).code.partition("_")[0]
 
 
-def _span(low: str, high: str) -> str:
+def span(low: str, high: str) -> str:
     """Returns both limits; a word between them where a sign would read as a dash.
 
-    >>> _span("0.01", "0.02"), _span("-0.00", "0.02"), _span("-0.01", "0.02")
+    >>> span("0.01", "0.02"), span("-0.00", "0.02"), span("-0.01", "0.02")
     ('0.01–0.02', '0.00–0.02', '-0.01 to 0.02')
     """
     low, high = (each if float(each) else each.lstrip("-") for each in (low, high))

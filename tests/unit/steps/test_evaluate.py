@@ -95,7 +95,6 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert scores.question.hashes == CORPUS.hashes["evaluation"]
     assert scores.languages == ("eng_Latn", "heb_Hebr")
     assert scores.notes == (
-        "quantized: the checkpoint is already quantized (compressed-tensors)",
         "written for a test",
         "evaluation text is shorter than asked: eng_Latn 101 of 8,192 tokens, heb_Hebr 145",
     )

@@ -1,0 +1,116 @@
+"""Two pages of the site that are written while it is built: the command line, from the app, and the Python names."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from rich.text import Text
+
+import fairbits
+from fairbits.cli import app
+
+MODULES = ("fairbits.language", "fairbits.model", "fairbits.stats", "fairbits.theory")
+"""Packages whose public names are listed beside those of fairbits itself."""
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Returns the files of the site with the generated pages among them."""
+    for path, content in (("reference/cli.md", command_line()), ("reference/python.md", python_names())):
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Returns a page whose formulas are no emphasis and no link: α* and E[x²](w − Q(w))²."""
+    if page.file.src_uri != "theory.md":
+        return markdown
+    return re.sub(r"(?<=[αE])\*", r"\\*", markdown).replace("](", "]\\(")
+
+
+def command_line() -> str:
+    """Returns the page on the command line: every verb, its examples, arguments and options."""
+    group: Any = typer.main.get_command(app)
+    verbs = (line for name, verb in group.commands.items() for line in _verb(name, verb))
+    return "\n".join([HEAD, *_parameters(group.params), *verbs])
+
+
+def python_names() -> str:
+    """Returns the page on the Python names, which mkdocstrings fills in from the docstrings."""
+    homes = {name: f"{home}.{name}" for name, home in sorted(fairbits._HOMES.items())}
+    lines = [PYTHON]
+    for module, paths in {"fairbits": homes, **{module: _exported(module) for module in MODULES}}.items():
+        lines += [f"## {module}", ""]
+        for name, path in paths.items():
+            lines += [f"::: {path}", "    options:", f"      heading: {module}.{name}", ""]
+    return "\n".join(lines)
+
+
+def _exported(module: str) -> dict[str, str]:
+    """Returns the public names of a package and where they are defined, but those that are at home in fairbits."""
+    package = import_module(module)
+    found = {name: getattr(package, name) for name in sorted(package.__all__) if name not in fairbits._HOMES}
+    return {name: f"{each.__module__}.{each.__qualname__}" for name, each in found.items() if callable(each)}
+
+
+def _verb(name: str, verb: Any) -> Iterator[str]:
+    if verb.hidden:
+        return
+    said, _, examples = _plain(verb.help or "").partition("Examples:\n")
+    arguments = [_shape(each) for each in verb.params if not _is_option(each)]
+    yield from (f"## {name}", "", said.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
+    yield from ("", *(line.strip() for line in examples.strip().splitlines()), "```", "")
+    yield from _parameters(verb.params)
+
+
+def _parameters(parameters: list[Any]) -> Iterator[str]:
+    """Returns a table of arguments and options, arguments first."""
+    yield from ("| | | default |", "|---|---|---|")
+    for each in sorted(parameters, key=_is_option):
+        if not getattr(each, "hidden", False):
+            flags = ", ".join((*each.opts, *each.secondary_opts)) if _is_option(each) else _shape(each)
+            yield f"| `{_cell(flags)}` | {_cell(_plain(each.help or ''))} | {_cell(_default(each))} |"
+    yield ""
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.opts[0].startswith("-"))
+
+
+def _plain(help_text: str) -> str:
+    """Returns help without the marks that are for a terminal."""
+    return Text.from_markup(re.sub(r"[\b\f]\n?", "", help_text)).plain
+
+
+def _shape(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    many = f"{name}…" if argument.nargs != 1 else name
+    return many if argument.required else f"[{many}]"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "needed"
+    unset = parameter.default is None or parameter.default is False
+    return "" if unset else f"`{parameter.default}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+HEAD = """# Command line
+
+Written from the application itself; `fairbits VERB --help` says the same. Results go to stdout, notes, progress and
+errors to stderr. Exit codes: 0 done, 1 a limit of the gate is missed or not decided, 2 usage or bad input, 3 a
+defect of fairbits, 130 interrupted. Options of the command itself may also stand behind a verb:
+"""
+PYTHON = """# Python
+
+Written from the docstrings. `import fairbits as fb` gives the verbs and what they take; the packages below it give
+the parts.
+"""

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Quantizes and evaluates the embedded model in a temporary directory, then gates it twice: with a limit that it keeps,
+# and with one that it does not. The exit code of a gate is what a CI system looks at: 0 pass, 1 not, 2 bad input.
+#
+#     bash examples/gate.sh
+#
+# It printed:
+#
+#     pass: worst language (eng_Latn) 0.104 [0.0677, 0.163] bits per byte is at most 0.5
+#     limit 0.5: exit code 0
+#     fail: worst language (eng_Latn) 0.104 [0.0677, 0.163] bits per byte is above 0.001
+#     limit 0.001: exit code 1
+set -euo pipefail
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+cd "$directory"
+
+fairbits --quiet quantize embedded:tiny --policy rtn --bits 3 --group channel --out w3 > /dev/null
+fairbits --quiet evaluate w3 --reference embedded:tiny --languages eng,heb --tokens 512 --out scores.json > /dev/null
+
+for limit in 0.5 0.001; do
+  code=0
+  fairbits --quiet gate scores.json --max-worst "$limit" --junit gate.xml || code=$?
+  echo "limit $limit: exit code $code"
+done

@@ -1,0 +1,181 @@
+// Damage against width, and predicted against measured damage.
+
+function widthHover(row, bits, estimate) {
+  const unit = UNITS[content.curves.unit]?.name ?? plain(content.curves.unit);
+  return `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>${bits} bits: ${withInterval(estimate)} ${unit}`;
+}
+
+/** Returns which of the shown languages lose most and least where the weights are coarsest. */
+function extremes(found) {
+  const at = ([, i]) => content.curves.damage[i][0].value;
+  const ordered = [...found].sort((a, b) => at(b) - at(a));
+  return new Map(ordered.length > 1 ? [[ordered[0][1], "after"], [ordered.at(-1)[1], "third"]] : ordered.map(([, i]) => [i, "after"]));
+}
+
+/** Returns the line of one language. A log axis cannot show damage at or below nothing: such points are left out. */
+function widthTrace([row, index], tint) {
+  const { bits, damage: all } = content.curves;
+  return {
+    type: "scatter",
+    mode: "lines+markers",
+    x: bits,
+    y: all[index].map(({ value }) => (value > 0 ? value : null)),
+    line: { color: colour(tint ?? "line"), width: tint ? 2.4 : 1.2 },
+    marker: { color: colour(tint ?? "line"), size: tint ? 7 : 4, symbol: tint === "third" ? "square" : "circle" },
+    text: all[index].map((each, i) => widthHover(row, bits[i], each)),
+    hovertemplate: "%{text}<extra></extra>",
+  };
+}
+
+/** Returns names at the left ends of the worst and the best line. */
+function endLabels(found, marked) {
+  return found.flatMap(([row, i]) => {
+    const { value } = content.curves.damage[i][0];
+    if (!marked.has(i) || value <= 0) return [];
+    return {
+      text: plain(row.name), x: content.curves.bits[0], y: Math.log10(value), xanchor: "right", xshift: -9, showarrow: false,
+      font: { size: 12.5, color: colour(marked.get(i)) },
+    };
+  });
+}
+
+/** Returns the range of widths, with room before the first for names, in pixels of all that there are. */
+function widthRange(names, all) {
+  const { bits } = content.curves;
+  const span = (bits.at(-1) - bits[0] || 1) / Math.max(0.3, 1 - (names + 14) / all);
+  return [bits[0] - (span * names) / all, bits.at(-1) + (span * 14) / all];
+}
+
+function widthsFigure(width = $("#fig-widths .plot").clientWidth) {
+  const { bits, threshold, unit } = content.curves;
+  const found = visibleOf(content.curves.languages);
+  if (!found.length) return null;
+  const marked = extremes(found);
+  // The marked lines are drawn last, on top.
+  const lines = [...found].sort((a, b) => marked.has(a[1]) - marked.has(b[1]));
+  const names = found.filter(([, i]) => marked.has(i)).map(([row]) => row.name);
+  const place = (entry) => lines.indexOf(entry);
+  return {
+    traces: lines.map((entry) => widthTrace(entry, marked.get(entry[1]))),
+    stops: found.map((entry) =>
+      bits.flatMap((width, j) => {
+        const estimate = content.curves.damage[entry[1]][j];
+        return estimate.value > 0 ? stop(place(entry), j, widthHover(entry[0], width, estimate)) : [];
+      }),
+    ).filter((line) => line.length),
+    layout: {
+      height: 420,
+      margin: { l: 74, r: 12, t: 16, b: 56 },
+      xaxis: axis({ title: "bits per weight", tickvals: bits, range: widthRange(room(names) + 26, width - 86) }),
+      yaxis: axis({
+        title: `added ${UNITS[unit]?.name ?? plain(unit)}, log scale`, type: "log", showgrid: true, dtick: 1,
+      }),
+      shapes: threshold > 0
+        ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: threshold, y1: threshold, line: { color: colour("before"), width: 1.4, dash: "dash" } }]
+        : [],
+      annotations: [
+        ...endLabels(found, marked),
+        ...(threshold > 0
+          ? [
+              {
+                text: `threshold ${short(threshold)}`, xref: "paper", x: 1, xanchor: "right", y: Math.log10(threshold),
+                yanchor: "bottom", showarrow: false, font: { size: 12, color: colour("before") },
+              },
+            ]
+          : []),
+      ],
+    },
+  };
+}
+
+/** Lifts one line out of the others; none where there is no such line. */
+function lift(plot, curve) {
+  if (plot.lifted === curve) return;
+  plot.lifted = curve;
+  const base = widthsFigure().traces;
+  const pick = (part, own, lifted) => base.map((trace, i) => (i === curve ? lifted : trace[part][own]));
+  Plotly.restyle(plot, {
+    "line.color": pick("line", "color", colour("ink")),
+    "line.width": pick("line", "width", 3),
+    "marker.color": pick("marker", "color", colour("ink")),
+  });
+}
+
+/** Lifts the line under the pointer. */
+function highlightLines(plot) {
+  plot.on("plotly_hover", ({ points }) => lift(plot, points[0].curveNumber));
+  plot.on("plotly_unhover", () => lift(plot, null));
+  plot.onstep = (curve) => lift(plot, curve);
+}
+
+function predictionHover(row, i) {
+  const { predicted, measured } = content.prediction;
+  return (
+    `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>predicted ${withInterval(predicted[i])}<br>` +
+    `measured ${withInterval(measured[i])}<br>nats per token`
+  );
+}
+
+function errorBars(found) {
+  return {
+    type: "data", symmetric: false, array: found.map((each) => each.high - each.value),
+    arrayminus: found.map((each) => each.value - each.low), color: colour("line"), thickness: 1, width: 0, visible: state.intervals,
+  };
+}
+
+/** Returns where each label stands: beside its point, at the first corner that no point and no earlier label has taken. */
+function corners(points, texts) {
+  const taken = points.map(({ x, y }) => ({ x, y, w: 8 }));
+  const clash = (a) => taken.some((b) => Math.abs(a.x - b.x) < (a.w + b.w) / 2 && Math.abs(a.y - b.y) < 13);
+  return points.map(({ x, y }, index) => {
+    const w = room([texts[index]], 12) + 4;
+    const at = (name) => ({ name, w, x: x + (name.endsWith("right") ? 1 : -1) * (w / 2 + 5), y: y + (name.startsWith("top") ? -9 : 9) });
+    const options = ["top right", "bottom right", "top left", "bottom left"].map(at);
+    const chosen = options.find((each) => !clash(each)) ?? options[0];
+    taken.push(chosen);
+    return chosen.name;
+  });
+}
+
+function predictionFigure(width) {
+  const { languages, predicted, measured } = content.prediction;
+  const found = visibleOf(languages).sort((a, b) => predicted[a[1]].value - predicted[b[1]].value);
+  if (!found.length) return null;
+  const narrow = width < NARROW;
+  const [xs, ys] = [found.map(([, i]) => predicted[i]), found.map(([, i]) => measured[i])];
+  const ends = [...xs, ...ys].flatMap(({ low, high }) => [low, high]);
+  const line = [Math.min(0, ...ends), Math.max(...ends)];
+  const spread = (all) => [Math.min(0, ...all.map((e) => e.low)), Math.max(...all.map((e) => e.high))];
+  const names = found.map(([row]) => (narrow || found.length > 12 ? row.bcp47 || row.code : row.name));
+  const padded = ([low, high]) => [low - 0.04 * (high - low), high + 0.06 * (high - low)];
+  const height = narrow ? 380 : 480;
+  const [xRange, yRange] = [padded(spread(xs)), padded(spread(ys))];
+  const pixel = (value, [low, high], size) => (size * (value - low)) / (high - low);
+  const places = found.map((_, i) => ({ x: pixel(xs[i].value, xRange, width - 82), y: -pixel(ys[i].value, yRange, height - 72) }));
+  return {
+    traces: [
+      { type: "scatter", mode: "lines", x: line, y: line, line: { color: colour("muted"), width: 1, dash: "dot" }, hoverinfo: "skip" },
+      {
+        type: "scatter",
+        mode: found.length <= 40 ? "markers+text" : "markers",
+        x: xs.map((each) => each.value),
+        y: ys.map((each) => each.value),
+        error_x: errorBars(xs),
+        error_y: errorBars(ys),
+        marker: { color: colour("after"), size: 9 },
+        text: names.map(plain),
+        textposition: corners(places, names),
+        textfont: { size: 12, color: colour("ink") },
+        customdata: found.map(([row, i]) => predictionHover(row, i)),
+        hovertemplate: "%{customdata}<extra></extra>",
+      },
+    ],
+    stops: [found.map(([row, i], index) => stop(1, index, predictionHover(row, i)))],
+    layout: {
+      height,
+      margin: { l: 66, r: 16, t: 16, b: 56 },
+      xaxis: axis({ title: "predicted, nats per token", showgrid: true, range: xRange, nticks: 6 }),
+      yaxis: axis({ title: "measured, nats per token", showgrid: true, range: yRange, nticks: 6 }),
+    },
+  };
+}

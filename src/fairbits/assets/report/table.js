@@ -1,0 +1,183 @@
+// The table of languages, and every table as CSV. One list of columns serves the page, the order and the file.
+
+const methodKey = (index) => ["after", "before"][index] ?? `method-${index}`;
+
+/** Returns a column of estimates. */
+function estimates(key, title, digits, of) {
+  return { key, title, numeric: true, value: (row) => of(row)?.value ?? null, estimate: of, digits };
+}
+
+function words(key, title, value) {
+  return { key, title, numeric: false, value, digits: null };
+}
+
+/** Returns what a width such as "5.2 [4.7, 5.6]", "<2" or ">8" is ordered by. */
+function orderOfWidth(text) {
+  const found = text.match(/[\d.]+/);
+  return found && Number(found[0]) + (text.startsWith(">") ? 0.01 : text.startsWith("<") ? -0.01 : 0);
+}
+
+function counts(key, title, value) {
+  return { key, title, numeric: true, value, digits: 0 };
+}
+
+/** Returns the columns that this report can fill. */
+function columns() {
+  const { name: unit, digits } = UNITS[state.unit];
+  const widths = new Map(content.curves?.languages.map((code, i) => [code, content.curves.critical_width[i]]));
+  return [
+    words("name", "Language", (row) => row.name),
+    ...content.methods.map((method, i) => estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i))),
+    ...(compared
+      ? [
+          estimates("difference", "difference, bits per byte", 4, (row) => row.difference),
+          words("verdict", "beyond doubt", (row) => (verdict(row) ? `loses ${verdict(row)}` : null)),
+        ]
+      : []),
+    ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),
+    estimates("kl", "KL, nats per token", 4, (row) => row.methods[0].kl),
+    estimates("flips", "flips", 3, (row) => row.methods[0].flips),
+    ...(content.languages.some((row) => row.predicted)
+      ? [
+          estimates("predicted", "predicted, nats per token", 4, (row) => row.predicted),
+          estimates("loss", "loss before, bits per byte", 2, (row) => row.reference_loss),
+          estimates("length", "bytes per token", 2, (row) => row.bytes_per_token),
+        ]
+      : []),
+    counts("documents", "documents", (row) => row.documents),
+    counts("tokens", "tokens", (row) => row.tokens),
+    words("script", "Script", (row) => scriptName(row.script)),
+    words("family", "Family", (row) => row.family),
+    words("code", "Code", (row) => row.code),
+  ];
+}
+
+function element(tag, text, attributes = {}) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+/** Returns the name of a language as people write it who speak it, and in English. */
+function nameCell(row) {
+  const cell = element("th", undefined, { scope: "row" });
+  cell.append(element("span", row.name));
+  if (row.autonym !== row.name) cell.append(" ", element("bdi", row.autonym, { lang: row.bcp47, dir: "auto" }));
+  return cell;
+}
+
+function cellOf(column, row) {
+  if (column.key === "name") return nameCell(row);
+  const cell = element("td", undefined, column.numeric ? { class: "number" } : {});
+  if (column.key === "verdict" && verdict(row)) {
+    cell.append(element("span", `${SIGN[verdict(row)]} ${column.value(row)}`, { class: verdict(row) }));
+  } else if (column.estimate && column.estimate(row)) {
+    const { value, low, high } = column.estimate(row);
+    cell.append(fixed(value, column.digits), element("small", `${fixed(low, column.digits)} to ${fixed(high, column.digits)}`));
+  } else {
+    const value = column.value(row);
+    cell.textContent = typeof value === "number" ? value.toLocaleString("en") : (value ?? "");
+  }
+  return cell;
+}
+
+function headerOf(column) {
+  const sorted = column.key === state.sort.key;
+  const order = sorted ? (state.sort.descending ? "descending" : "ascending") : "none";
+  const header = element("th", undefined, { scope: "col", "aria-sort": order });
+  if (column.numeric) header.classList.add("number");
+  const button = element("button", column.title, { type: "button", "data-key": column.key });
+  header.append(button);
+  return header;
+}
+
+/** Orders by a column; a second time, the other way round. Numbers begin with the largest, words with A. */
+function sortBy(key) {
+  const column = columns().find((each) => each.key === key);
+  const again = state.sort.key === key;
+  state.sort = { key, descending: again ? !state.sort.descending : column.numeric };
+}
+
+function drawTable() {
+  const table = $("table#languages");
+  const own = columns();
+  const focused = document.activeElement?.dataset?.key;
+  const head = element("tr");
+  head.append(...own.map(headerOf));
+  table.tHead.replaceChildren(head);
+  const lines = visibleRows().map((row) => {
+    const line = element("tr");
+    line.append(...own.map((column) => cellOf(column, row)));
+    return line;
+  });
+  table.tBodies[0].replaceChildren(...lines);
+  // The header was built anew: give the focus back to the button that was pressed.
+  if (focused) table.querySelector(`button[data-key="${focused}"]`)?.focus();
+}
+
+/** Returns the languages as a table for a file: estimates with their limits, numbers in full. */
+function languageTable() {
+  const own = columns();
+  const head = own.flatMap(({ title, estimate }) => (estimate ? [title, `${title}, low`, `${title}, high`] : [title]));
+  const line = (row) =>
+    own.flatMap((column) => {
+      if (!column.estimate) return [column.value(row)];
+      const found = column.estimate(row);
+      return found ? [found.value, found.low, found.high] : [null, null, null];
+    });
+  return [[...head, "Autonym"], ...visibleRows().map((row) => [...line(row), row.autonym])];
+}
+
+/** Returns languages by blocks (or widths) as a table for a file. */
+function gridTable({ languages, values, heads }) {
+  return [["Language", "Code", ...heads], ...visibleOf(languages).map(([row, i]) => [row.name, row.code, ...values[i]])];
+}
+
+/** Returns the tables that the buttons offer. */
+const tables = {
+  languages: languageTable,
+  kappa: () => [
+    ["block", "kappa", "sigma", "largest"],
+    ...content.blocks.blocks.map((each) => [each.block, each.kappa, each.sigma, each.largest]),
+  ],
+  patterns: () => gridTable({ ...content.patterns, values: content.patterns.share, heads: content.patterns.blocks }),
+  causes: () => gridTable({ ...content.causes, values: content.causes.damage, heads: content.causes.blocks }),
+  bits: () => [
+    ["role", ...content.allocation.blocks],
+    ...content.allocation.roles.map((role, i) => [role, ...content.allocation.bits[i]]),
+    ...(content.allocation.bytes ? [["bytes", ...content.allocation.bytes]] : []),
+  ],
+  widths: () =>
+    gridTable({
+      languages: content.curves.languages,
+      heads: content.curves.bits.flatMap((bits) => [`${bits} bits`, `${bits} bits, low`, `${bits} bits, high`]),
+      values: content.curves.damage.map((line) => line.flatMap(({ value, low, high }) => [value, low, high])),
+    }),
+  prediction: () =>
+    gridTable({
+      languages: content.prediction.languages,
+      heads: ["predicted", "predicted, low", "predicted, high", "measured", "measured, low", "measured, high"],
+      values: content.prediction.predicted.map((each, i) =>
+        [each, content.prediction.measured[i]].flatMap(({ value, low, high }) => [value, low, high]),
+      ),
+    }),
+};
+
+/** Returns a cell of a CSV file. A spreadsheet would run text that begins with = + - @ as a formula: ' stops it. */
+function csvCell(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+}
+
+function download(name) {
+  const text = tables[name]().map((line) => line.map(csvCell).join(",")).join("\r\n");
+  // The mark tells spreadsheets that this is UTF-8.
+  const address = URL.createObjectURL(new Blob(["\ufeff" + text + "\r\n"], { type: "text/csv" }));
+  const link = element("a", undefined, { href: address, download: `fairbits-${name}.csv` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+  announce(`saved fairbits-${name}.csv`);
+}

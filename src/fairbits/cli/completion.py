@@ -1,0 +1,80 @@
+"""What the shell offers when the user presses the tab key; nothing heavy is imported for it."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+Offers = list[str | tuple[str, str]]
+"""Words, or words with a line of explanation, which zsh and fish show."""
+Complete = Callable[[str], Offers]
+
+POLICIES = ("rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "mixed", "allocate", "gateway", "protect", "gptq")
+"""As in `fairbits.policies`, whose import takes seconds; a test holds them together."""
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
+
+
+def one_of(*words: str) -> Complete:
+    """Returns a function that offers the words that begin as the user did.
+
+    >>> one_of("gptq", "nearest")("g")
+    ['gptq']
+    """
+
+    def complete(incomplete: str) -> Offers:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def some_of(*words: str) -> Complete:
+    """Returns a function that completes the last word of a list with commas.
+
+    >>> some_of("rtn", "gptq", "mse")("rtn,g")
+    ['rtn,gptq']
+    """
+
+    def complete(incomplete: str) -> Offers:
+        return _list_of(((word, "") for word in words), incomplete)
+
+    return complete
+
+
+def language(incomplete: str) -> Offers:
+    """Returns the codes of languages that begin as the user did, with their names.
+
+    >>> language("heb")
+    [('heb_Hebr', 'Hebrew')]
+    """
+    return [(code, name) for code, name in _languages() if code.startswith(incomplete)]
+
+
+def languages(incomplete: str) -> Offers:
+    """Returns a list of languages with its last code completed; none is offered twice.
+
+    >>> languages("eng,fra_")
+    [('eng,fra_Latn', 'French')]
+    """
+    return _list_of(_languages(), incomplete)
+
+
+def model(incomplete: str) -> Offers:
+    """Returns the embedded model, and directories and GGUF files that begin as the user did."""
+    typed = Path(incomplete).expanduser()
+    folder, start = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
+    prefix = incomplete.removesuffix(start)
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    fitting = [each for each in entries if each.name.startswith(start) and (start or not each.name.startswith("."))]
+    paths = [f"{prefix}{each.name}{'/' if each.is_dir() else ''}" for each in fitting]
+    return [*one_of("embedded:tiny")(incomplete), *(path for path in paths if path.endswith(("/", ".gguf")))]
+
+
+def _list_of(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    fitting = [(word, about) for word, about in offers if word.startswith(last) and word not in given]
+    return [(f"{before}{comma}{word}", about) if about else f"{before}{comma}{word}" for word, about in fitting]
+
+
+def _languages() -> list[tuple[str, str]]:
+    from fairbits.language.catalog import catalog  # read when it is asked for
+
+    return [(each.code, each.name) for each in catalog()]

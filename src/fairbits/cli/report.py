@@ -1,0 +1,75 @@
+"""The verb that shows what was measured: report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fairbits.cli import completion
+from fairbits.cli.options import Json, check_out
+from fairbits.errors import InputError, printable
+from fairbits.terminal import out, stages
+
+PAGE = "report.html"
+FORMS = ("html", "md", "json")
+
+
+def report(
+    target: Annotated[
+        Path, typer.Argument(help="The directory of a run, or a file of scores.", metavar="DIR|SCORES.json")
+    ],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(help="Scores to compare with, as often as you like; the first is the headline's.", metavar="FILE"),
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(help="What fairbits audit --out has written.", metavar="FILE")] = None,
+    plan: Annotated[Path | None, typer.Option(help="The plan.json of the quantized model.", metavar="FILE")] = None,
+    sweep: Annotated[Path | None, typer.Option(help="What fairbits sweep --out has written.", metavar="FILE")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="html, a page (the default); md, for a model card; json; else as FILE ends.",
+            metavar="html|md|json",
+            autocompletion=completion.one_of(*FORMS),
+        ),
+    ] = None,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Where to write it; md and json are printed without.", metavar="FILE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was measured: one page for people, a section for a model card, or JSON.
+
+    Examples:
+      fairbits report run
+      fairbits report scores.json --against baseline.json --audit audit.json
+      fairbits report run --format md >> README.md
+    """
+    from fairbits.artifacts import write_files  # heavy: only when the verb runs
+    from fairbits.steps.report import report as reported
+
+    chosen = _form(form, as_json, out_file)
+    if out_file is None and chosen == "html":
+        out_file = (target if target.is_dir() else Path()) / PAGE
+    check_out(out_file, f"report.{chosen}")  # before anything that takes time
+    with stages("reading what was measured"):
+        found = reported(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
+        written = found.written(chosen)
+    if out_file is None:
+        typer.echo(written, nl=False)
+        return
+    write_files({out_file.resolve(): written.encode()})
+    out.print(Text(printable(f"wrote {out_file}")), soft_wrap=True)
+
+
+def _form(form: str | None, as_json: bool, out_file: Path | None) -> str:
+    """Returns the form that was asked for, by name or by that of the file."""
+    if as_json and form not in (None, "json"):
+        raise InputError(f"--json and --format {form!r:.20} were given; they name different forms: give one of them")
+    named = "" if out_file is None else out_file.suffix[1:]
+    chosen = "json" if as_json else form or (named if named in FORMS else "html")
+    if chosen not in FORMS:
+        raise InputError(f"--format is {chosen!r:.40}; it must be html, md or json")
+    return chosen

@@ -1,0 +1,92 @@
+"""The headline: the worst-off language, the gap and the size, before and after, and what can be said for certain."""
+
+from typing import Any
+
+from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.reports.languages import describe
+from fairbits.reports.sources import Sources
+from fairbits.stats import Contrast, Estimate
+
+SAME_SIZE = 0.005
+"""Sizes that differ by less than this share are called the same."""
+
+
+def headline(sources: Sources) -> dict[str, Any]:
+    """Returns the numbers that a reader takes home, with intervals, and a sentence or two that say them."""
+    after, before = sources.after, sources.before
+    own, other = _disparity(after), None if before is None else _disparity(before)
+    numbers: dict[str, Any] = {
+        name: {"after": own[name], "before": None if other is None else other[name]} for name in own
+    }
+    sizes = {
+        "reference": after.reference.size_bytes,
+        "after": after.quantized.size_bytes,
+        "before": None if before is None else before.quantized.size_bytes,
+    }
+    verdict = _verdict(sources.contrast)
+    return {**numbers, "size": sizes, **verdict, "sentences": list(_sentences(sources, verdict))}
+
+
+def short(found: Estimate) -> str:
+    """Returns an estimate with its interval.
+
+    >>> short(Estimate(0.0352, 0.0241, 0.0489, 17))
+    '0.0352 (0.0241 to 0.0489)'
+    """
+    return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
+
+
+def _disparity(scores: Scores) -> dict[str, Any]:
+    found = scores.disparity().as_data()
+    return {name: found[name] for name in ("worst", "mean", "gap")}
+
+
+def _verdict(found: Contrast | None) -> dict[str, list[str]]:
+    """Returns the languages that lose less, and those that lose more, beyond doubt."""
+    if found is None:
+        return {"better": [], "worse": []}
+    sure = [code for code, p in found.p_holm.items() if p < SIGNIFICANT]
+    return {
+        "better": [code for code in sure if found.differences[code].value < 0],
+        "worse": [code for code in sure if found.differences[code].value > 0],
+    }
+
+
+def _sentences(sources: Sources, verdict: dict[str, list[str]]) -> list[str]:
+    after, before = sources.after, sources.before
+    code, worst = after.frame().worst()
+    name = describe(code)["name"]
+    said = [f"{name} loses most: {short(worst)} bits per byte."]
+    if before is None:
+        return [*said, "Nothing was measured to compare with."]
+    other = sources.methods[1].name
+    difference = after.frame().worst_minus(before.frame())
+    before_code, before_worst = before.frame().worst()
+    size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
+    said.append(f"Under {other}, {size}, the most is {short(before_worst)}, by {describe(before_code)['name']}.")
+    said.append(_certainty(difference))
+    better, worse, all_of_them = len(verdict["better"]), len(verdict["worse"]), len(after.languages)
+    said.append(f"Of {all_of_them} languages {better} lose less beyond doubt, {worse} more.")
+    return said
+
+
+def _certainty(difference: Estimate) -> str:
+    """Returns whether the worst languages of two methods differ.
+
+    >>> _certainty(Estimate(-0.01, -0.02, 0.003, 17))
+    'This text cannot tell the two apart: the worst differs by -0.0100 (-0.0200 to 0.0030).'
+    """
+    if difference.high < 0:
+        return f"The worst is lower by {short(Estimate(-difference.value, -difference.high, -difference.low, 1))}."
+    if difference.low > 0:
+        return f"The worst is higher by {short(difference)}: it does not help here."
+    return f"This text cannot tell the two apart: the worst differs by {short(difference)}."
+
+
+def _size(ratio: float) -> str:
+    """Returns how two sizes compare.
+
+    >>> _size(1.0), _size(1.25), _size(0.8)
+    ('of the same size', 'at 0.80x the size', 'at 1.25x the size')
+    """
+    return "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"

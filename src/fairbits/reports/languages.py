@@ -1,0 +1,80 @@
+"""Every language of a report: what it is, what quantization cost it, what was predicted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairbits.errors import InputError
+from fairbits.evaluation.scores import UNITS, Scores
+from fairbits.language.catalog import Language, find_language
+from fairbits.reports.sources import Json, Sources, estimate, table
+
+UNKNOWN = "unknown"
+
+
+def language_rows(sources: Sources) -> list[dict[str, Any]]:
+    """Returns one entry per language, the most damaged first."""
+    units = units_of(sources)
+    costs = [_costs(method.scores, units) for method in sources.methods]
+    ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"]["bits_per_byte"]["value"])
+    return [_row(code, sources, [cost[code] for cost in costs]) for code in ordered]
+
+
+def units_of(sources: Sources) -> tuple[str, ...]:
+    """Returns the units that damage is shown in; sections need parallel text."""
+    return UNITS if sources.after.question.parallel else UNITS[:2]
+
+
+def describe(code: str) -> dict[str, Any]:
+    """Returns names, script, family and direction of a language; a code that fairbits does not know stays a code.
+
+    >>> describe("heb_Hebr")["autonym"], describe("heb_Hebr")["right_to_left"], describe("x_X")["name"]
+    ('עברית', True, 'x_X')
+    """
+    try:
+        found = find_language(code)
+    except InputError:
+        found = Language(code, code, code, name=code, autonym=code, script=UNKNOWN, family=UNKNOWN)
+    facts = {name: getattr(found, name) for name in ("name", "autonym", "bcp47", "script", "family", "right_to_left")}
+    return {"code": code, **facts}
+
+
+def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns what one method cost every language."""
+    damage = {unit: scores.frame(unit).by_language() for unit in units}
+    return {
+        code: {
+            "damage": {unit: found[code].to_dict() for unit, found in damage.items()},
+            "kl": scores.kl[code].to_dict(),
+            "kl_p99": scores.kl_p99[code],
+            "flips": scores.flips[code].to_dict(),
+            "relative_perplexity": scores.relative_perplexity[code].to_dict(),
+        }
+        for code in scores.languages
+    }
+
+
+def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, Any]:
+    own, contrast = sources.after.documents, sources.contrast
+    rows = own.lang == code
+    return {
+        **describe(code),
+        "documents": int(rows.sum()),
+        "tokens": int(own.tokens[rows].sum()),
+        "bytes": int(own.bytes[rows].sum()),
+        "methods": costs,
+        "difference": None if contrast is None else contrast.differences[code].to_dict(),
+        "p_holm": None if contrast is None else contrast.p_holm[code],
+        **_audited(code, sources.audit),
+    }
+
+
+def _audited(code: str, audit: Json | None) -> dict[str, Any]:
+    """Returns what the audit says of a language; nothing if it did not look at it."""
+    if audit is None or code not in table(audit, "languages"):
+        return {"predicted": None, "reference_loss": None, "kappa_weighted": None, "bytes_per_token": None}
+    return {
+        "predicted": estimate(audit, "damage", "kronecker", "nats_per_token", code),
+        "reference_loss": estimate(audit, "languages", code, "bits_per_byte"),
+        "kappa_weighted": estimate(audit, "languages", code, "kappa_weighted"),
+        "bytes_per_token": estimate(audit, "languages", code, "tokenization", "bytes_per_token"),
+    }

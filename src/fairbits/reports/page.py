@@ -1,0 +1,162 @@
+"""A report as one page that needs nothing beside it, and that asks nothing of the network.
+
+The page carries its style, its scripts and its numbers. Its Content-Security-Policy lets only those scripts run, by
+their hashes: text that comes from a model or from a user is escaped, and could not run if it were not.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from fairbits.errors import printable
+from fairbits.evaluation.scores import SIGNIFICANT
+from fairbits.reports.headline import SAME_SIZE
+
+EARLY = "theme.js"
+"""Runs before anything is painted, so that a dark page does not flash."""
+SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "heatmaps.js", "curves.js", "main.js")
+"""Share one scope, in this order."""
+DIGITS = 6
+"""Significant digits of a number in the page and its tables; report.json has all of them."""
+PLOTLY = "assets/plotly/plotly-cartesian.min.js"
+HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+"""What could end a script element, or be read as markup or as the end of a line within it."""
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """Returns the page: HTML with everything inlined."""
+    shown = _shown(content)
+    early, plotly, late = _scripts()
+    return _template().render(
+        report=shown,
+        names={row["code"]: row["name"] for row in shown["languages"]},
+        groups=grouped(shown["notes"]),
+        content=Markup(embedded(shown)),
+        policy=policy([early, plotly, late]),
+        style=Markup(_asset("assets/report/style.css")),
+        early=Markup(early),
+        plotly=Markup(plotly),
+        late=Markup(late),
+        significant=SIGNIFICANT,
+        same_size=SAME_SIZE,
+    )
+
+
+def embedded(content: Any) -> str:
+    r"""Returns content as JSON that may stand within a script element.
+
+    >>> embedded({"model": "</script>"})
+    '{"model":"\\u003c/script\\u003e"}'
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(HIDDEN_IN_SCRIPT)
+
+
+def policy(scripts: Iterable[str]) -> str:
+    """Returns the Content-Security-Policy of a page: these scripts, its own style and drawn images, nothing else.
+
+    >>> policy(["1"])[:45]
+    "default-src 'none'; script-src 'sha256-a4ayc/"
+    """
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def grouped(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
+    """Returns notes in groups of those that differ only in their numbers.
+
+    >>> [len(group) for group in grouped([{"text": "3 of 9 rows"}, {"text": "all"}, {"text": "1 of 9 rows"}])]
+    [2, 1]
+    """
+    found: dict[str, list[Mapping[str, str]]] = {}
+    for note in notes:
+        found.setdefault(re.sub(r"\d[\d.,]*", "0", note["text"]), []).append(note)
+    return list(found.values())
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes for people.
+
+    >>> size(13337344), size(9e11), size(512)
+    ('13.3 MB', '900 GB', '512 bytes')
+    """
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= least:
+            return f"{count / least:.3g} {unit}" if count / least < 1000 else f"{count / least:,.0f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def signed(value: float) -> str:
+    """Returns a number with four digits and a true minus.
+
+    >>> signed(-0.00123)
+    '−0.0012'
+    """
+    return f"{value:.4f}".replace("-", "−")
+
+
+def change(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
+    """Returns how two estimates differ: in words, with a sign, and whether their intervals part.
+
+    >>> change({"value": 3, "low": 2, "high": 3.5}, {"value": 4, "low": 3.6, "high": 5})
+    {'words': '25 % lower', 'sign': '▼', 'apart': True, 'better': True}
+    """
+    difference = after["value"] - before["value"]
+    way = "lower" if difference < 0 else "higher"
+    known = before["value"] > 0
+    return {
+        "words": f"{abs(difference) / before['value']:.0%} {way}".replace("%", " %") if known else way,
+        "sign": "▼" if difference < 0 else "▲",
+        "apart": after["high"] < before["low"] or after["low"] > before["high"],
+        "better": difference < 0,
+    }
+
+
+def _shown(value: Any) -> Any:
+    """Returns the content with all its text printable, names of entries too, and numbers as exact as a page needs."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {printable(str(key)): _shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return value
+
+
+def _asset(path: str) -> str:
+    return files("fairbits").joinpath(path).read_text(encoding="utf-8")
+
+
+@cache
+def _scripts() -> tuple[str, str, str]:
+    """Returns the early script, plotly, and the scripts of the page in one."""
+    late = "\n".join(_asset(f"assets/report/{name}") for name in SCRIPTS)
+    return _asset(f"assets/report/{EARLY}"), _asset(PLOTLY), late
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("fairbits", "assets/report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(size=size, signed=signed)
+    environment.globals.update(change=change)
+    return environment.get_template("page.html")

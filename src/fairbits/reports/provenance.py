@@ -1,0 +1,87 @@
+"""Where the numbers of a report come from: models, text, settings, versions, hashes; and all that was noted."""
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fairbits import __version__
+from fairbits.evaluation.scores import ASKED
+from fairbits.reports.sources import Sources, entries, table
+
+PACKAGES = ("torch", "transformers", "compressed-tensors", "numpy", "scipy")
+
+
+def provenance(sources: Sources) -> dict[str, Any]:
+    """Returns what is needed to measure the same again."""
+    asked, own = sources.after.question, sources.after
+    plan = sources.plan
+    return {
+        "models": [
+            {"name": "reference", "target": own.reference.target, "fingerprint": own.reference.fingerprint},
+            *(
+                {"name": each.name, "target": identity.target, "fingerprint": identity.fingerprint}
+                for each in sources.methods
+                for identity in [each.scores.quantized]
+            ),
+        ],
+        "evaluation": {
+            "text": asked.corpus,
+            "split": asked.split,
+            "parallel": asked.parallel,
+            "asked": ASKED[asked.task],
+            "documents": len(own.documents.lang),
+            "tokens": int(own.documents.tokens.sum()),
+            "budget": asked.tokens,
+            "sequence": asked.sequence,
+            "seed": asked.seed,
+            "hashes": dict(asked.hashes),
+        },
+        "calibration": None
+        if plan is None or plan.calibration is None
+        else {
+            "text": plan.calibration.corpus,
+            "budget": plan.calibration.tokens,
+            "sequence": plan.calibration.sequence,
+            "seed": plan.calibration.seed,
+            "hashes": dict(plan.calibration.hashes),
+        },
+        "policy": None if plan is None else {"name": plan.policy, "settings": dict(plan.settings)},
+        "weights": {} if plan is None else dict(plan.languages),
+        "run": None if sources.run is None else dict(table(sources.run, "settings")),
+        "files": dict(sources.files),
+        "versions": dict(_versions()),
+    }
+
+
+def notes(sources: Sources) -> list[dict[str, str]]:
+    """Returns every warning and fall-back, once, with the part that said it."""
+    found = dict.fromkeys(_said(sources))
+    first: dict[str, str] = {}
+    for source, text in found:
+        first.setdefault(text, source)
+    return [{"from": source, "text": text} for text, source in first.items()]
+
+
+def _said(sources: Sources) -> Iterator[tuple[str, str]]:
+    for method in sources.methods:
+        yield from ((f"evaluation of {method.name}", note) for note in method.scores.notes)
+    if sources.audit is not None:
+        yield from (("audit", str(note)) for note in entries(sources.audit, "model", "notes"))
+    if sources.plan is not None:
+        yield from (("plan", note) for note in sources.plan.notes)
+        yield from ((f"layer {each.name}", note) for each in sources.plan.outcomes for note in each.notes)
+    if sources.sweep is not None:
+        yield from (("widths", str(note)) for note in entries(sources.sweep, "notes"))
+    if sources.run is not None:
+        yield from (("run", str(note)) for note in entries(sources.run, "notes"))
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "fairbits", __version__
+    yield "Python", platform.python_version()
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue

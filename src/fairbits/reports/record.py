@@ -1,0 +1,62 @@
+"""Report: its content, and the three forms that it is written in."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.errors import InputError, printable
+from fairbits.reports.content import content
+from fairbits.reports.markdown import card
+from fairbits.reports.page import page
+from fairbits.reports.sources import Sources
+
+FORMATS = ("html", "md", "json")
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was measured, for people."""
+
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, sources: Sources) -> "Report":
+        """Returns the report of some results."""
+        return cls(content(sources))
+
+    def html(self) -> str:
+        """Returns one page that needs nothing beside it."""
+        return page(self.content)
+
+    def markdown(self) -> str:
+        """Returns a section for the card of a model."""
+        return card(self.content)
+
+    def json(self) -> str:
+        """Returns the content."""
+        text = json.dumps(self.content, ensure_ascii=False, indent=1, allow_nan=False)
+        return "\n".join(map(printable, text.split("\n"))) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report in the form that the name of the file ends in: .html, .md or .json."""
+        target = check_writable(path, example="report.html")
+        write_files({target: self.written(format_of(target)).encode()})
+
+    def written(self, form: str) -> str:
+        """Returns the report as html, md or json."""
+        return {"html": self.html, "md": self.markdown, "json": self.json}[form]()
+
+
+def format_of(path: str | Path) -> str:
+    """Returns the form that a file's name asks for.
+
+    >>> format_of("report.html")
+    'html'
+    """
+    form = Path(path).suffix[1:]
+    if form not in FORMATS:
+        raise InputError(f"{path} does not end in .html, .md or .json, which a report can be written as: rename it")
+    return form

@@ -1,0 +1,169 @@
+"""The stages of a run: each looks for what an earlier run has finished, and saves what it makes as soon as it can."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from fairbits.evaluation.scores import Scores
+from fairbits.language import Corpus
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.plans import Plan
+from fairbits.policies import reads_text
+from fairbits.risk.evidence import kappa_of_audit
+from fairbits.steps.audit import audit
+from fairbits.steps.audit_table import counted
+from fairbits.steps.bench import Bench, Progress
+from fairbits.steps.evaluate import scores_of
+from fairbits.steps.plan import plan as planned
+from fairbits.steps.quantize import quantize
+from fairbits.steps.run_directory import RunDirectory
+from fairbits.steps.run_job import SCORES, Job, baseline_files, width_files
+from fairbits.steps.sweep import THRESHOLDS, Sweep
+from fairbits.steps.variants import Variant
+from fairbits.steps.yardstick import Yardstick
+
+UNIT = "bits_per_byte"
+Finished = Callable[[str, float | None], None]
+"""Called with what is there now, most often a file, and the seconds it took; None if it was there before."""
+
+
+def audited(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> None:
+    """Predicts what rounding to nearest in the same width and group would cost."""
+    job = place.job
+    if place.audited():
+        tell("audit.json", None)
+        return
+    with timed(tell, "audit.json"):
+        found = audit(
+            job.checkpoint,
+            text=job.corpus,
+            scheme=job.scheme,
+            tokens=job.tokens,
+            sequence=job.sequence,
+            seed=job.seed,
+            progress=progress,
+        )
+        found.save(place.file("audit.json"))
+
+
+def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> None:
+    """Writes the model of the policy, from the block on that an interrupted run was at."""
+    job = place.job
+    if place.quantized():
+        tell("model", None)
+        return
+    with timed(tell, "model"):
+        # with text in any case: policies that read none then tell the error of languages in every layer
+        plan = place.drafted() or _plan(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
+        out = place.file("model")
+        quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
+
+
+def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> dict[str, Scores]:
+    """Returns the scores of the written model, of the baselines and of the other widths, by file.
+
+    Never are two copies of a model in memory: the reference has spoken before the quantized model is loaded, and that
+    one is gone when the model is loaded that takes baselines and widths in place.
+    """
+    job = place.job
+    asked = {file: (each, job.bits) for file, each in baseline_files(job).items()}
+    asked |= {file: (job.policy, width) for file, width in width_files(job).items()}
+    found = {file: scores for file in (SCORES, *asked) if (scores := place.scored(file)) is not None}
+    for file in found:
+        tell(file, None)
+    missing = {file: each for file, each in asked.items() if file not in found}
+    if SCORES in found and not missing:
+        return found
+    with ExitStack() as stack:
+        with timed(tell, "answers of the reference"):
+            said = stack.enter_context(_yardstick(job, progress))
+        if SCORES not in found:
+            with timed(tell, SCORES):
+                found[SCORES] = _saved(place, SCORES, _of_written(place, said, progress))
+        if missing:
+            bench = Bench(job.checkpoint, job.corpus, job.checkpoint.load(), said, job.device)
+        for file, (each, bits) in missing.items():
+            with timed(tell, file):
+                found[file] = _saved(place, file, _in_place(bench, job, each, bits=bits, progress=progress))
+    return found
+
+
+def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) -> None:
+    """Writes what the policy costs at all widths, the written model being one of them."""
+    job = place.job
+    if not job.widths:
+        return
+    if place.swept():
+        tell("sweep.json", None)
+        return
+    at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES]}
+    with timed(tell, "sweep.json"):
+        Sweep(
+            model=job.checkpoint.target,
+            fingerprint=job.checkpoint.fingerprint,
+            policy=job.policy.name,
+            settings=job.as_data()["settings"],
+            frames={width: at[width].frame(UNIT) for width in sorted(at)},
+            sizes={width: at[width].quantized.size_bytes for width in sorted(at)},
+            threshold=THRESHOLDS[UNIT],
+            max_kappa=float(kappa_of_audit(place.file("audit.json"), job.checkpoint.fingerprint).max()),
+            notes=tuple(dict.fromkeys(note for each in at.values() for note in each.notes)),
+        ).save(place.file("sweep.json"))
+
+
+@contextmanager
+def timed(tell: Finished, what: str) -> Iterator[None]:
+    """Tells how long the block of a `with` statement took, if it came to its end."""
+    start = time.perf_counter()
+    yield
+    tell(what, time.perf_counter() - start)
+
+
+def _plan(job: Job, asked: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
+    return planned(
+        job.checkpoint,
+        policy=asked.policy,
+        text=text,
+        tokens=job.tokens,
+        sequence=job.sequence,
+        seed=job.seed,
+        device=job.device,
+        progress=progress,
+        **{"group": job.group, "embeddings": job.embeddings, **asked.at(bits)},
+    )
+
+
+def _yardstick(job: Job, progress: Progress | None) -> Yardstick:
+    return Yardstick.of(
+        job.checkpoint,
+        job.corpus,
+        tokens=job.evaluation_tokens,
+        sequence=job.sequence,
+        seed=job.seed,
+        device=job.device,
+        progress=progress,
+    )
+
+
+def _of_written(place: RunDirectory, said: Yardstick, progress: Progress | None) -> Scores:
+    """Returns the scores of the model as it lies on disk, which is what is shipped."""
+    job = place.job
+    written = Checkpoint(place.file("model"), trust_remote_code=job.checkpoint.trust_remote_code)
+    return scores_of(written, said, reference=job.checkpoint, device=job.device, progress=progress)
+
+
+def _in_place(bench: Bench, job: Job, asked: Variant, *, bits: int, progress: Progress | None) -> Scores:
+    """Returns the scores of a plan that is never written, with what must be said of the plan."""
+    text = job.corpus if reads_text(asked.policy) else None
+    plan = _plan(job, asked, bits=bits, text=text, progress=progress)
+    found = bench.run(plan, name=f"{asked.name}, {bits} bits", progress=progress)
+    fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
+    said = [f"{counted(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
+    return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *said])))
+
+
+def _saved(place: RunDirectory, file: str, scores: Scores) -> Scores:
+    place.file(file).parent.mkdir(exist_ok=True)
+    scores.save(place.file(file))
+    return scores

@@ -1,0 +1,123 @@
+"""Reports in a real Chromium: pages that are opened from disk, and what they say and ask for meanwhile."""
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairbits.reports import Report
+from fairbits.steps.report import report
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+PAUSE = 500
+"""Milliseconds after which the figures have followed what was typed."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", metavar="DIR", help="where to keep the screenshots of the report")
+
+
+@dataclass
+class Opened:
+    """A page of a report, what its console said, and what it asked for beside itself."""
+
+    page: Any
+    address: str
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def quiet(self) -> bool:
+        """Returns whether nothing was said and nothing was asked for."""
+        return not self.said and not self.asked
+
+    def type(self, text: str) -> None:
+        """Types into the search field, and waits until the figures have followed."""
+        self.page.fill("#search", text)
+        self.page.wait_for_timeout(PAUSE)
+
+    def rows(self) -> list[str]:
+        """Returns the codes of the languages in the table, from the top."""
+        return self.page.locator("table#languages tbody tr td:last-child").all_text_contents()
+
+    def plotted(self, figure: str) -> list[dict[str, Any]]:
+        """Returns the numbers that plotly was given for a figure."""
+        return self.page.evaluate(
+            "name => document.querySelector(`#fig-${name} .plot`).data.map(({x, y, z, mode, type}) => "
+            "({x: x && [...x], y: y && [...y], z: z && z.map(row => [...row]), mode, type}))",
+            figure,
+        )
+
+    def labels(self, figure: str) -> list[str]:
+        """Returns the names beside the rows of a figure, from the top, as they are shown."""
+        found = self.page.evaluate(
+            "name => [...document.querySelectorAll(`#fig-${name} .ytick text`)]"
+            ".map(each => [each.getBoundingClientRect().top, each.textContent])",
+            figure,
+        )
+        return [text for _, text in sorted(found)]
+
+
+@pytest.fixture
+def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Returns the directory that screenshots are put into."""
+    directory = Path(request.config.getoption("--screenshots", default=None) or tmp_path)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Returns Chromium; without it, or without playwright, there is nothing to test with."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        pytest.skip(f"there is no Chromium among the commands ({', '.join(NAMES)}): install one")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def measured(finished_run: Path) -> dict[str, Any]:
+    """Returns the content of the report of a small run, in which one language gained and one lost beyond doubt."""
+    found = copy.deepcopy(dict(report(finished_run).content))
+    found["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
+    return found
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Returns the function that writes the page of some content, opens it, and waits until it is drawn."""
+    contexts = []
+
+    def show(content: dict[str, Any], *, width: int = 1280, **settings: Any) -> Opened:
+        file = tmp_path / f"report-{len(contexts)}.html"
+        Report(content).save(file)
+        context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **settings)
+        contexts.append(context)
+        context.add_init_script("window.executed = false; window.alert = () => { window.executed = true; };")
+        context.set_default_timeout(15_000)
+        opened = Opened(context.new_page(), file.as_uri())
+        page = opened.page
+        page.on("console", lambda message: opened.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: opened.said.append(str(error)))
+        page.on("request", lambda request: opened.asked.append(request.url))
+        page.goto(opened.address)
+        wait(page)
+        opened.asked.remove(opened.address)
+        return opened
+
+    yield show
+    for context in contexts:
+        context.close()
+
+
+def wait(page: Any) -> None:
+    """Waits until every figure is drawn; the page lets nobody evaluate text, so this asks for an element."""
+    page.locator("html[data-ready=true]").wait_for(state="attached")

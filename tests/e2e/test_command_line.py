@@ -1,0 +1,285 @@
+"""What all verbs have in common: help, options, errors, colour, completion."""
+
+import errno
+import inspect
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.cells import cell_len
+from typer.main import get_command
+
+from fairbits.cli import VERBS, app, completion, main, verb
+from fairbits.evaluation.scores import UNITS
+from fairbits.policies import POLICIES
+
+COMMAND = Path(sys.executable).with_name("fairbits")
+GROUP = get_command(app)
+FUNCTIONS = {each.__name__: each for panel in VERBS.values() for each in panel}
+COLOUR = r"\x1b\[[\d;]*3\dm"
+EXAMPLE = re.compile(r"^ *(fairbits .*)$", flags=re.MULTILINE)
+EXAMPLES = {
+    name: EXAMPLE.findall(inspect.getdoc(each).partition("Examples:")[2]) for name, each in FUNCTIONS.items()
+} | {"": EXAMPLE.findall(GROUP.help.partition("Examples:")[2])}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Returns what came of the command in a process of its own, without a terminal."""
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, env=settings(**environment))
+
+
+def settings(**environment: str) -> dict[str, str]:
+    mine = ("NO_COLOR", "FORCE_COLOR", "TERM", "PYTHONUNBUFFERED", "GITHUB_ACTIONS")
+    return {**{key: value for key, value in os.environ.items() if key not in mine}, "COLUMNS": "80", **environment}
+
+
+def parsed(example: str) -> typer.Context:
+    """Returns what the verb of an example is told; raises if there is no such verb or option, or one is missing."""
+    _, *words = shlex.split(example.partition(" >")[0])
+    context = GROUP.make_context("fairbits", words)
+    name, command, rest = GROUP.resolve_command(context, words)
+    return command.make_context(name, rest, parent=context)
+
+
+def test_the_order_of_the_verbs() -> None:
+    order = "run audit plan quantize evaluate report gate compare sweep screen diff inspect languages mix theory doctor"
+    assert list(FUNCTIONS) == GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_help_shows_examples_that_can_be_typed(name, command) -> None:
+    code, printed, _ = command(*name.split(), "--help")
+    assert code == 0
+    assert max(map(cell_len, printed.splitlines())) <= 80
+    lines = {line.strip() for line in printed.splitlines()}
+    assert len(EXAMPLES[name]) > (name != "doctor")
+    for example in EXAMPLES[name]:
+        assert example in lines  # on a line of its own, whole
+        assert parsed(example).info_name == (name or parsed(example).info_name)
+
+
+def test_an_example_that_cannot_be_typed_would_be_found() -> None:
+    for wrong in (
+        "fairbits audt x",
+        "fairbits audit x --bitts 4",
+        "fairbits evaluate x",
+        "fairbits plan x --bits four",
+    ):
+        with pytest.raises(Exception, match=r"No such|Missing|valid integer"):
+            parsed(wrong)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_verb_has_the_options_that_all_have(name) -> None:
+    context = GROUP.make_context("fairbits", [name])
+    command = GROUP.get_command(context, name)
+    options = {
+        flag for each in command.get_params(command.context_class(command, parent=context)) for flag in each.opts
+    }
+    assert {"--json", "--quiet", "-q", "--debug", "--help"} <= options
+
+
+@pytest.mark.parametrize("arguments", [("--quiet", "languages", "he"), ("languages", "he", "-q")])
+def test_quiet_before_and_behind_the_verb(arguments, command) -> None:
+    code, printed, errors = command(*arguments)
+    assert (code, errors) == (0, "")
+    assert "heb_Hebr" in printed
+    assert command("languages", "he")[2] == "he → Hebrew, heb_Hebr (BCP-47 code)\n"  # nothing stays behind
+    assert command(*arguments[:-1], "hebrw", *arguments[-1:])[2].startswith("error: ")
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "embedded:tiny"), ("theory", "--claim", "000-07"), ("doctor",)])
+def test_json_alone_on_stdout(arguments, command) -> None:
+    code, printed, errors = command(*arguments, "--json")
+    assert (code, errors.count(" …\n")) == (0, errors.count("\n"))  # progress alone
+    assert json.loads(printed)
+
+
+def test_progress_without_a_terminal_is_one_line_per_stage(monkeypatch, capsys) -> None:
+    for options, said in (((), "recomputing claims …\n"), (("--quiet",), "")):
+        monkeypatch.setattr(sys, "argv", ["fairbits", "theory", "--claim", "000-07", *options])
+        with pytest.raises(SystemExit):
+            main()
+        assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1", "FORCE_COLOR": "1"}, {}, {"TERM": "dumb"}])
+def test_no_colour_where_it_is_not_wanted(environment) -> None:
+    done = run("languages", "hebrw", **environment)
+    assert done.stderr.replace("\x1b[1m", "").replace("\x1b[0m", "").startswith("error: language")  # bold is no colour
+    assert not re.search(COLOUR, run("--help", **environment).stdout)
+
+
+def test_colour_where_it_is_wanted() -> None:
+    assert re.search(COLOUR, run("languages", "hebrw", FORCE_COLOR="1").stderr)
+
+
+@pytest.mark.parametrize("arguments", [("audt",), ("audit", "embedded:tiny", "--bitts", "3"), ("plan",)])
+def test_wrong_usage_ends_with_2(arguments, command) -> None:
+    code, printed, errors = command(*arguments)
+    assert (code, printed) == (2, "")
+    assert "--help" in errors
+
+
+def failing(error: BaseException, *options: str) -> int:
+    """Returns the exit code of a verb that fails."""
+    own = typer.Typer(pretty_exceptions_enable=False)
+    own.callback()(app.registered_callback.callback)
+
+    def quantize() -> None:
+        raise error
+
+    own.command(cls=verb.Verb)(quantize)
+    with pytest.raises(SystemExit) as ended:
+        own([*options, "quantize"], obj={})
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (TypeError("no\nsuch \x1b[2J"), 3, "unexpected TypeError: no; this is a defect of fairbits: run it again"),
+        (KeyError(), 3, "unexpected KeyError: no more is known"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command with --resume goes on"),
+        (MemoryError("of 8 GB"), 2, "not enough memory (of 8 GB)"),
+        (RuntimeError("alloc.cpp: DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), 2, "not enough memory (CUDA out of"),
+        (OSError(errno.ENOSPC, "No space left on device", "a.json"), 2, "no room left on the disk for a.json"),
+    ],
+)
+def test_errors_end_in_one_line_with_their_code(error, code, said, capsys) -> None:
+    assert failing(error) == code
+    printed, errors = capsys.readouterr()
+    assert (printed, errors.count("\n")) == ("", 1)
+    assert errors.startswith("error: ")
+    assert said in errors
+    assert "\x1b" not in errors
+    assert failing(error, "--debug") == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_torch_says_that_memory_ran_out_as_expected() -> None:
+    import torch
+
+    assert verb.explained(torch.OutOfMemoryError("CUDA out of memory."))[1] == 2
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert "not enough memory" in verb.explained(caught.value)[0]
+
+
+def test_debug_behind_the_verb_shows_the_traceback() -> None:
+    done = run("languages", "hebrw", "--debug")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in run("languages", "hebrw").stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full is needed")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk(options) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([COMMAND, "languages", *options], stdout=full, stderr=-1, text=True, env=settings())
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no room left on the disk" in done.stderr
+
+
+def test_a_reader_that_goes_is_no_error() -> None:
+    line = f"{shlex.quote(str(COMMAND))} languages --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=settings())
+    assert (done.stdout.split(), done.stderr) == (["[", "141"], "")
+
+
+def test_an_interrupted_command() -> None:
+    arguments = [COMMAND, "theory"]
+    with subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings()
+    ) as process:
+        assert process.stderr.readline() == "recomputing claims …\n"
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate()
+    assert (process.returncode, printed) == (130, "")
+    assert errors.splitlines()[-1] == "error: interrupted"
+    assert "Traceback" not in errors
+
+
+def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
+    arguments = (
+        "mix",
+        "embedded:tiny",
+        "--languages",
+        "eng_Latn",
+        "--tokens",
+        "512",
+        "--out",
+        tmp_path / "calib.jsonl",
+    )
+    assert "replaced" not in command(*arguments)[2]
+    assert f"replaced {tmp_path / 'calib.jsonl'}\n" in command(*arguments)[2]
+
+
+def test_completion_knows_what_there_is() -> None:
+    assert set(completion.POLICIES) == set(POLICIES)
+    assert set(completion.UNITS) == set(UNITS)
+
+
+def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("models", "models/tiny-w4", ".hidden"):
+        Path(name).mkdir()
+    for name in ("model.gguf", "notes.txt"):
+        Path(name).touch()
+    assert completion.model("") == ["embedded:tiny", "model.gguf", "models/"]
+    assert completion.model("models/t") == ["models/tiny-w4/"]
+    assert completion.model("./mod") == ["./model.gguf", "./models/"]
+    assert completion.model("nowhere/") == []
+    assert completion.languages("eng_Latn,eng") == []
+    assert ("eng_Latn,fra_Latn", "French") in completion.languages("eng_Latn,")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("fairbits au", ["audit"]),
+        ("fairbits audit embedded:tiny --languages eng_Latn,heb", ["eng_Latn,heb_Hebr"]),
+        ("fairbits compare m --policies rtn,g", ["rtn,gateway", "rtn,gptq"]),
+        ("fairbits report run --format m", ["md"]),
+    ],
+)
+def test_completion_in_the_shell(words, offered) -> None:
+    asked = {"_FAIRBITS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = run(**asked)
+    assert (done.stdout.split(), done.stderr) == (offered, "")
+
+
+def test_completion_waits_for_nothing_heavy() -> None:
+    asked = {"_FAIRBITS_COMPLETE": "complete_bash", "COMP_WORDS": "fairbits languages he", "COMP_CWORD": "2"}
+    code = "import sys\nfrom fairbits.cli import app\ntry:\n    app(prog_name='fairbits')\nfinally:\n    "
+    code += "print('LOADED', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings(**asked))
+    offered, _, loaded = done.stdout.partition("LOADED")
+    assert "heb_Hebr" in offered.split()
+    assert {"torch", "transformers", "scipy", "numba"}.isdisjoint(loaded.split())
+
+
+def test_completion_is_shown_for_a_shell() -> None:
+    done = run(_FAIRBITS_COMPLETE="source_zsh")
+    assert done.returncode == 0
+    assert "compdef _fairbits_completion fairbits" in done.stdout
+
+
+def test_names_of_languages_are_not_cut(command) -> None:
+    options = ("--languages", "zho_Hans,arb_Arab", "--tokens", "64", "--sequence", "64", "--details")
+    code, printed, _ = command("audit", "embedded:tiny", *options)
+    assert code == 0
+    assert max(map(cell_len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    assert re.search(r"^Arabic +arb_Arab ", printed, flags=re.MULTILINE)
+    assert re.search(r"^Chinese +zho_Hans ", printed, flags=re.MULTILINE)

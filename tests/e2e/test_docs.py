@@ -1,0 +1,158 @@
+"""The site builds without a warning or a network, what its pages show runs, and every command they name exists."""
+
+import importlib
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fairbits.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
+GROUP: Any = typer.main.get_command(app)
+UsageError = typer.BadParameter.__mro__[1]  # typer has no public name for it
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
+INLINE = re.compile(r"`(fairbits [a-z][^`\n]*)`")
+PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
+TO_COME = "research"
+"""The verb that the page on the theory names for claims which wait for a model."""
+FILES = {
+    "audit": ["fairbits.risk.audit"],
+    "plan": ["fairbits.plans"],
+    "scores": ["fairbits.evaluation.scores_file"],
+    "sweep": ["fairbits.steps.sweep"],
+    "compare": ["fairbits.steps.comparison"],
+    "verdict": ["fairbits.steps.gate"],
+    "report": ["fairbits.reports.content"],
+    "run": ["fairbits.steps.run_job"],
+}
+"""The modules that write each file of docs/reference/files.md."""
+
+
+def commands(text: str) -> list[str]:
+    """Returns the lines of code blocks that call fairbits, those with a trailing backslash joined."""
+    fenced = [code for language, code in FENCED.findall(text) if language not in ("python", "py", "bibtex")]
+    indented = INDENTED.findall(FENCED.sub("", text))
+    lines = re.sub(r" \\\n\s*", " ", "\n".join(fenced + indented)).splitlines()
+    return [PLACEHOLDER.sub("", line.strip()) for line in lines if PLACEHOLDER.match(line.strip())]
+
+
+def words_of(command: str) -> list[str]:
+    """Returns the words of a command up to where the shell takes over."""
+    words = shlex.split(command, comments=True)
+    ends = [i for i, word in enumerate(words) if word in (">", "|", "||", "&&", ";")]
+    return words[1 : min(ends, default=len(words))]
+
+
+def parse(words: list[str]) -> None:
+    """Raises what the application would say to a command that it does not take; nothing is run."""
+    verb, *arguments = words
+    parent = GROUP.make_context("fairbits", [verb], obj={})
+    GROUP.commands[verb].make_context(verb, arguments, parent=parent)
+
+
+def test_commands_are_found() -> None:
+    found = commands("Do\n\n    fairbits audit MODEL \\\n        --bits 3  # three\n\n```sh\nfairbits run > log\n```\n")
+    assert [words_of(each) for each in found] == [["run"], ["audit", "MODEL", "--bits", "3"]]
+    assert sum(len(commands(text)) for text in TEXTS.values()) > 40
+
+
+@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if commands(text)])
+def test_command_lines_parse(page: str) -> None:
+    refused = {}
+    for command in commands(TEXTS[page]):
+        try:
+            parse(words_of(command))
+        except (UsageError, KeyError) as problem:
+            refused[command] = str(problem)
+    assert not refused
+
+
+@pytest.mark.parametrize("wrong", ["gate s.json --no-such-option 1", "gate s.json --max-worst much", "gate"])
+def test_a_wrong_command_line_would_be_noticed(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        parse(wrong.split())
+
+
+@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if INLINE.search(text)])
+def test_verbs_and_options_within_sentences_exist(page: str) -> None:
+    shared = {flag for each in GROUP.params for flag in each.opts} | {"--help"}
+    for command in INLINE.findall(TEXTS[page]):
+        _, verb, *rest = command.split()
+        if verb == TO_COME:
+            continue
+        known = shared | {flag for each in GROUP.commands[verb].params for flag in each.opts}
+        assert {word for word in rest if word.startswith("--")} <= known, command
+
+
+@pytest.mark.parametrize("page", list(TEXTS))
+def test_scripts_and_make_targets_exist(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for script in re.findall(r"\b((?:benchmarks|examples|training|data)/[\w-]+\.\w+)", TEXTS[page]):
+        assert (ROOT / script).exists(), script
+    for target in re.findall(r"`make ([a-z]+)`", TEXTS[page]):
+        assert f"\n{target}:" in makefile, target
+
+
+PAGES_WITH_PYTHON = [
+    *[[page] for page in ("docs/index.md", "docs/audit.md", "docs/screening.md", "docs/models.md", "docs/text.md")],
+    ["docs/quantize.md", "docs/evaluate.md"],  # the second begins with what the first has written
+    *[[page] for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md")],
+]
+
+
+@pytest.mark.parametrize("pages", PAGES_WITH_PYTHON, ids=lambda pages: pages[-1])
+def test_python_examples_run(pages, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for page in pages:
+        blocks = [code for language, code in FENCED.findall(TEXTS[page]) if language == "python"]
+        assert blocks, page
+        for block in blocks:
+            exec(compile(block, page, "exec"), {})
+
+
+def test_no_python_example_is_forgotten() -> None:
+    with_python = {page for page, text in TEXTS.items() if "```python\n" in text}
+    assert with_python - {"README.md"} == {page for pages in PAGES_WITH_PYTHON for page in pages}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_keys_of_files_are_those_that_are_written(name: str) -> None:
+    section = TEXTS["docs/reference/files.md"].split(f"\n## {name}\n")[1].split("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    source = "".join(inspect.getsource(importlib.import_module(module)) for module in FILES[name])
+    keys = re.findall(r"`(\w+)`", " ".join(first_cells))
+    assert len(keys) > 3
+    for key in keys:
+        assert re.search(rf'"{key}"|^    {key}: ', source, re.MULTILINE), key
+
+
+def test_the_workflow_of_the_guide_is_the_example() -> None:
+    assert (ROOT / "examples/github-workflow.yml").read_text("utf-8") in TEXTS["docs/guides/gate.md"]
+
+
+def test_site_builds_without_warning_and_asks_nothing_of_the_network(tmp_path) -> None:
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    pages = {page.relative_to(tmp_path).as_posix(): page.read_text("utf-8") for page in tmp_path.rglob("*.html")}
+    for page, html in pages.items():
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]*)"', html)
+        loaded += re.findall(r'<link[^>]* rel="(?:stylesheet|preconnect|icon)"[^>]*>', html)
+        assert not [each for each in loaded if "//" in each], page
+    for verb in GROUP.commands:
+        assert f'<h2 id="{verb}">' in pages["reference/cli/index.html"]
+    assert "fairbits.evaluate" in pages["reference/python/index.html"]
+    assert "<blockquote>" not in pages["reference/python/index.html"], "a doctest is shown as a quotation"

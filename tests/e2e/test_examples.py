@@ -1,0 +1,61 @@
+"""Every example runs as it is, and prints what it says that it printed, but for numbers."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.sh")])
+PRINTED = re.compile(r"It printed:\n(.*?)(?:\"\"\"|\nset )", re.DOTALL)
+
+
+def said(script: Path) -> list[str]:
+    """Returns the lines that an example says it printed."""
+    found = PRINTED.search(script.read_text("utf-8"))
+    assert found, f"{script.name} does not say what it printed"
+    return [words for line in found[1].splitlines() if (words := without_numbers(line.lstrip("#")))]
+
+
+def without_numbers(line: str) -> str:
+    """Returns a line as it is on any machine."""
+    return re.sub(r"[-+]?\d[\d.]*", "#", line).strip()
+
+
+def test_all_examples_are_here() -> None:
+    assert [script.name for script in SCRIPTS] == [
+        *("compare_policies.py", "gate.sh", "load_in_transformers.py", "own_text.py", "quickstart.py"),
+    ]
+
+
+@pytest.mark.parametrize("script", [each for each in SCRIPTS if each.suffix == ".py"], ids=lambda script: script.name)
+def test_python_example_runs_and_prints_what_it_says(script, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    assert [without_numbers(line) for line in capsys.readouterr().out.splitlines()] == said(script)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shell_example_runs_and_prints_what_it_says(tmp_path) -> None:
+    script = EXAMPLES / "gate.sh"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["bash", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert [without_numbers(line) for line in done.stdout.splitlines()] == said(script)
+    assert not list(tmp_path.iterdir())
+
+
+def test_workflow_is_a_workflow() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((EXAMPLES / "github-workflow.yml").read_text("utf-8"))
+    steps = workflow["jobs"]["gate"]["steps"]
+    runs = [step["run"] for step in steps if "run" in step]
+    assert any(run.startswith("fairbits gate ") and "--junit gate.xml" in run for run in runs)
+    assert all({"run", "uses"} & set(step) for step in steps)
+    kept = next(step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))
+    assert kept.split() == ["out/report.html", "out/scores.json", "gate.xml"]

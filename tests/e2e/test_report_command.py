@@ -1,0 +1,128 @@
+"""The verb report: it writes a page, prints the other forms, and refuses what it cannot show."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path, monkeypatch) -> Path:
+    """Returns a copy of a run, without weights, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(finished_run, "run", ignore=shutil.ignore_patterns("*.safetensors", "tokenizer*"))
+    return Path("run")
+
+
+def files_in(directory: Path) -> set[Path]:
+    return set(directory.rglob("*"))
+
+
+def damage(file: Path, *keys: str | int, by: object) -> None:
+    """Puts something else where a number was."""
+    data = json.loads(file.read_text())
+    place = data
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = by
+    file.write_text(json.dumps(data))
+
+
+def test_the_page_of_a_run_lies_in_its_directory(command, run) -> None:
+    code, printed, _ = command("report", run)
+    assert (code, printed) == (0, f"wrote {run / 'report.html'}\n")
+    assert (run / "report.html").read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+
+
+def test_the_page_of_scores_lies_in_the_current_directory(command, run) -> None:
+    code, printed, _ = command("report", run / "scores.json", "--against", run / "baselines" / "rtn.json")
+    assert (code, printed) == (0, "wrote report.html\n")
+    assert Path("report.html").stat().st_size < 6_000_000
+    assert not (run / "report.html").exists()
+
+
+def test_other_forms_are_printed(command, run) -> None:
+    before = files_in(Path())
+    code, printed, _ = command("report", run, "--format", "md")
+    assert code == 0
+    assert printed.startswith("## What quantization cost every language\n")
+    code, printed, _ = command("report", run, "--json")
+    assert code == 0
+    data = json.loads(printed)
+    assert data["schema"] == "fairbits.report/1"
+    assert command("report", run, "--format", "json")[1] == printed
+    assert files_in(Path()) == before
+
+
+def test_a_form_is_taken_from_the_name_of_the_file(command, run) -> None:
+    assert command("report", run, "--out", "card.md")[:2] == (0, "wrote card.md\n")
+    assert Path("card.md").read_text().startswith("## ")
+    assert command("report", run, "--format", "json", "--out", "page.txt")[0] == 0
+    assert json.loads(Path("page.txt").read_text())["schema"] == "fairbits.report/1"
+
+
+def test_baselines_are_compared_in_the_order_given(command, run) -> None:
+    rtn, english = (run / "baselines" / name for name in ("rtn.json", "gptq-mix-english.json"))
+    code, printed, _ = command("report", run / "scores.json", "--against", rtn, "--against", english, "--json")
+    assert code == 0
+    assert [each["target"].rsplit("/", 1)[-1] for each in json.loads(printed)["methods"]] == [
+        *("model", "rtn", "gptq-mix-english"),
+    ]
+
+
+HTML = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "by"),
+    [
+        ("audit.json", ("blocks", 0, "kappa"), HTML),
+        ("audit.json", ("damage", "kronecker", "nats_per_token", "heb_Hebr", "value"), HTML),
+        ("audit.json", ("model", "fingerprint"), HTML),
+        ("audit.json", ("schema",), "fairbits.sweep/1"),
+        ("sweep.json", ("damage", "heb_Hebr", "3", "low"), HTML),
+        ("sweep.json", ("threshold",), "0.01"),
+        ("model/plan.json", ("treatments", 0, "bits"), HTML),
+        ("run.json", ("baselines", 0, "scores"), HTML),
+        ("scores.json", ("documents", "kl", 0), HTML),
+        ("scores.json", ("kl_p99", "heb_Hebr"), HTML),
+        ("scores.json", ("quantized", "size_bytes"), HTML),
+        ("scores.json", ("question", "seed"), 5),
+        ("scores.json", ("reference", "size_bytes"), 0),
+        ("run.json", ("settings",), [HTML]),
+        ("baselines/rtn.json", ("reference", "fingerprint"), "0" * 64),
+    ],
+)
+@pytest.mark.parametrize("form", ["html", "json"])
+def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, keys, by, form) -> None:
+    damage(run / file, *keys, by=by)
+    before = files_in(Path())
+    code, printed, errors = command("--quiet", "report", run, "--format", form)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("error: ")
+    assert files_in(Path()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("none.json",), "none.json is no file of scores"),
+        (("run/audit.json",), "it must be fairbits.scores/1"),
+        (("run/scores.json", "--audit", "none.json"), "none.json cannot be read"),
+        (("run/scores.json", "--plan", "none.json"), "none.json"),
+        (("run/scores.json", "--sweep", "run/audit.json"), "it must be fairbits.sweep/1"),
+        (("run", "--against", "run/scores.json"), "give it alone"),
+        (("run/baselines",), "has no run.json"),
+        (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md or json"),
+        (("run", "--format", "md", "--json"), "give one of them"),
+        (("run", "--out", "nowhere/report.html"), "is no directory"),
+        (("run", "--out", "run"), "is no regular file"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_line(command, run, arguments, message) -> None:
+    before = files_in(Path())
+    code, printed, errors = command("--quiet", "report", *arguments)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert message in errors
+    assert files_in(run.parent) == before

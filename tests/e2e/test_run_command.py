@@ -1,0 +1,86 @@
+"""`fairbits run` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from fairbits.evaluation.scores import Scores
+from fairbits.steps.run import run
+
+SMALL = ("--languages", "eng,heb", "--tokens", "64", "--evaluation-tokens", "128", "--sequence", "64")
+QUICK = (*SMALL, "--group", "16", "--widths", "none")
+
+
+@pytest.fixture(scope="module")
+def model(reading_model) -> Path:
+    return reading_model("llama").directory
+
+
+def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
+    code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run")
+    assert code == 0, errors
+    assert "eng → English" in errors
+    for stage in ("audit.json", "model", "scores.json", "baselines/rtn.json", "report.html"):
+        assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
+    *table, page, following = printed.splitlines()
+    assert max(map(cell_len, table)) <= 80
+    assert page == f"report: {tmp_path / 'run' / 'report.html'}"
+    assert (tmp_path / "run" / "report.html").is_file()
+    for language in ("eng_Latn", "heb_Hebr"):
+        assert language in printed
+    gate = following.removeprefix("next:   fairbits ").split()
+    assert command(*gate)[0] == 0  # what it proposes is kept by what it found
+
+    code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--json")
+    assert code == 0
+    assert "scores.json is there already" in errors
+    found = json.loads(printed)
+    assert (found["directory"], found["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
+    scores = Scores.load(tmp_path / "run" / "scores.json")
+    assert found["headline"]["size"]["after"] == scores.quantized.size_bytes
+    assert found["baselines"] == ["rtn", "gptq:mix=english"]
+
+    code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--bits", "3")
+    assert (code, printed) == (2, "")
+    assert "another bits (4, not 3)" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--baselines", "best"), "best"),
+        (("--widths", "1-3"), "--widths is '1-3'"),
+        (("--group", "row"), "--group is 'row'"),
+        (("--embeddings", "2"), "--embeddings is '2'"),
+        (("--policy", "rtn", "--baselines", "rtn"), "rtn is the policy"),
+    ],
+)
+def test_bad_input_ends_with_2_and_nothing_is_written(command, tmp_path, monkeypatch, options, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = command("run", *options)
+    assert (code, printed) == (2, "")
+    assert message in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def settings(name: str, *given: Path, **options: object) -> dict:
+        with pytest.raises(KeyboardInterrupt):
+            run(*given, out=tmp_path / name, **options, progress=stop)
+        said = json.loads((tmp_path / name / "run.json").read_text())
+        return said["settings"] | {"model": said["model"]}
+
+    own = settings("embedded")
+    assert (own["model"], own["tokens"], own["widths"], len(own["languages"])) == (
+        "embedded:tiny",
+        512,
+        [2, 3, 6, 8],
+        20,
+    )
+    other = settings("other", model, group="channel", languages=["eng", "heb"])
+    assert (other["model"], other["tokens"]) == (str(model), 4096)

@@ -1,0 +1,252 @@
+"""The content of a report: every number is the one that was measured."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.evaluation.scores import UNITS, Scores
+from fairbits.reports import Method, Report, Sources
+from fairbits.reports.content import content
+from fairbits.reports.record import format_of
+from fairbits.steps.report import sources_of_run
+
+METHODS = ("gptq", "gptq:mix=english", "rtn")
+
+
+@pytest.fixture(scope="module")
+def sources(finished_run: Path) -> Sources:
+    return sources_of_run(finished_run)
+
+
+@pytest.fixture(scope="module")
+def found(sources: Sources) -> dict[str, Any]:
+    return content(sources)
+
+
+@pytest.fixture
+def harmed(sources: Sources) -> Callable[..., Sources]:
+    """Returns the function that makes scores in which given languages lose five times as much as others."""
+
+    def harmed(*, after: str = "", before: str = "") -> Sources:
+        def of(code: str, seed: int) -> Scores:
+            own = sources.after.documents
+            noise = np.random.default_rng(seed).normal(1, 0.1, len(own.lang))
+            added = np.where(own.lang == code, 1.0, 0.2) * noise * own.bytes / 100
+            return replace(sources.after, documents=replace(own, nll_quantized=own.nll_reference + added))
+
+        return Sources((Method("new", of(after, 1)), Method("old", of(before, 2))))
+
+    return harmed
+
+
+def test_every_number_of_a_language_is_that_of_its_scores(found, sources) -> None:
+    assert [each["name"] for each in found["methods"]] == list(METHODS)
+    assert found["units"] == list(UNITS)
+    for row in found["languages"]:
+        code = row["code"]
+        own = sources.after.documents.lang == code
+        assert row["documents"] == own.sum()
+        assert row["tokens"] == sources.after.documents.tokens[own].sum()
+        for cost, method in zip(row["methods"], sources.methods, strict=True):
+            for unit in UNITS:
+                assert cost["damage"][unit] == method.scores.frame(unit).by_language()[code].to_dict()
+            assert cost["kl"] == method.scores.kl[code].to_dict()
+            assert cost["flips"] == method.scores.flips[code].to_dict()
+            assert cost["kl_p99"] == method.scores.kl_p99[code]
+            assert cost["relative_perplexity"] == method.scores.relative_perplexity[code].to_dict()
+    contrast = sources.after.contrast(sources.before)
+    assert {row["code"]: row["p_holm"] for row in found["languages"]} == contrast.p_holm
+    values = [row["methods"][0]["damage"]["bits_per_byte"]["value"] for row in found["languages"]]
+    assert values == sorted(values, reverse=True)
+
+
+def test_languages_are_described(found) -> None:
+    hebrew = next(row for row in found["languages"] if row["code"] == "heb_Hebr")
+    assert (hebrew["name"], hebrew["autonym"], hebrew["script"]) == ("Hebrew", "עברית", "Hebr")
+    assert (hebrew["right_to_left"], hebrew["family"]) == (True, "Afro-Asiatic")
+
+
+def test_the_headline_is_the_disparity_of_the_first_two_methods(found, sources) -> None:
+    for side, scores in (("after", sources.after), ("before", sources.before)):
+        expected = scores.disparity().as_data()
+        for name in ("worst", "mean", "gap"):
+            assert found["headline"][name][side] == expected[name]
+        assert found["headline"]["size"][side] == scores.quantized.size_bytes
+    assert found["headline"]["size"]["reference"] == sources.after.reference.size_bytes
+
+
+def test_help_beyond_doubt_is_said(harmed) -> None:
+    own = content(harmed(before="heb_Hebr"))["headline"]
+    assert own["better"] == ["heb_Hebr"]
+    assert own["worse"] == []
+    assert own["sentences"][1].startswith("Under old, of the same size, the most is ")
+    assert own["sentences"][1].endswith(", by Hebrew.")
+    assert own["sentences"][2].startswith("The worst is lower by ")
+    assert own["sentences"][3] == "Of 4 languages 1 lose less beyond doubt, 0 more."
+
+
+def test_harm_beyond_doubt_is_said(harmed) -> None:
+    own = content(harmed(after="heb_Hebr"))["headline"]
+    assert (own["better"], own["worse"]) == ([], ["heb_Hebr"])
+    assert own["sentences"][0].startswith("Hebrew loses most: ")
+    assert own["sentences"][2].endswith(": it does not help here.")
+
+
+def test_scores_alone_give_a_report(sources) -> None:
+    own = content(Sources((Method("gptq", sources.after),)))
+    absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
+    assert all(own[name] is None for name in absent)
+    assert own["headline"]["worst"]["before"] is None
+    assert own["headline"]["sentences"][-1] == "Nothing was measured to compare with."
+    assert all(row["difference"] is None and row["predicted"] is None for row in own["languages"])
+    assert json.loads(Report(own).json()) == own
+
+
+def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
+    own = replace(sources.after, question=replace(sources.after.question, parallel=False))
+    made = content(Sources((Method("gptq", own),)))
+    assert made["units"] == ["bits_per_byte", "nats_per_token"]
+    assert set(made["languages"][0]["methods"][0]["damage"]) == {"bits_per_byte", "nats_per_token"}
+
+
+def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
+    audit = sources.audit
+    codes = [row["code"] for row in found["languages"]]
+    assert [each["kappa"] for each in found["blocks"]["blocks"]] == [each["kappa"] for each in audit["blocks"]]
+    for name in ("founders", "robust"):
+        assert found["blocks"]["outliers"][name]["blocks"] == (audit["outliers"][name]["blocks"] or [])
+    assert found["patterns"]["languages"] == found["causes"]["languages"] == codes
+    shares = np.array(found["patterns"]["share"])
+    assert shares.shape == (4, 2)
+    assert shares.sum(axis=1) == pytest.approx(1)
+    by_block = audit["damage"]["kronecker"]["by_block"]
+    assert found["causes"]["damage"] == [by_block[code] for code in codes]
+    assert len(found["checklist"]["checks"]) == len(audit["founders"]["checklist"])
+    assert [each["passed"] for each in found["checklist"]["checks"]] == [
+        each["passed"] for each in audit["founders"]["checklist"]
+    ]
+    assert [each["holds"] for each in found["checklist"]["conditions"]] == [
+        each["holds"] for each in audit["founders"]["conditions"]
+    ]
+    assert found["certificate"]["actual"] == audit["certificate"]["worst"]["actual"]
+    assert found["certificate"]["bound_by_linear"] >= found["certificate"]["actual"]
+
+
+def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> None:
+    own = found["prediction"]
+    assert (METHODS[own["method"]], own["like"]) == ("rtn", True)
+    measured = sources.methods[2].scores.frame("nats_per_token").by_language()
+    assert own["measured"] == [measured[code].to_dict() for code in own["languages"]]
+    assert -1 <= own["spearman"]["low"] <= own["spearman"]["value"] <= own["spearman"]["high"] <= 1
+    other = content(replace(sources, methods=sources.methods[:2]))["prediction"]
+    assert (other["method"], other["like"]) == (0, False)
+
+
+def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
+    own = found["allocation"]
+    assert own["blocks"] == [0, 1]
+    assert {bits for row in own["bits"] for bits in row} == {3}
+    inside = {each.name for each in sources.plan.treatments if each.block is not None}
+    assert sum(own["bytes"]) == sum(each.size_bytes for each in sources.plan.outcomes if each.name in inside)
+    assert {each["bits"] for each in own["outside"]} == {None}
+
+
+def test_curves_are_those_of_the_sweep(found, sources) -> None:
+    own = found["curves"]
+    assert own["bits"] == [3, 4]
+    for code, curve, width in zip(own["languages"], own["damage"], own["critical_width"], strict=True):
+        for bits, point in zip(own["bits"], curve, strict=True):
+            assert point["value"] == sources.sweep["damage"][code][str(bits)]["value"]
+        assert width == sources.sweep["critical_width"][code]["text"]
+    assert own["verdict"] == sources.sweep["verdict"]
+
+
+def test_provenance_names_models_text_files_and_versions(found, sources) -> None:
+    own = found["provenance"]
+    assert [each["name"] for each in own["models"]] == ["reference", *METHODS]
+    assert own["models"][1]["fingerprint"] == sources.after.quantized.fingerprint
+    assert own["evaluation"]["documents"] == len(sources.after.documents.lang)
+    assert own["evaluation"]["hashes"] == sources.after.question.hashes
+    assert (own["calibration"]["budget"], own["calibration"]["sequence"]) == (64, 64)
+    assert own["run"] == {"bits": 3, "group": "channel"}
+    assert set(own["files"]) >= {"run", "scores", "audit", "sweep", "plan", "scores of rtn"}
+    assert {"fairbits", "Python", "torch"} <= set(own["versions"])
+
+
+def test_every_note_is_there_once(found, sources) -> None:
+    texts = [each["text"] for each in found["notes"]]
+    assert len(texts) == len(set(texts))
+    expected = {note for method in sources.methods for note in method.scores.notes} | set(sources.plan.notes)
+    expected |= {note for each in sources.plan.outcomes for note in each.notes} | set(sources.sweep["notes"])
+    assert set(texts) >= expected | {"a note of the run"}
+    assert {"from": "run", "text": "a note of the run"} in found["notes"]
+
+
+def nodes(data: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Yields where every part of some JSON lies."""
+    yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from nodes(value, *path, key)
+
+
+def test_a_damaged_part_is_refused_or_harmless(sources) -> None:
+    """Wherever a number, a list or an object is replaced by HTML or by nothing, the rest is shown or one line said."""
+    rng, refused, alone = np.random.default_rng(0), 0, replace(sources, methods=sources.methods[:1])
+    for name in ("audit", "sweep", "run"):
+        data = getattr(alone, name)
+        places = [path for path in nodes(data) if path]
+        for i in rng.choice(len(places), size=min(len(places), 120), replace=False):
+            for odd in ("<img src=x onerror=alert(1)>", None, 7, [], {}):
+                bad = copy.deepcopy(data)
+                target = bad
+                for key in places[i][:-1]:
+                    target = target[key]
+                target[places[i][-1]] = odd
+                refused += shown_or_refused(alone, name, bad)
+    assert refused > 100
+
+
+def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
+    from fairbits.reports import figures, provenance
+
+    codes = sources.after.languages
+    try:
+        own = replace(sources, **{name: data})
+        shown = {
+            "audit": lambda: [
+                *(make(own.audit) for make in (figures.blocks, figures.checklist, figures.certificate)),
+                *(make(own.audit, codes) for make in (figures.patterns, figures.causes)),
+            ],
+            "sweep": lambda: figures.curves(own.sweep, codes),
+            "run": lambda: provenance.provenance(own),
+        }[name]()
+        json.dumps([shown, provenance.notes(own)], allow_nan=False)
+    except InputError:
+        return True
+    return False
+
+
+def test_json_of_a_report_holds_nothing_that_steers_a_terminal(found) -> None:
+    hostile = {**found, "model": "m\x1b[2J\u202e"}
+    text = Report(hostile).json()
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert json.loads(text)["model"] == hostile["model"]
+
+
+def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
+    own = Report(found)
+    for form in ("html", "md", "json"):
+        own.save(tmp_path / f"report.{form}")
+        assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.written(form)
+    with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
+        format_of("report.pdf")
+    with pytest.raises(InputError, match="is no directory"):
+        own.save(tmp_path / "nowhere" / "report.html")

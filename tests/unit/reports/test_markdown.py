@@ -1,0 +1,165 @@
+"""The section for a model card is valid Markdown that shows the numbers, and text of others as text."""
+
+import copy
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from fairbits.errors import printable
+from fairbits.reports.content import content
+from fairbits.reports.markdown import card, text
+from fairbits.reports.page import grouped
+from fairbits.reports.sources import Sources
+from fairbits.steps.report import sources_of_run
+
+PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "[x](javascript:alert(1)) ![y](https://e.example/y.png) <https://e.example>",
+    "a | b || c \\| d\\",
+    "`code` ``` *em* _em_ __b__ ~~s~~ $m$ &lt; &#60;",
+    "two\nlines\r\n\n# three\u2028four\x00\u202e",
+    "- item",
+    "1. item",
+    "## heading",
+    "---",
+    "===",
+    "```",
+    "    indented",
+    "> quote",
+)
+
+
+@pytest.fixture(scope="module")
+def sources(finished_run: Path) -> Sources:
+    return sources_of_run(finished_run)
+
+
+@pytest.fixture(scope="module")
+def found(sources: Sources) -> dict[str, Any]:
+    return content(sources)
+
+
+def tables(section: str) -> list[list[list[str]]]:
+    """Returns the cells of every table as they are shown."""
+    shown: list[list[list[str]]] = []
+    for token in PARSER.parse(section):
+        if token.type == "table_open":
+            shown.append([])
+        elif token.type == "tr_open":
+            shown[-1].append([])
+        elif token.type == "inline" and token.level > 3 and shown:
+            shown[-1][-1].append(said(token))
+    return shown
+
+
+def said(token: Token) -> str:
+    """Returns what a reader sees of a line; anything but text in it is a defect."""
+    assert {each.type for each in token.children or []} <= {"text", "text_special"}
+    return "".join(each.content for each in token.children or [])
+
+
+def test_the_first_table_has_worst_gap_mean_and_size(found) -> None:
+    first, _ = tables(card(found))
+    assert first[0] == ["added bits per byte", "gptq:mix=english", "gptq"]
+    worst = found["headline"]["worst"]
+    names = {row["code"]: row["name"] for row in found["languages"]}
+    for column, side in ((1, "before"), (2, "after")):
+        assert first[1][column].startswith(f"{worst[side]['value']:.4f} ({worst[side]['low']:.4f} to ")
+        assert first[1][column].endswith(f", {names[worst[side]['language']]}")
+        assert first[2][column].startswith(f"{found['headline']['gap'][side]['value']:.4f} (")
+        assert first[3][column].startswith(f"{found['headline']['mean'][side]['value']:.4f} (")
+    assert first[4][0] == "size"
+
+
+def test_the_second_table_has_every_language_under_every_method(found) -> None:
+    _, second = tables(card(found))
+    assert second[0] == ["language", "code", "gptq:mix=english", "gptq", "rtn", "against gptq:mix=english"]
+    assert [row[1] for row in second[1:]] == [row["code"] for row in found["languages"]]
+    for shown, row in zip(second[1:], found["languages"], strict=True):
+        for cell, method in zip(shown[2:5], (1, 0, 2), strict=True):
+            own = row["methods"][method]["damage"]["bits_per_byte"]
+            assert cell == f"{own['value']:.4f} ({own['low']:.4f} to {own['high']:.4f})"
+
+
+def test_verdicts_are_words(found) -> None:
+    own = copy.deepcopy(found)
+    own["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
+    verdicts = {row[1]: row[-1] for row in tables(card(own))[1][1:]}
+    assert verdicts["heb_Hebr"] == "less, beyond doubt"
+    assert verdicts["eng_Latn"] == "more, beyond doubt"
+    assert verdicts["swh_Latn"] == "not told apart"
+
+
+def test_without_a_baseline_there_is_one_column_and_no_verdict(sources) -> None:
+    first, second = tables(card(content(Sources(sources.methods[:1]))))
+    assert {len(row) for row in first} == {2}
+    assert {len(row) for row in second} == {3}
+
+
+def test_text_n_seed_and_every_note_are_said(found) -> None:
+    section = card(found)
+    asked = found["provenance"]["evaluation"]
+    assert f"4 languages, {asked['documents']} documents (at least 5 per language)" in section
+    assert f"seed {asked['seed']}" in section
+    shown = [said(token) for token in PARSER.parse(section) if token.type == "inline" and token.level > 2]
+    groups = grouped(found["notes"])
+    assert max(map(len, groups)) > 1
+    for first, *rest in groups:
+        assert printable(first["text"]) + (f" (and {len(rest)} more like it)" if rest else "") in shown
+
+
+def test_the_command_measures_the_same_again(found) -> None:
+    command = next(token.content for token in PARSER.parse(card(found)) if token.type == "fence").strip()
+    words = shlex.split(command)
+    assert words[:5] == ["fairbits", "evaluate", found["methods"][0]["target"], "--reference", found["model"]]
+    options = dict(zip(words[5::2], words[6::2], strict=True))
+    assert options == {
+        "--languages": "eng_Latn,heb_Hebr,jpn_Jpan,swh_Latn",
+        "--tokens": "64",
+        "--sequence": "64",
+        "--seed": "0",
+    }
+
+
+@pytest.mark.parametrize("odd", HOSTILE)
+def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
+    own = copy.deepcopy(found)
+    own["model"] = own["fairbits"] = own["provenance"]["evaluation"]["text"] = odd
+    own["headline"]["sentences"][0] = odd
+    own["notes"] = [{"from": odd, "text": odd}]
+    for method in own["methods"]:
+        method |= {"name": odd, "target": odd}
+    own["languages"][0] |= {"name": odd, "code": odd}
+    own["headline"]["worst"]["after"]["language"] = odd
+    own["headline"]["worst"]["before"]["language"] = odd
+    section = card(own)
+    tokens = PARSER.parse(section)
+    assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} == {
+        *("heading", "paragraph", "inline", "fence"),
+        *("table", "thead", "tbody", "tr", "th", "td", "bullet_list", "list_item"),
+    }
+    assert sum(token.type == "heading_open" for token in tokens) == 1
+    assert sum(token.type == "list_item_open" for token in tokens) == 1
+    for token in tokens:
+        if token.type == "inline":
+            said(token)
+    first, second = tables(section)
+    assert first[0][1] == second[1][0] == second[1][1] == printable(odd.strip())
+    fence = next(token.content for token in tokens if token.type == "fence")
+    assert shlex.split(fence)[2] == printable(odd)
+    assert fence.count("\n") == 1
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_shown_as_it_is_in_a_cell(odd: str) -> None:
+    shown = tables(f"| a | b |\n| --- | --- |\n| {text(odd)} | x |")
+    assert len(shown) == 1
+    assert shown[0][1] == [printable(odd.strip()), "x"]

@@ -1,0 +1,257 @@
+"""The page: one file, nothing from elsewhere, nothing of a stranger's that could run."""
+
+import base64
+import copy
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from fairbits.reports.page import EARLY, SCRIPTS, page
+
+MOST_BYTES = 2_200_000
+FIGURES = {f"fig-{name}" for name in ("languages", "kappa", "patterns", "causes", "bits", "widths", "prediction")}
+PARTS = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&amp;\u202e\u2028\x1b'
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page, and what stands within its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+        elif self.cdata_elem is None:
+            self.words += data
+
+    def ids(self, tag: str) -> set[str | None]:
+        return {attributes.get("id") for name, attributes in self.found if name == tag}
+
+
+def estimate(value: float) -> dict[str, Any]:
+    return {"value": value, "low": value * 0.8, "high": value * 1.1, "n": 9, "confidence": 0.95}
+
+
+def row(index: int, methods: int) -> dict[str, Any]:
+    damage = {"bits_per_byte": estimate(0.0123 + index), "nats_per_token": estimate(0.0456 + index)}
+    shown = {"damage": damage, "kl": estimate(0.1), "kl_p99": 0.3, "flips": estimate(0.2)}
+    known = {"code": f"l{index:02}_Latn", "name": f"Language {index}", "autonym": f"l{index}", "bcp47": "x"}
+    audited = ("predicted", "reference_loss", "kappa_weighted", "bytes_per_token")
+    return {
+        **known,
+        "script": "Latn",
+        "family": "F",
+        "right_to_left": False,
+        "documents": 9,
+        "tokens": 999,
+        "bytes": 4000,
+        "methods": [shown | {"relative_perplexity": estimate(0.1)} for _ in range(methods)],
+        "difference": estimate(-0.1) if methods > 1 else None,
+        "p_holm": 0.01 if methods > 1 else None,
+        **{name: estimate(0.5) for name in audited},
+    }
+
+
+def headline(before: float | None, code: str) -> dict[str, Any]:
+    def pair(**more: str) -> dict[str, Any]:
+        return {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
+
+    return {
+        "worst": pair(language=code),
+        "mean": pair(),
+        "gap": pair(),
+        "size": {"reference": 2e9, "after": 1e9, "before": None if before is None else 1.25e9},
+        "better": [code],
+        "worse": [],
+        "sentences": ["Language 0 loses most.", "So it is."],
+    }
+
+
+def provenance(codes: list[str]) -> dict[str, Any]:
+    text = {"text": "udhr", "budget": 512, "sequence": 512, "seed": 0, "hashes": dict.fromkeys(codes, "ab" * 32)}
+    asked = {"split": "evaluation", "parallel": True, "asked": "every token", "documents": 1234, "tokens": 5678}
+    return {
+        "models": [{"name": "reference", "target": "m", "fingerprint": "cd" * 32}],
+        "evaluation": text | asked,
+        "calibration": text,
+        "policy": {"name": "gptq", "settings": {"bits": 4, "embeddings": "keep"}},
+        "weights": dict.fromkeys(codes, 1 / len(codes)),
+        "run": {"languages": codes[:2], "widths": [3, 4], "resume": False},
+        "files": {"scores": "ef" * 32},
+        "versions": {"fairbits": "0.1.0"},
+    }
+
+
+def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> dict[str, Any]:
+    """Returns the content of a report in which everything was measured."""
+    names = ["gptq", "rtn"][: 1 if before is None else 2]
+    rows = [row(index, len(names)) for index in range(languages)]
+    codes = [each["code"] for each in rows]
+    places = list(range(blocks))
+    found = [[0.0123456 + 0.001 * i + 0.0001 * j for j in places] for i in range(languages)]
+    rule = {"blocks": [1], "threshold": 5.0, "remark": "A remark."}
+    curve = {"policy": "gptq", "unit": "bits_per_byte", "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
+    check = {"text": "max κ is at most 50", "passed": False, "detail": "κ = 80"}
+    condition = {"name": "C1", "statement": "outlier layers exist", "holds": None, "remark": "Not decided."}
+    return {
+        "schema": "fairbits.report/1",
+        "fairbits": "0.1.0",
+        "model": "org/model",
+        "family": "bloom",
+        "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
+        "units": ["bits_per_byte", "nats_per_token"],
+        "headline": headline(before, codes[0]),
+        "languages": rows,
+        "blocks": {
+            "blocks": [{"block": i, "kappa": 1.5 + i, "sigma": 0.1, "largest": 2.0} for i in places],
+            "outliers": {"founders": rule, "robust": rule | {"blocks": [], "threshold": None}},
+        },
+        "patterns": {"blocks": places, "languages": codes, "share": found},
+        "causes": {"blocks": places, "languages": codes, "damage": found, "scheme": "W4"},
+        "prediction": {
+            "scheme": "W4",
+            "method": 0,
+            "like": False,
+            "languages": codes,
+            "spearman": estimate(0.9),
+            **{name: [estimate(0.1) for _ in codes] for name in ("predicted", "measured")},
+        },
+        "checklist": {"risk": "LOW", "strategy": "Go on.", "checks": [check], "conditions": [condition]},
+        "certificate": {"worse": "Language 0", "better": "Language 1", "actual": 0.1, "bound_by_linear": 0.2},
+        "allocation": {
+            "blocks": places,
+            "roles": ["qkv"],
+            "bits": [[4] * blocks],
+            "bytes": [10**6] * blocks,
+            "outside": [{"role": "embedding", "name": "e", "bits": None, "bytes": None}],
+        },
+        "curves": {
+            **curve,
+            "languages": codes,
+            "damage": [[estimate(0.1), estimate(0.01)] for _ in codes],
+            "critical_width": ["3.1 [2.8, 3.3]" for _ in codes],
+            "verdict": ["It depends."],
+        },
+        "provenance": provenance(codes),
+        "notes": [{"from": f"layer {i}", "text": f"better in {i} of 1,024 rows"} for i in range(3)],
+    }
+
+
+def bare() -> dict[str, Any]:
+    """Returns the content of a report on scores alone."""
+    content = full(before=None) | dict.fromkeys(PARTS) | {"family": None, "notes": []}
+    content["provenance"] |= {"calibration": None, "policy": None, "run": None, "weights": {}}
+    return content
+
+
+def test_all_figures_stand_in_the_page() -> None:
+    assert Elements(page(full())).ids("figure") == FIGURES
+
+
+def test_what_was_not_measured_is_one_quiet_line() -> None:
+    found = Elements(page(bare()))
+    assert found.ids("figure") == {"fig-languages"}
+    assert found.words.count("Not measured;") == 7  # the checklist is one of them, the certificate has no heading
+    assert "Nothing was noted." in found.words
+    assert "→" not in found.words
+
+
+def test_only_the_scripts_of_the_page_may_run() -> None:
+    found = Elements(page(full()))
+    policy = next(a["content"] for name, a in found.found if name == "meta" and "http-equiv" in a) or ""
+    early, data, plotly, late = found.scripts
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (early, plotly, late)]
+    assert policy.startswith("default-src 'none'; script-src " + " ".join(f"'sha256-{each}'" for each in hashes) + ";")
+    assert json.loads(data)["model"] == "org/model"
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    text = page(full())
+    addresses = {a[key] for _, a in Elements(text).found for key in ("src", "href", "action", "data") if key in a}
+    assert addresses
+    assert all(address is not None and address.startswith("#") for address in addresses)
+    own = text.replace(files("fairbits").joinpath("assets/plotly/plotly-cartesian.min.js").read_text("utf-8"), "")
+    assert not re.search(r"https?:|@import|url\(", own)
+
+
+def poison(value: Any) -> Any:
+    """Returns content in which every text that a model or a user could choose is hostile; codes stay what they are."""
+    if isinstance(value, dict):
+        return {key: each if key in ("code", "language", "languages") else poison(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [poison(each) for each in value]
+    return HOSTILE + value if isinstance(value, str) else value
+
+
+def test_hostile_text_adds_no_element() -> None:
+    content = full()
+    bad = poison(content) | {"units": content["units"], "languages": [poison(each) for each in content["languages"]]}
+    bad["headline"] |= {"better": content["headline"]["better"]}
+    found, good = Elements(page(bad)), Elements(page(content))
+    shape = [(name, sorted(attributes)) for name, attributes in found.found if name != "h1"]
+    assert shape == [(name, sorted(attributes)) for name, attributes in good.found if name != "h1"]
+    assert [found.scripts[i] for i in (0, 2, 3)] == [good.scripts[i] for i in (0, 2, 3)]
+    assert "\\u202e" in found.words
+    assert not re.search("[\u202e\u2028\x1b]", page(bad))
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "kind"),
+    [(0.04, "▼ 50 % lower", "less"), (0.01, "▲ 100 % higher", "more"), (0.021, "▼ 5 % lower; intervals overlap", "")],
+)
+def test_the_headline_says_whether_it_helps(before: float, said: str, kind: str) -> None:
+    text = page(full(before=before))
+    assert f'<p class="change{" " if kind else ""}{kind}">{said}</p>' in text
+    assert "0.80 times rtn" in text
+
+
+def test_notes_that_differ_in_numbers_are_one() -> None:
+    words = Elements(page(full())).words
+    assert "and 2 more like it" in words
+    assert "better in 2 of 1,024 rows" in words
+
+
+def test_one_language_has_no_gap() -> None:
+    content = full(languages=1)
+    content["headline"]["gap"] = {"after": None, "before": None}
+    assert "needs two languages" in page(content)
+
+
+def test_a_large_report_stays_small() -> None:
+    content = full(languages=100, blocks=80)
+    kept = copy.deepcopy(content)
+    text = page(content)
+    assert len(text.encode()) <= MOST_BYTES
+    assert content == kept
+    assert text == page(kept)
+
+
+def test_plotly_is_what_its_readme_says() -> None:
+    folder = files("fairbits").joinpath("assets/plotly")
+    own = hashlib.sha256(folder.joinpath("plotly-cartesian.min.js").read_bytes()).hexdigest()
+    assert f"`{own}`" in folder.joinpath("README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", [EARLY, *SCRIPTS])
+def test_scripts_write_text_not_markup(name: str) -> None:
+    text = files("fairbits").joinpath(f"assets/report/{name}").read_text("utf-8")
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|</script|\r", text
+    )
+    assert text.count("\n") < 300
