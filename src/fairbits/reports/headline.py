@@ -15,8 +15,14 @@ def headline(sources: Sources) -> dict[str, Any]:
     """Returns the numbers that a reader takes home, with intervals, and a sentence or two that say them."""
     after, before = sources.after, sources.before
     own, other = _disparity(after), None if before is None else _disparity(before)
+    paired = _paired(sources)
     numbers: dict[str, Any] = {
-        name: {"after": own[name], "before": None if other is None else other[name]} for name in own
+        name: {
+            "after": own[name],
+            "before": None if other is None else other[name],
+            "difference": paired[name].to_dict() if name in paired else None,
+        }
+        for name in own
     }
     sizes = {
         "reference": after.reference.size_bytes,
@@ -24,7 +30,7 @@ def headline(sources: Sources) -> dict[str, Any]:
         "before": None if before is None else before.quantized.size_bytes,
     }
     verdict = _verdict(sources.contrast)
-    return {**numbers, "size": sizes, **verdict, "sentences": list(_sentences(sources, verdict))}
+    return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
 
 
 def short(found: Estimate) -> str:
@@ -41,6 +47,14 @@ def _disparity(scores: Scores) -> dict[str, Any]:
     return {name: found[name] for name in ("worst", "mean", "gap")}
 
 
+def _paired(sources: Sources) -> dict[str, Estimate]:
+    """Returns worst and mean after minus before, paired by document; the gap has no such difference."""
+    if sources.before is None:
+        return {}
+    after, before = sources.after.frame(), sources.before.frame()
+    return {"worst": after.worst_minus(before), "mean": after.minus(before).mean()}
+
+
 def _verdict(found: Contrast | None) -> dict[str, list[str]]:
     """Returns the languages that lose less, and those that lose more, beyond doubt."""
     if found is None:
@@ -52,7 +66,7 @@ def _verdict(found: Contrast | None) -> dict[str, list[str]]:
     }
 
 
-def _sentences(sources: Sources, verdict: dict[str, list[str]]) -> list[str]:
+def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
     after, before = sources.after, sources.before
     code, worst = after.frame().worst()
     name = describe(code)["name"]
@@ -60,13 +74,13 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]]) -> list[str]:
     if before is None:
         return [*said, "Nothing was measured to compare with."]
     other = sources.methods[1].name
-    difference = after.frame().worst_minus(before.frame())
     before_code, before_worst = before.frame().worst()
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
     said.append(f"Under {other}, {size}, the most is {short(before_worst)}, by {describe(before_code)['name']}.")
-    said.append(_certainty(difference))
-    better, worse, all_of_them = len(verdict["better"]), len(verdict["worse"]), len(after.languages)
-    said.append(f"Of {all_of_them} languages {better} lose less beyond doubt, {worse} more.")
+    said.append(_certainty(paired["worst"]))
+    better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
+    count = len(after.languages)
+    said.append(f"Of {count} language{'s' * (count > 1)}, {better} lost less beyond doubt, {worse} more.")
     return said
 
 

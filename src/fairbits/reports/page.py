@@ -107,21 +107,25 @@ def signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-def change(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
-    """Returns how two estimates differ: in words, with a sign, and whether their intervals part.
+def change(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns how a number has changed: in words, with a sign, and whether it has beyond doubt.
 
-    >>> change({"value": 3, "low": 2, "high": 3.5}, {"value": 4, "low": 3.6, "high": 5})
-    {'words': '25 % lower', 'sign': '▼', 'apart': True, 'better': True}
+    By the paired difference where there is one, which is surer than two intervals are.
+
+    >>> change({"after": {"value": 3, "low": 2, "high": 4}, "before": {"value": 4, "low": 3, "high": 5},
+    ...         "difference": {"value": -1, "low": -2, "high": -0.5}})
+    {'words': '25 % lower', 'sign': '▼', 'kind': 'less'}
     """
-    difference = after["value"] - before["value"]
-    way = "lower" if difference < 0 else "higher"
-    known = before["value"] > 0
-    return {
-        "words": f"{abs(difference) / before['value']:.0%} {way}".replace("%", " %") if known else way,
-        "sign": "▼" if difference < 0 else "▲",
-        "apart": after["high"] < before["low"] or after["low"] > before["high"],
-        "better": difference < 0,
-    }
+    after, before, paired = own["after"], own["before"], own["difference"]
+    moved = after["value"] - before["value"]
+    way = "lower" if moved < 0 else "higher"
+    words = f"{abs(moved) / before['value']:.0%} {way}".replace("%", " %") if before["value"] > 0 else way
+    if paired is None:
+        sure, doubt = after["high"] < before["low"] or after["low"] > before["high"], "intervals overlap"
+    else:
+        sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not beyond doubt"
+    kind = ("less" if moved < 0 else "more") if sure else ""
+    return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
 
 
 def _shown(value: Any) -> Any:

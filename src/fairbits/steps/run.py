@@ -62,9 +62,10 @@ def run(
     """Returns what a run has found, after audit, plan, quantization, evaluation and report, all of it in `out`.
 
     Without a model the embedded one is taken, with 512 calibration tokens per language; with one it is 4096, unless
-    `tokens` says otherwise. `policy` and `baselines` are written as for `compare`; the usual baselines are
-    GPTQ calibrated on English, if that is among the languages, and rtn; without text of yours rtn comes first. The policy is also measured at `widths`. The same call goes on
-    where an interrupted one stopped, to the same scores; another call needs another directory.
+    `tokens` says otherwise. `policy` and `baselines` are written as for `compare`. The usual baselines are GPTQ
+    calibrated on English, if that is among the languages, and rtn; without text of yours rtn comes first, as
+    `usual_baselines` explains. The policy is also measured at `widths`. The same call goes on where an interrupted one
+    stopped, to the same scores; another call needs another directory.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     job = job_of(

@@ -140,7 +140,7 @@ def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) ->
     """Returns what a policy is held to: GPTQ calibrated on English, if that is a language of the text, and rtn.
 
     The first is what the headline of the report compares with. It is rtn for the embedded declaration, whose English
-    is a small part of the tokens that all languages have together: calibrated on so little, GPTQ looks worse than it is.
+    has a small part of the tokens of all languages: calibrated on so little, GPTQ looks worse than it is.
     """
     usual = [*([AS_ELSEWHERE] if ENGLISH in corpus.calibration else []), PLAIN]
     ordered = usual if enough_english else usual[::-1]

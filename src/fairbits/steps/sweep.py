@@ -15,7 +15,7 @@ from fairbits.checks import one_of, positive, whole
 from fairbits.checks import sequence as listed
 from fairbits.errors import InputError, printable
 from fairbits.evaluation.scores import check_unit
-from fairbits.language import Corpus
+from fairbits.language import Corpus, find_language
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
@@ -107,7 +107,8 @@ class Sweep:
         """What the sweep says, and where the founding documents' width is wrong."""
         limit = f"{self.threshold:g} {UNITS[self.unit]}"
         founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
-        return needs(self.widths, bits=self.bits, limit=limit), founders, REMARK
+        named = {find_language(code).name: width for code, width in self.widths.items()}
+        return needs(named, bits=self.bits, limit=limit), founders, REMARK
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""

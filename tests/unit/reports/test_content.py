@@ -89,7 +89,7 @@ def test_help_beyond_doubt_is_said(harmed) -> None:
     assert own["sentences"][1].startswith("Under old, of the same size, the most is ")
     assert own["sentences"][1].endswith(", by Hebrew.")
     assert own["sentences"][2].startswith("The worst is lower by ")
-    assert own["sentences"][3] == "Of 4 languages 1 lose less beyond doubt, 0 more."
+    assert own["sentences"][3] == "Of 4 languages, 1 lost less beyond doubt, none more."
 
 
 def test_harm_beyond_doubt_is_said(harmed) -> None:

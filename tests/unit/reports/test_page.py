@@ -70,7 +70,8 @@ def row(index: int, methods: int) -> dict[str, Any]:
 
 def headline(before: float | None, code: str) -> dict[str, Any]:
     def pair(**more: str) -> dict[str, Any]:
-        return {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
+        found = {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
+        return found | {"difference": None}
 
     return {
         "worst": pair(language=code),
@@ -221,6 +222,15 @@ def test_the_headline_says_whether_it_helps(before: float, said: str, kind: str)
     assert "0.80 times rtn" in text
 
 
+def test_the_paired_difference_is_surer_than_two_intervals() -> None:
+    content = full(before=0.021)
+    content["headline"]["worst"]["difference"] = {"value": -0.001, "low": -0.002, "high": -0.0005}
+    content["headline"]["mean"]["difference"] = {"value": -0.001, "low": -0.002, "high": 0.0005}
+    text = page(content)
+    assert '<p class="change less">▼ 5 % lower</p>' in text
+    assert '<p class="change">▼ 5 % lower; not beyond doubt</p>' in text
+
+
 def test_notes_that_differ_in_numbers_are_one() -> None:
     words = Elements(page(full())).words
     assert "and 2 more like it" in words
@@ -229,7 +239,7 @@ def test_notes_that_differ_in_numbers_are_one() -> None:
 
 def test_one_language_has_no_gap() -> None:
     content = full(languages=1)
-    content["headline"]["gap"] = {"after": None, "before": None}
+    content["headline"]["gap"] = {"after": None, "before": None, "difference": None}
     assert "needs two languages" in page(content)
 
 

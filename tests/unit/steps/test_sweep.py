@@ -99,8 +99,8 @@ def test_curves_and_the_width_of_the_gap() -> None:
 )
 def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said) -> None:
     needs, founders, _ = swept(max_kappa=max_kappa).verdict
-    assert "More than 0.01 bits per byte is lost by heb_Hebr below 4.2" in needs
-    assert "heb_Hebr needs 1.5 bits more" in needs
+    assert "More than 0.01 bits per byte is lost by Hebrew below 4.2" in needs
+    assert "Hebrew needs 1.5 bits more" in needs
     assert said in founders
 
 
@@ -111,7 +111,7 @@ def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:
 
 def test_one_width_may_do_for_languages_alike() -> None:
     frames = {bits: damage_frame(bits, level={"eng_Latn": 1.0, "heb_Hebr": 1.02}) for bits in BITS}
-    assert "intervals of eng_Latn and heb_Hebr meet, and one width may do for all" in swept(frames=frames).verdict[0]
+    assert "intervals of English and Hebrew meet, and one width may do for all" in swept(frames=frames).verdict[0]
 
 
 def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
@@ -126,7 +126,7 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     said = needs({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
     assert "meet, and no width of this sweep is enough for all" in said
     truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]
-    assert "heb_Hebr even at 3 bits" in truncated
+    assert "Hebrew even at 3 bits" in truncated
     assert "bits more," not in truncated
 
 
