@@ -62,7 +62,8 @@ def load_model(
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
     Packed weights are unpacked at once: a loader would otherwise do it at the first pass of the whole model, and a pass
-    through a part of it would find none.
+    through a part of it would find none. What compressed-tensors wraps around them to unpack is taken off again: it
+    would hold the model on the CPU.
     """
     from fairbits.model.architecture import model_class
 
@@ -87,7 +88,7 @@ def load_model(
             f"{directory} lacks {len(missing)} weights that {type(model).__name__} needs ({', '.join(missing[:3])} …); "
             "transformers would draw them at random: fetch the files again, or correct config.json"
         )
-    result: PreTrainedModel = model.eval()
+    result: PreTrainedModel = _plain(model).eval()
     return result
 
 
@@ -99,6 +100,17 @@ def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
     changed = copy.deepcopy(config)
     changed.quantization_config["dequantize"] = True
     return changed
+
+
+def _plain(model: Any) -> Any:
+    """Returns a model whose weights are its own, so that it can be moved to another device."""
+    if all(type(module._parameters) is dict for module in model.modules()):
+        return model
+    from compressed_tensors.offload import remove_dispatch  # type: ignore[import-untyped]
+
+    plain = remove_dispatch(model)
+    plain.tie_weights()  # the copies that it makes are not tied
+    return plain
 
 
 @contextmanager
