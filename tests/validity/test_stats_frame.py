@@ -1,5 +1,7 @@
 """Coverage of the intervals of LanguageFrame and bias of its range, on skewed documents."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,21 @@ def test_spread_between_languages_is_covered(parallel):
         hits.append(covered(sampled(damage, rng, parallel=parallel, resamples=200).spread(), 2 * SE))
     print(f"\nrandom-effects SD coverage, parallel={parallel}: {np.mean(hits):.4f} ({TRIALS} trials)")
     assert np.mean(hits) == pytest.approx(0.95, abs=0.035)
+
+
+@pytest.mark.parametrize("tied", [1, 4, LANGUAGES])
+def test_the_difference_of_two_worsts_is_covered_at_least_95_percent(tied):
+    """One bad language under one method, several equally bad ones under the other: a plain bootstrap fails here."""
+    rng = np.random.default_rng(7)
+    one, many = np.full(LANGUAGES, 0.1 - 4 * SE), np.full(LANGUAGES, 0.1 - 4 * SE)
+    one[0], many[:tied] = 0.1, 0.1
+    hits = []
+    for _ in range(TRIALS // 2):
+        mine, other = sampled(one, rng, resamples=500), sampled(many, rng, resamples=500)
+        theirs = replace(mine, values=other.values / other.weights * mine.weights)  # of the same documents
+        hits.append(covered(mine.worst_minus(theirs), 0.0))
+    print(f"\ncoverage of the difference of worsts, {tied} tied: {np.mean(hits):.4f} ({TRIALS // 2} trials)")
+    assert np.mean(hits) > 0.90  # 0.95 less three standard errors
 
 
 def test_contrast_of_equal_methods_rejects_5_percent():

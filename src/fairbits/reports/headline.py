@@ -69,14 +69,17 @@ def _verdict(found: Contrast | None) -> dict[str, list[str]]:
 def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
     after, before = sources.after, sources.before
     code, worst = after.frame().worst()
-    name = describe(code)["name"]
-    said = [f"{name} loses most: {short(worst)} bits per byte."]
+    start = "The worst-off language" if worst.value > 0 else "No language is shown to lose anything: the worst-off"
+    said = [
+        f"{start}, by this text {describe(code)['name']}, loses {short(worst)} bits per byte, "
+        "the luck of being the worst taken out."
+    ]
     if before is None:
         return [*said, "Nothing was measured to compare with."]
     other = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
-    said.append(f"Under {other}, {size}, the most is {short(before_worst)}, by {describe(before_code)['name']}.")
+    said.append(f"Under {other}, {size}, it loses {short(before_worst)}, {describe(before_code)['name']}.")
     said.append(_certainty(paired["worst"]))
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
     count = len(after.languages)
@@ -88,13 +91,14 @@ def _certainty(difference: Estimate) -> str:
     """Returns whether the worst languages of two methods differ.
 
     >>> _certainty(Estimate(-0.01, -0.02, 0.003, 17))
-    'This text cannot tell the two apart: the worst differs by -0.0100 (-0.0200 to 0.0030).'
+    'Whether the worst is lower this text cannot tell: the difference is -0.0100 (-0.0200 to 0.0030).'
     """
     if difference.high < 0:
         return f"The worst is lower by {short(Estimate(-difference.value, -difference.high, -difference.low, 1))}."
     if difference.low > 0:
         return f"The worst is higher by {short(difference)}: it does not help here."
-    return f"This text cannot tell the two apart: the worst differs by {short(difference)}."
+    way = "lower" if difference.value < 0 else "higher"
+    return f"Whether the worst is {way} this text cannot tell: the difference is {short(difference)}."
 
 
 def _size(ratio: float) -> str:

@@ -228,10 +228,21 @@ class LanguageFrame:
         )
 
     def worst_minus(self, other: "LanguageFrame") -> Estimate:
-        """Returns this frame's largest damage minus the other's, in whichever languages, paired by document."""
-        self._matching(instance("other", other, LanguageFrame))
-        twin = replace(other, resamples=self.resamples, seed=self.seed)  # so that both draw the same documents
-        return worst_difference(self.replicates, twin.replicates, confidence=self.confidence)
+        """Returns this frame's largest damage minus the other's, in whichever languages, paired by document.
+
+        Luck is taken out of both, as in `worst`; the interval holds whichever languages are the worst.
+        """
+        order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
+        lang = np.unique(self.lang[order], return_inverse=True)[1]
+        document = np.unique(self.document[order], return_inverse=True)[1]
+        blocks = blocks_of(
+            np.concatenate([lang, lang + len(self.languages)]),
+            np.tile(document, 2),
+            values=np.concatenate([self.values[order], other.values[match]]),
+            weights=np.tile(self.weights[order], 2),
+        )
+        joint = replicate(blocks, self.languages * 2, resamples=self.resamples, rng=generator(self.seed))
+        return worst_difference(joint, confidence=self.confidence)
 
     def contrast(self, other: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
         """Returns this frame's damage minus the other's per language, paired by document, with Holm p values.
