@@ -83,8 +83,8 @@ def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate
     Value: the difference of both `worst_of`. Interval: with S and R the languages that may be the worst of θ and η
     (`_candidates`), i and j those that are, θ_i − η_j is what is asked for, so it lies between the limits of some pair
     of S × R; and it is at most θ_i − η_i, which lies below the largest upper limit of these over S, and at least
-    θ_j − η_j. The doubt 1 − c is spent on S and R, a tenth each, and on four limits of one pair, a fifth each. It covers
-    with at least c, whichever languages are the worst, and is wide where many may be.
+    θ_j − η_j. The doubt 1 − c is spent on S and R, a tenth each, and on four limits of one pair, a fifth each. It
+    covers with at least c, whichever languages are the worst, and is wide where many may be.
     """
     instance("joint", joint, Replicates)
     doubt = 1 - in_range("confidence", confidence, above=0, below=1)
@@ -186,13 +186,13 @@ def _candidates(replicates: Replicates, columns: NDArray[np.intp], *, level: flo
     return np.array(kept)
 
 
-def _pair_limits(replicates: Replicates, i: int, j: NDArray[np.intp], *, level: float) -> tuple[Floats, Floats]:
+def _pair_limits(replicates: Replicates, i: np.intp, j: NDArray[np.intp], *, level: float) -> tuple[Floats, Floats]:
     """Returns bootstrap-t limits of θ_i − θ_j for each j, each of them holding at the level."""
     difference, error, t = _contrasts(replicates, i, j)
     return difference - order_quantile(t, level) * error, difference + order_quantile(-t, level) * error
 
 
-def _contrasts(replicates: Replicates, i: int, j: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+def _contrasts(replicates: Replicates, i: np.intp | int, j: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
     """Returns v_i − v_j for each j, its standard error, and t* of every resample, (resample, j).
 
     Two columns that differ by a constant have an error of 0, and so all their t*.
