@@ -35,7 +35,7 @@ FILES = {
     "compare": ["fairbits.steps.comparison"],
     "verdict": ["fairbits.steps.gate"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.steps.run_job"],
+    "run": ["fairbits.steps.run.job"],
 }
 """The modules that write each file of docs/reference/files.md."""
 

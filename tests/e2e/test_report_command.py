@@ -58,8 +58,15 @@ def test_other_forms_are_printed(command, run) -> None:
 def test_a_form_is_taken_from_the_name_of_the_file(command, run) -> None:
     assert command("report", run, "--out", "card.md")[:2] == (0, "wrote card.md\n")
     assert Path("card.md").read_text().startswith("## ")
-    assert command("report", run, "--format", "json", "--out", "page.txt")[0] == 0
-    assert json.loads(Path("page.txt").read_text())["schema"] == "fairbits.report/1"
+    assert command("report", run, "--format", "json", "--out", "all.json")[:2] == (0, "wrote all.json\n")
+    assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/1"
+
+
+def test_json_and_a_file_print_nothing_but_json(command, run) -> None:
+    code, printed, _ = command("report", run, "--json", "--out", "all.json")
+    assert code == 0
+    assert printed == Path("all.json").read_text()
+    assert json.loads(printed)["schema"] == "fairbits.report/1"
 
 
 def test_baselines_are_compared_in_the_order_given(command, run) -> None:
@@ -117,7 +124,12 @@ def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, k
         (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md or json"),
         (("run", "--format", "md", "--json"), "give one of them"),
         (("run", "--out", "nowhere/report.html"), "is no directory"),
-        (("run", "--out", "run"), "is no regular file"),
+        (("run", "--out", "run.json/run.html"), "is no directory"),
+        (("run", "--out", "run"), "run does not end in .html, .md or .json"),
+        (("run", "--out", "page.txt"), "page.txt does not end in .html, .md or .json"),
+        (("run", "--json", "--out", "page.html"), "page.html would hold json; the name must say so: end it in .json"),
+        (("run", "--format", "json", "--out", "page.txt"), "page.txt does not end in .html, .md or .json"),
+        (("run", "--format", "html", "--out", "card.md"), "card.md would hold html"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_line(command, run, arguments, message) -> None:

@@ -30,7 +30,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help="html, a page (the default); md, for a model card; json; else as FILE ends.",
+            help="html, a page; md, for a model card; json. If not given: as FILE ends, or html.",
             metavar="html|md|json",
             autocompletion=completion.one_of(*FORMS),
         ),
@@ -48,28 +48,30 @@ def report(
       fairbits report run --format md >> README.md
     """
     from fairbits.artifacts import write_files  # heavy: only when the verb runs
+    from fairbits.reports.record import check_name, format_of
     from fairbits.steps.report import report as reported
 
-    chosen = _form(form, as_json, out_file)
+    chosen = _form(form, as_json) or ("html" if out_file is None else format_of(out_file))
     if out_file is None and chosen == "html":
         out_file = (target if target.is_dir() else Path()) / PAGE
+    if out_file is not None:
+        check_name(out_file, chosen)
     check_out(out_file, f"report.{chosen}")  # before anything that takes time
     with stages("reading what was measured"):
         found = reported(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
         written = found.written(chosen)
-    if out_file is None:
+    if out_file is not None:
+        write_files({out_file.resolve(): written.encode()})
+    if out_file is None or as_json:
         typer.echo(written, nl=False)
-        return
-    write_files({out_file.resolve(): written.encode()})
-    out.print(Text(printable(f"wrote {out_file}")), soft_wrap=True)
+    else:
+        out.print(Text(printable(f"wrote {out_file}")), soft_wrap=True)
 
 
-def _form(form: str | None, as_json: bool, out_file: Path | None) -> str:
-    """Returns the form that was asked for, by name or by that of the file."""
+def _form(form: str | None, as_json: bool) -> str | None:
+    """Returns the form that was asked for by name."""
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form!r:.20} were given; they name different forms: give one of them")
-    named = "" if out_file is None else out_file.suffix[1:]
-    chosen = "json" if as_json else form or (named if named in FORMS else "html")
-    if chosen not in FORMS:
-        raise InputError(f"--format is {chosen!r:.40}; it must be html, md or json")
-    return chosen
+    if form is not None and form not in FORMS:
+        raise InputError(f"--format is {form!r:.40}; it must be html, md or json")
+    return "json" if as_json else form

@@ -86,7 +86,7 @@ def run(
     from fairbits.language.render import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.steps.run import run as done_by
-    from fairbits.steps.run_table import as_data, next_steps, run_table
+    from fairbits.steps.run.table import as_data, next_steps, run_table
 
     names = names_of(languages)
     print_notes(taken(names or ()))

@@ -1,6 +1,6 @@
 """What the figures of a report show, but the languages: blocks, patterns, causes, bits, widths, prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.plans import Plan
@@ -94,17 +94,20 @@ def curves(sweep: Json, languages: Sequence[str]) -> dict[str, Any]:
 def prediction(sources: Sources, languages: Sequence[str]) -> dict[str, Any]:
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
-    The audit predicts plain rounding; so that is what it is held to where it was measured.
+    The audit predicts plain rounding; so that is what it is held to where it was measured. `like` says whether what
+    was measured is what was predicted, `made_with` how it was made, None where nobody says.
     """
     audit = sources.audit or {}
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
     known = [code for code in languages if code in table(audit, "damage", "kronecker", "nats_per_token")]
     predicted = [estimate(audit, "damage", "kronecker", "nats_per_token", code) for code in known]
+    policy, settings = _made_with(sources, index)
     found: dict[str, Any] = {
         "scheme": str(part(audit, "scheme", "name")),
         "method": index,
-        "like": sources.methods[index].name == "rtn",
+        "like": policy == "rtn" and _is_of_scheme(settings, audit),
+        "made_with": _width(settings) if settings else None,
         "languages": known,
         "predicted": predicted,
         "measured": [measured[code].to_dict() for code in known],
@@ -154,6 +157,35 @@ def certificate(audit: Json) -> dict[str, Any]:
         **{name: describe(str(part(audit, "certificate", "worst", name)))["name"] for name in ("worse", "better")},
         **{name: number(audit, "certificate", "worst", name) for name in ("actual", "bound_by_linear")},
     }
+
+
+def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
+    """Returns policy and settings of a method, from the plan or the run; scores alone do not say, and get none."""
+    if index == 0 and sources.plan is not None:
+        return sources.plan.policy, sources.plan.settings
+    return sources.methods[index].name, {} if sources.run is None else table(sources.run, "settings")
+
+
+def _is_of_scheme(settings: Mapping[str, Any], audit: Json) -> bool:
+    """Returns whether settings give all that the audit predicts for its width and group, and nothing else.
+
+    The audit's schemes have no group "tensor", and leave embedding and head as they are.
+    """
+    group = part(audit, "scheme", "group")
+    expected = {"bits": part(audit, "scheme", "bits"), "group": "channel" if group is None else group}
+    asked = {name: settings.get(name) for name in expected}
+    return asked == expected and settings.get("embeddings", "keep") == "keep"
+
+
+def _width(settings: Mapping[str, Any]) -> str:
+    """Returns width and group as the audit writes those of its scheme.
+
+    >>> _width({"bits": 4, "group": 128}), _width({"bits": 3, "group": "tensor"})
+    ('W4 group 128', 'W3 per tensor')
+    """
+    group = settings.get("group")
+    where = f"group {group}" if isinstance(group, int) else f"per {group}"
+    return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"
 
 
 def _outliers(audit: Json, rule: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Every language of a report: what it is, what quantization cost it, what was predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import UNITS, Scores
+from fairbits.evaluation.scores import SIGNIFICANT, UNITS, Scores
 from fairbits.language.catalog import Language, find_language
 from fairbits.reports.sources import Json, Sources, estimate, table
+from fairbits.stats import Contrast
 
 UNKNOWN = "unknown"
 
@@ -15,8 +16,9 @@ def language_rows(sources: Sources) -> list[dict[str, Any]]:
     """Returns one entry per language, the most damaged first."""
     units = units_of(sources)
     costs = [_costs(method.scores, units) for method in sources.methods]
+    contrasts = _contrasts(sources, units)
     ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"]["bits_per_byte"]["value"])
-    return [_row(code, sources, [cost[code] for cost in costs]) for code in ordered]
+    return [_row(code, sources, [cost[code] for cost in costs]) | _against(code, contrasts) for code in ordered]
 
 
 def units_of(sources: Sources) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, Any]:
-    own, contrast = sources.after.documents, sources.contrast
+    own = sources.after.documents
     rows = own.lang == code
     return {
         **describe(code),
@@ -62,10 +64,38 @@ def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, 
         "tokens": int(own.tokens[rows].sum()),
         "bytes": int(own.bytes[rows].sum()),
         "methods": costs,
-        "difference": None if contrast is None else contrast.differences[code].to_dict(),
-        "p_holm": None if contrast is None else contrast.p_holm[code],
         **_audited(code, sources.audit),
     }
+
+
+def _contrasts(sources: Sources, units: Sequence[str]) -> dict[str, Contrast]:
+    """Returns what every language loses more than under what the model is held to, in every unit."""
+    before = sources.before
+    return {} if before is None else {unit: sources.after.contrast(before, unit=unit) for unit in units}
+
+
+def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
+    """Returns difference, Holm p and verdict of a language in every unit; nothing without something to be held to."""
+    if not contrasts:
+        return {"difference": None, "p_holm": None, "verdict": None}
+    return {
+        "difference": {unit: each.differences[code].to_dict() for unit, each in contrasts.items()},
+        "p_holm": {unit: each.p_holm[code] for unit, each in contrasts.items()},
+        "verdict": {
+            unit: _verdict(each.differences[code].value, each.p_holm[code]) for unit, each in contrasts.items()
+        },
+    }
+
+
+def _verdict(difference: float, p: float) -> str | None:
+    """Returns whether a language loses less or more; None where that is not beyond doubt.
+
+    >>> _verdict(-0.1, 0.01), _verdict(0.1, 0.01), _verdict(0.1, 0.2)
+    ('less', 'more', None)
+    """
+    if p >= SIGNIFICANT or difference == 0:
+        return None
+    return "less" if difference < 0 else "more"
 
 
 def _audited(code: str, audit: Json | None) -> dict[str, Any]:

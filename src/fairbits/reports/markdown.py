@@ -6,16 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from fairbits.errors import printable
+from fairbits.errors import InputError, printable
 from fairbits.evaluation.scores import SIGNIFICANT
+from fairbits.language import udhr
 from fairbits.reports.page import grouped, size
 
-SPECIAL = re.compile(r"[\\`*\[\]~$]|#|:(?=//)|(?<![^\W_])_|_(?![^\W_])")
+SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
 """What may begin something other than text; an underscore within a word, as in heb_Hebr, does not."""
 FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")
 """What would make a list or a heading of the text that it begins."""
+LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
+"""Where readers of Markdown see an address in plain text and make a link of it."""
+APART = "&#8288;"
+"""A word joiner, which nobody sees: some readers look for addresses in what escapes and entities have become."""
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-EMBEDDED_TEXT = "udhr"
 VERDICT = {"better": "less, beyond doubt", "worse": "more, beyond doubt"}
 MEASURES = {"worst": "worst language", "gap": "gap, less noise", "mean": "mean of the languages"}
 
@@ -38,14 +42,15 @@ def card(content: Mapping[str, Any]) -> str:
 
 
 def text(found: str) -> str:
-    r"""Returns text that Markdown and HTML show as it is, in one line.
+    r"""Returns text that Markdown and HTML show as it is, in one line; no address in it becomes a link.
 
     >>> print(text("a_b *c* <img> [d](e) | f"))
     a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
     """
     line = SPECIAL.sub(lambda match: "\\" + match[0], printable(found.strip()))
     line = FIRST.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)
-    return re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)
+    line = re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)
+    return LINK.sub(lambda match: match[0] + APART, line)
 
 
 def _headline(content: Mapping[str, Any]) -> Iterator[str]:
@@ -85,9 +90,10 @@ def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) 
     least = min(each["documents"] for each in languages)
     parallel = "parallel text" if asked["parallel"] else "text"
     return (
-        f"Measured on {parallel} of {text(asked['text'])}: {len(languages)} languages, {asked['documents']:,} "
-        f"documents (at least {least} per language), {asked['tokens']:,} predicted tokens; up to {asked['budget']:,} "
-        f"tokens per language in pieces of at most {asked['sequence']:,}, seed {asked['seed']}. Asked for "
+        f"Measured on {parallel} of {text(asked['text'])}: {_counted(len(languages), 'language')}, "
+        f"{_counted(asked['documents'], 'document')} (at least {least} per language), "
+        f"{_counted(asked['tokens'], 'predicted token')}; up to {asked['budget']:,} tokens per language in "
+        f"pieces of at most {asked['sequence']:,}, seed {asked['seed']}. Asked for "
         f"{text(asked['asked'])}. Intervals: bootstrap over documents. Beyond doubt: the paired difference has p below "
         f"{SIGNIFICANT} after Holm's correction."
     )
@@ -110,7 +116,7 @@ def _command(content: Mapping[str, Any]) -> str:
     codes = ",".join(sorted(each["code"] for each in content["languages"]))
     options = {
         "--reference": content["model"],
-        **({} if asked["text"] == EMBEDDED_TEXT else {"--text": asked["text"]}),
+        **({} if _is_embedded(asked) else {"--text": asked["text"]}),
         "--languages": codes,
         "--tokens": asked["budget"],
         "--sequence": asked["sequence"],
@@ -118,6 +124,23 @@ def _command(content: Mapping[str, Any]) -> str:
     }
     words = ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
     return shlex.join(printable(str(word)) for word in words)
+
+
+def _is_embedded(asked: Mapping[str, Any]) -> bool:
+    """Returns whether the text is the embedded declaration; text of a user may have the same name."""
+    try:
+        return dict(asked["hashes"]) == udhr(asked["hashes"]).hashes.get(asked["split"])
+    except InputError:  # a language that has no declaration
+        return False
+
+
+def _counted(count: int, thing: str) -> str:
+    """Returns a number of things.
+
+    >>> _counted(1, "document"), _counted(1900, "document")
+    ('1 document', '1,900 documents')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def _head(titles: Sequence[str], *, left: int) -> Iterator[str]:

@@ -82,7 +82,7 @@ def grouped(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]
     """
     found: dict[str, list[Mapping[str, str]]] = {}
     for note in notes:
-        found.setdefault(re.sub(r"\d[\d.,]*", "0", note["text"]), []).append(note)
+        found.setdefault(re.sub(r"\S*\d\S*", "0", note["text"]), []).append(note)
     return list(found.values())
 
 

@@ -9,6 +9,8 @@ from fairbits import __version__
 from fairbits.evaluation.scores import ASKED
 from fairbits.reports.sources import Sources, entries, table
 
+THREADS = "torch threads"
+"""How many of them a run had: sums of floating point depend on it."""
 PACKAGES = ("torch", "transformers", "compressed-tensors", "numpy", "scipy")
 
 
@@ -50,7 +52,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
         "weights": {} if plan is None else dict(plan.languages),
         "run": None if sources.run is None else dict(table(sources.run, "settings")),
         "files": dict(sources.files),
-        "versions": dict(_versions()),
+        "versions": _versions_of(sources),
     }
 
 
@@ -77,11 +79,20 @@ def _said(sources: Sources) -> Iterator[tuple[str, str]]:
         yield from (("run", str(note)) for note in entries(sources.run, "notes"))
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    yield "fairbits", __version__
-    yield "Python", platform.python_version()
+def versions() -> dict[str, str]:
+    """Returns the versions of what computes numbers here."""
+    found = {"fairbits": __version__, "Python": platform.python_version()}
     for name in PACKAGES:
         try:
-            yield name, version(name)
+            found[name] = version(name)
         except PackageNotFoundError:
             continue
+    return found
+
+
+def _versions_of(sources: Sources) -> dict[str, str]:
+    """Returns the versions that made the report, and those of the run where they are others."""
+    here = versions()
+    then = table(sources.run, "versions") if sources.run is not None and "versions" in sources.run else {}
+    other = [f"{name} {then[name]!s:.40}" for name in (*here, THREADS) if name in then and then[name] != here.get(name)]
+    return here | ({"measured with": ", ".join(other)} if other else {})

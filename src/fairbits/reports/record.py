@@ -56,7 +56,13 @@ def format_of(path: str | Path) -> str:
     >>> format_of("report.html")
     'html'
     """
-    form = Path(path).suffix[1:]
+    form = Path(path).suffix[1:].lower()
     if form not in FORMATS:
         raise InputError(f"{path} does not end in .html, .md or .json, which a report can be written as: rename it")
     return form
+
+
+def check_name(path: str | Path, form: str) -> None:
+    """Raises unless a file's name says the form that is written to it."""
+    if format_of(path) != form:
+        raise InputError(f"{path} would hold {form}; the name must say so: end it in .{form}, or ask for another form")

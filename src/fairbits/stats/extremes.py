@@ -95,8 +95,8 @@ def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate
     mine = _candidates(joint, own, level=1 - doubt / 10)
     theirs = _candidates(joint, own + size, level=1 - doubt / 10)
     level = 1 - doubt / 5
-    over_pairs = [_pair_limits(joint, i, theirs, level=level) for i in mine]
-    alike = [_pair_limits(joint, i, np.array([i + size]), level=level) for i in own]
+    over_pairs = [_pair_limits(joint, i, theirs, level=level) for i in mine.tolist()]
+    alike = [_pair_limits(joint, i, np.array([i + size]), level=level) for i in range(size)]
     low = max(min(float(lower.min()) for lower, _ in over_pairs), min(float(alike[j - size][0][0]) for j in theirs))
     high = min(max(float(upper.max()) for _, upper in over_pairs), max(float(alike[i][1][0]) for i in mine))
     low, high = min(low, high), max(low, high)  # two bounds that part by the doubt left in each
@@ -178,7 +178,7 @@ def _candidates(replicates: Replicates, columns: NDArray[np.intp], *, level: flo
     at least the level, as then no v_k − v_i has a positive mean.
     """
     kept = []
-    for i in columns:
+    for i in columns.tolist():
         difference, error, t = _contrasts(replicates, i, columns[columns != i])
         behind = studentised(-difference, error)
         if not len(behind) or behind.max() <= order_quantile((-t).max(axis=1), level):
@@ -186,13 +186,13 @@ def _candidates(replicates: Replicates, columns: NDArray[np.intp], *, level: flo
     return np.array(kept)
 
 
-def _pair_limits(replicates: Replicates, i: np.intp, j: NDArray[np.intp], *, level: float) -> tuple[Floats, Floats]:
+def _pair_limits(replicates: Replicates, i: int, j: NDArray[np.intp], *, level: float) -> tuple[Floats, Floats]:
     """Returns bootstrap-t limits of θ_i − θ_j for each j, each of them holding at the level."""
     difference, error, t = _contrasts(replicates, i, j)
     return difference - order_quantile(t, level) * error, difference + order_quantile(-t, level) * error
 
 
-def _contrasts(replicates: Replicates, i: np.intp | int, j: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+def _contrasts(replicates: Replicates, i: int, j: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
     """Returns v_i − v_j for each j, its standard error, and t* of every resample, (resample, j).
 
     Two columns that differ by a constant have an error of 0, and so all their t*.

@@ -1,5 +1,6 @@
 """Bench: many plans of one model, each put into it in place and asked the same text."""
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from fairbits.steps.yardstick import Progress, Yardstick, told
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["UNITS", "Bench", "Progress", "Run", "corpus_for", "told"]
+__all__ = ["UNITS", "Bench", "Progress", "Run", "corpus_for", "method_of", "told"]
 
 UNITS = {
     "bits_per_byte": "bits per byte",
@@ -33,6 +34,8 @@ UNITS = {
     "nats_per_section": "nats per section",
 }
 """How units are written; a section is a document that all languages have."""
+IN_PLACE = re.compile(r"(.+), (\d) bits")
+"""How runs on a bench are named: a variant and its width."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +134,14 @@ class Bench:
             return None
         own = self.corpus.restrict(plan.languages)
         return text_for(self.checkpoint, own, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+
+def method_of(scores: Scores) -> tuple[str, int] | None:
+    """Returns variant and width of what a bench has measured; None if these are the scores of a checkpoint."""
+    start = f"{scores.reference.target}, "
+    found = IN_PLACE.fullmatch(scores.quantized.target.removeprefix(start))
+    own = scores.quantized.target.startswith(start)
+    return (found[1], int(found[2])) if own and found is not None else None
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:

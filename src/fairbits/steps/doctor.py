@@ -183,7 +183,7 @@ def _broken(name: str) -> str | None:
     """Returns why a package cannot be imported: itself, what it needs, or a library that is not there."""
     try:
         import_module(name.replace("-", "_"))
-    except (ImportError, OSError, RuntimeError) as error:
+    except Exception as error:  # a broken package may raise anything: that is what is looked for
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     return None
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import UNITS, Scores
+from fairbits.evaluation.scores import SIGNIFICANT, UNITS, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import content
-from fairbits.reports.record import format_of
+from fairbits.reports.figures import prediction
+from fairbits.reports.record import check_name, format_of
 from fairbits.steps.report import sources_of_run
 
 METHODS = ("gptq", "gptq:mix=english", "rtn")
@@ -61,8 +63,11 @@ def test_every_number_of_a_language_is_that_of_its_scores(found, sources) -> Non
             assert cost["flips"] == method.scores.flips[code].to_dict()
             assert cost["kl_p99"] == method.scores.kl_p99[code]
             assert cost["relative_perplexity"] == method.scores.relative_perplexity[code].to_dict()
-    contrast = sources.after.contrast(sources.before)
-    assert {row["code"]: row["p_holm"] for row in found["languages"]} == contrast.p_holm
+    for unit in UNITS:
+        contrast = sources.after.contrast(sources.before, unit=unit)
+        assert {row["code"]: row["p_holm"][unit] for row in found["languages"]} == contrast.p_holm
+        for row in found["languages"]:
+            assert row["difference"][unit] == contrast.differences[row["code"]].to_dict()
     values = [row["methods"][0]["damage"]["bits_per_byte"]["value"] for row in found["languages"]]
     assert values == sorted(values, reverse=True)
 
@@ -82,12 +87,26 @@ def test_the_headline_is_the_disparity_of_the_first_two_methods(found, sources) 
     assert found["headline"]["size"]["reference"] == sources.after.reference.size_bytes
 
 
+def test_verdicts_are_those_of_every_unit(harmed) -> None:
+    """They need not agree: documents weigh otherwise in another unit."""
+    made = content(harmed(before="heb_Hebr", after="swh_Latn"))
+    verdicts = {row["code"]: row["verdict"] for row in made["languages"]}
+    assert verdicts["heb_Hebr"] == dict.fromkeys(UNITS, "less")
+    assert set(verdicts["swh_Latn"].values()) == {"more", None}
+    for name, verdict in (("better", "less"), ("worse", "more")):
+        assert set(made["headline"][name]) == {code for code in verdicts if verdicts[code]["bits_per_byte"] == verdict}
+    for row in made["languages"]:
+        for unit in UNITS:
+            sign = {"less": -1, "more": 1, None: 0}[row["verdict"][unit]]
+            assert sign == np.sign(row["difference"][unit]["value"]) * (row["p_holm"][unit] < SIGNIFICANT)
+
+
 def test_help_beyond_doubt_is_said(harmed) -> None:
     own = content(harmed(before="heb_Hebr"))["headline"]
     assert own["better"] == ["heb_Hebr"]
     assert own["worse"] == []
-    assert own["sentences"][1].startswith("Under old, of the same size, the most is ")
-    assert own["sentences"][1].endswith(", by Hebrew.")
+    assert own["sentences"][1].startswith("Under old, of the same size, ")
+    assert "Hebrew" in own["sentences"][1]
     assert own["sentences"][2].startswith("The worst is lower by ")
     assert own["sentences"][3] == "Of 4 languages, 1 lost less beyond doubt, none more."
 
@@ -95,7 +114,7 @@ def test_help_beyond_doubt_is_said(harmed) -> None:
 def test_harm_beyond_doubt_is_said(harmed) -> None:
     own = content(harmed(after="heb_Hebr"))["headline"]
     assert (own["better"], own["worse"]) == ([], ["heb_Hebr"])
-    assert own["sentences"][0].startswith("Hebrew loses most: ")
+    assert "Hebrew" in own["sentences"][0]
     assert own["sentences"][2].endswith(": it does not help here.")
 
 
@@ -105,7 +124,7 @@ def test_scores_alone_give_a_report(sources) -> None:
     assert all(own[name] is None for name in absent)
     assert own["headline"]["worst"]["before"] is None
     assert own["headline"]["sentences"][-1] == "Nothing was measured to compare with."
-    assert all(row["difference"] is None and row["predicted"] is None for row in own["languages"])
+    assert all(row[name] is None for row in own["languages"] for name in ("difference", "verdict", "predicted"))
     assert json.loads(Report(own).json()) == own
 
 
@@ -141,12 +160,35 @@ def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
 
 def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> None:
     own = found["prediction"]
-    assert (METHODS[own["method"]], own["like"]) == ("rtn", True)
+    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", True, "W3 per channel")
     measured = sources.methods[2].scores.frame("nats_per_token").by_language()
     assert own["measured"] == [measured[code].to_dict() for code in own["languages"]]
     assert -1 <= own["spearman"]["low"] <= own["spearman"]["value"] <= own["spearman"]["high"] <= 1
     other = content(replace(sources, methods=sources.methods[:2]))["prediction"]
-    assert (other["method"], other["like"]) == (0, False)
+    assert (other["method"], other["like"], other["made_with"]) == (0, False, "W3 per channel")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bits", 4), ("group", "tensor"), ("group", 128), ("embeddings", 8), ("bits", None)]
+)
+def test_other_widths_and_groups_are_not_what_was_predicted(sources, name, value) -> None:
+    run = {**sources.run, "settings": sources.run["settings"] | {name: value}}
+    own = prediction(replace(sources, run=run), sources.after.languages)
+    assert (METHODS[own["method"]], own["like"]) == ("rtn", False)
+
+
+def test_what_nobody_says_is_not_taken_for_what_was_predicted(sources) -> None:
+    own = prediction(replace(sources, run=None, plan=None), sources.after.languages)
+    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", False, None)
+
+
+def test_a_plan_says_what_was_measured(sources) -> None:
+    plan = replace(sources.plan, policy="rtn")
+    own = replace(sources, methods=(Method("rtn", sources.methods[2].scores),), run=None, plan=plan)
+    assert prediction(own, sources.after.languages)["like"] is True
+    other = replace(own, plan=replace(plan, settings={**plan.settings, "group": 64}))
+    assert prediction(other, sources.after.languages)["like"] is False
+    assert prediction(replace(own, plan=sources.plan), sources.after.languages)["like"] is False
 
 
 def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
@@ -248,5 +290,51 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
         assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.written(form)
     with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
         format_of("report.pdf")
+    assert format_of("Report.HTML") == "html"
+    with pytest.raises(InputError, match=r"report\.html would hold json"):
+        check_name("report.html", "json")
     with pytest.raises(InputError, match="is no directory"):
         own.save(tmp_path / "nowhere" / "report.html")
+
+
+def words(own: dict[str, Any]) -> str:
+    """Returns what the page of some content says, without its scripts."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", "", Report(own).html(), flags=re.DOTALL)
+    return " ".join(re.sub("<[^>]*>", " ", text).split())
+
+
+def test_the_page_says_what_was_predicted_and_what_was_measured(found) -> None:
+    assert "They are not alike" not in words(found)
+    own = copy.deepcopy(found)
+    own["prediction"] |= {"like": False, "made_with": "W4 per tensor"}
+    scheme = own["prediction"]["scheme"]
+    assert f"predicted is plain rounding, {scheme}; measured is rtn, W4 per tensor. " in words(own)
+    own["prediction"]["made_with"] = None
+    assert "measured is rtn, of a width and group that are not known here. " in words(own)
+
+
+def test_cards_say_what_their_numbers_are(found) -> None:
+    cards = re.findall(r'<article class="card">.*?</article>', Report(found).html(), flags=re.DOTALL)
+    notes = ("luck of being the worst", "less what chance alone", "every language counts alike", "all tensors")
+    assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
+
+
+def test_one_is_not_many(found) -> None:
+    assert "All 4 models read the same 20 documents, " in words(found)
+    own = copy.deepcopy(found)
+    own["languages"] = own["languages"][:1]
+    for side in ("before", "after"):
+        own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
+    own["provenance"]["models"] = own["provenance"]["models"][:2]
+    own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
+    assert "Both models read the same 1 document, 1 token in 1 language, and were asked" in words(own)
+
+
+def test_points_that_a_log_scale_cannot_show_are_counted(found) -> None:
+    own = copy.deepcopy(found)
+    for curve in own["curves"]["damage"]:
+        for point in curve:
+            point["value"] = 0.1
+    assert "0 or below" not in words(own)
+    own["curves"]["damage"][0][0]["value"] = 0.0
+    assert "1 of 8 points is 0 or below" in words(own)

@@ -34,7 +34,9 @@ HOSTILE = (
     "```",
     "    indented",
     "> quote",
+    "see www.x.example, WWW.X.example or https://x.example/y and a@b.co, @name",
 )
+JOINER = "\u2060"
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +63,9 @@ def tables(section: str) -> list[list[list[str]]]:
 
 
 def said(token: Token) -> str:
-    """Returns what a reader sees of a line; anything but text in it is a defect."""
+    """Returns what a reader sees of a line, who does not see a joiner; anything but text in it is a defect."""
     assert {each.type for each in token.children or []} <= {"text", "text_special"}
-    return "".join(each.content for each in token.children or [])
+    return "".join(each.content for each in token.children or []).replace(JOINER, "")
 
 
 def test_the_first_table_has_worst_gap_mean_and_size(found) -> None:
@@ -127,6 +129,39 @@ def test_the_command_measures_the_same_again(found) -> None:
         "--sequence": "64",
         "--seed": "0",
     }
+
+
+def test_text_of_a_user_is_named_whatever_it_is_called(found) -> None:
+    own = copy.deepcopy(found)
+    assert own["provenance"]["evaluation"]["text"] == "udhr"
+    own["provenance"]["evaluation"]["hashes"]["heb_Hebr"] = "0" * 64
+    assert " --text udhr " in card(own)
+
+
+def test_one_is_not_many(found) -> None:
+    own = copy.deepcopy(found)
+    own["languages"] = own["languages"][:1]
+    own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
+    for side in ("before", "after"):
+        own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
+    assert ": 1 language, 1 document (at least 5 per language), 1 predicted token; up to" in card(own)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("www.x.example", f"www{JOINER}.x.example"),
+        ("(WWW.x.example)", f"(WWW{JOINER}.x.example)"),
+        ("https://x.example", f"https:{JOINER}//x.example"),
+        ("a@b.co", f"a@{JOINER}b.co"),
+        ("@name", f"@{JOINER}name"),
+        ("a @ b, awww, c: d", "a @ b, awww, c: d"),
+    ],
+)
+def test_no_address_becomes_a_link(address: str, shown: str) -> None:
+    """Some readers look for addresses after escapes and entities are gone: there must be something in between."""
+    (token,) = (token for token in PARSER.parse(text(address)) if token.type == "inline")
+    assert "".join(each.content for each in token.children or []) == shown
 
 
 @pytest.mark.parametrize("odd", HOSTILE)

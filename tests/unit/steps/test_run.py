@@ -1,5 +1,7 @@
 """The whole job in one directory: what it writes, how it goes on after any interruption, and what it refuses."""
 
+import errno
+import fcntl
 import io
 import json
 import os
@@ -24,8 +26,8 @@ from fairbits.model import Checkpoint
 from fairbits.plans import Plan
 from fairbits.steps.evaluate import evaluate
 from fairbits.steps.run import FinishedRun, run
-from fairbits.steps.run_job import file_name, usual_baselines
-from fairbits.steps.run_table import as_data, next_steps, run_table
+from fairbits.steps.run.job import file_name, usual_baselines
+from fairbits.steps.run.table import as_data, next_steps, run_table
 from fairbits.steps.variants import variant
 
 SMALL = {
@@ -72,6 +74,18 @@ def alive() -> Iterator[list[int]]:
         yield counts
 
 
+def copied(whole: FinishedRun, to: Path) -> Path:
+    return Path(shutil.copytree(whole.directory, to / "run"))
+
+
+def damage(model: Path) -> None:
+    """Flips a bit of the weights."""
+    shard = next(model.glob("*.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+
+
 def columns(scores: Scores) -> dict[str, list]:
     return {name: column.tolist() for name, column in vars(scores.documents).items()}
 
@@ -89,7 +103,7 @@ def assert_same(one: Path, other: Path) -> None:
 def test_the_directory_holds_everything(whole, model) -> None:
     found = {str(each.relative_to(whole.directory)) for each in whole.directory.rglob("*") if each.is_file()}
     reports = {"report.html", "report.md", "report.json"}
-    expected = {"run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
+    expected = {".lock", "run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
     assert {name for name in found if not name.startswith("model/")} == expected
     said = json.loads((whole.directory / "run.json").read_text())
     source = Checkpoint(model)
@@ -98,6 +112,12 @@ def test_the_directory_holds_everything(whole, model) -> None:
     assert [each["name"] for each in said["baselines"]] == ["rtn", "gptq:mix=english"] == list(whole.baselines)
     assert all((whole.directory / each["scores"]).is_file() for each in said["baselines"])
     assert set(said["hashes"]) == {"calibration", "evaluation"}
+    assert said["written"] == Checkpoint(whole.directory / "model").fingerprint == whole.scores.quantized.fingerprint
+    assert (
+        said["versions"] | {"torch": torch.__version__, "torch threads": str(torch.get_num_threads())}
+        == (said["versions"])
+    )
+    assert {"fairbits", "Python", "transformers", "compressed-tensors", "numpy"} <= set(said["versions"])
 
 
 def test_scores_are_those_of_the_written_model(whole, model) -> None:
@@ -193,32 +213,150 @@ def test_a_run_that_was_killed_while_it_wrote_its_first_file_begins_anew(model, 
 
     with pytest.raises(KeyboardInterrupt):
         run(model, out=tmp_path, **SMALL, progress=stop)
-    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "run.json"]
 
 
 def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    for file in whole.directory.rglob("*"):
-        target = out / file.relative_to(whole.directory)
-        target.mkdir() if file.is_dir() else target.write_bytes(file.read_bytes())
-    shard = next((out / "model").glob("*.safetensors"))
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
-    for name in ("audit.json", "baselines/rtn.json", "sweep.json"):
+    out = copied(whole, tmp_path)
+    damage(out / "model")
+    (out / "model.damaged").mkdir()  # of an earlier time
+    for name in ("audit.json", "baselines/rtn.json"):
         (out / name).write_text("{")
     (out / "widths" / "3.json").unlink()  # what is missing is no damage
     found = run(model, out=out, **SMALL)
-    assert [note.split(" was made again: ")[0] for note in found.notes] == [
-        "audit.json",
-        "model",
-        "baselines/rtn.json",
-        "sweep.json",
+    assert [note.split(": ")[0] for note in found.notes] == [
+        "audit.json was made again",
+        "model was made again",
+        "model, as it was found, is now model.damaged-2",
+        "baselines/rtn.json was made again",
     ]
+    assert Checkpoint(out / "model.damaged-2").fingerprint != whole.scores.quantized.fingerprint
     assert_same(whole.directory, out)
     assert json.loads((out / "run.json").read_text())["notes"] == list(found.notes)
     assert "audit.json was made again" in (out / "report.json").read_text()
+
+
+def test_scores_of_something_else_are_measured_again_and_the_model_stays(whole, model, tmp_path) -> None:
+    out = copied(whole, tmp_path)
+    shutil.copy(out / "baselines" / "gptq-mix-english.json", out / "scores.json")
+    shutil.copy(out / "widths" / "3.json", out / "baselines" / "rtn.json")
+    english = json.loads((out / "baselines" / "gptq-mix-english.json").read_text())
+    english["quantized"]["fingerprint"] = "0" * 64  # a plan with other settings and the same name
+    (out / "baselines" / "gptq-mix-english.json").write_text(json.dumps(english))
+    shards = {each: each.stat().st_ino for each in (out / "model").iterdir()}
+    found = run(model, out=out, **SMALL)
+    assert [(note.split()[0], note.split("scores of ")[1]) for note in found.notes] == [
+        ("scores.json", f"{model}, gptq:mix=english, 4 bits, where those of another belong"),
+        ("baselines/rtn.json", f"{model}, gptq, 3 bits, where those of another belong"),
+        ("baselines/gptq-mix-english.json", f"{model}, gptq:mix=english, 4 bits, where those of another belong"),
+    ]
+    assert {each: each.stat().st_ino for each in (out / "model").iterdir()} == shards
+    assert_same(whole.directory, out)
+
+
+def test_what_was_measured_goes_with_the_model(whole, model, tmp_path) -> None:
+    out = copied(whole, tmp_path)
+    damage(out / "model")
+
+    def stop(what: str, seconds: float | None) -> None:
+        if (what, seconds is not None) == ("model", True):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model, out=out, **SMALL, finished=stop)
+    assert not [name for name in ("scores.json", "sweep.json", "report.html", "report.md") if (out / name).exists()]
+    assert Checkpoint(out / "model").fingerprint == whole.scores.quantized.fingerprint
+    assert (out / "baselines" / "rtn.json").exists()  # which is not about it
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fingerprint": "0"},
+        {"policy": "rtn"},
+        {"sizes": {"4": 1}},
+        {"damage": {}},
+        {"critical_width": None},
+    ],
+)
+def test_a_sweep_of_something_else_is_made_again(whole, model, tmp_path, changes) -> None:
+    out = copied(whole, tmp_path)
+    swept = json.loads((out / "sweep.json").read_text())
+    (out / "sweep.json").write_text(json.dumps(swept | changes))
+    found = run(model, out=out, **SMALL)
+    assert [note.split(": ")[0] for note in found.notes] == ["sweep.json was made again"]
+    assert (out / "sweep.json").read_bytes() == (whole.directory / "sweep.json").read_bytes()
+
+
+def test_one_run_at_a_time(whole, model, tmp_path) -> None:
+    out = copied(whole, tmp_path)
+    left = out / "baselines" / f".{'0' * 32}.part"
+    left.write_bytes(b"{")
+    with (out / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does
+        with pytest.raises(InputError, match=r"another run is using .*run; wait until it has ended"):
+            run(model, out=out, **SMALL)
+        assert left.exists()  # it may be what the other one is writing
+    assert run(model, out=out, **SMALL).notes == ()
+    assert not left.exists()
+
+
+def test_where_no_locks_are_kept_it_is_said(whole, model, tmp_path, monkeypatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    (note,) = run(model, out=copied(whole, tmp_path), **SMALL).notes
+    assert note.startswith("no locks are kept here")
+
+
+def test_a_link_to_a_model_is_refused_and_links_to_reports_are_not_followed(whole, model, tmp_path) -> None:
+    out, mine = copied(whole, tmp_path), tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("report.html", "sweep.json", "baselines/rtn.json"):
+        (out / name).unlink()
+        (out / name).symlink_to(mine)
+    run(model, out=out, **SMALL)
+    assert mine.read_text() == "mine"
+    assert_same(whole.directory, out)
+    assert not (out / "report.html").is_symlink()
+    (out / "model").rename(tmp_path / "elsewhere")
+    (out / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="model is a link"):
+        run(model, out=out, **SMALL)
+    assert (tmp_path / "elsewhere" / "plan.json").is_file()
+
+
+def test_other_versions_are_noted(whole, model, tmp_path) -> None:
+    out = copied(whole, tmp_path)
+    said = json.loads((out / "run.json").read_text())
+    said["versions"] |= {"torch": "1.0", "torch threads": "999"}
+    (out / "run.json").write_text(json.dumps(said))
+    (note,) = run(model, out=out, **SMALL).notes
+    threads = torch.get_num_threads()
+    assert note == (
+        f"gone on with torch {torch.__version__} (it was begun with 1.0), "
+        f"torch threads {threads} (it was begun with 999)"
+    )
+    shown = json.loads((out / "report.json").read_text())
+    assert shown["provenance"]["versions"]["torch"] == torch.__version__
+    assert shown["provenance"]["versions"]["measured with"] == "torch 1.0, torch threads 999"
+    assert "torch 1.0" in (out / "report.html").read_text()
+
+
+def test_a_full_disk_is_told_as_a_run_goes_on(whole, model, tmp_path, monkeypatch) -> None:
+    out = copied(whole, tmp_path)
+    shutil.rmtree(out / "model")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(InputError, match=r"No space left on device\); make room: the same command then goes on$"):
+            run(model, out=out, **SMALL)
+    run(model, out=out, **SMALL)
+    assert_same(whole.directory, out)
 
 
 @pytest.mark.parametrize(
@@ -323,11 +461,19 @@ def test_names_of_files_are_safe_and_short() -> None:
     assert all(len(file_name(each)) < 100 for each in long)
 
 
-def test_two_copies_of_a_model_are_never_in_memory(model, alive, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "options", "loaded"),
+    [
+        ("gptq", {"widths": (), "baselines": ["rtn"]}, 4),  # for the audit, reference, quantized model, and baseline
+        ("allocate:rounding=nearest", {"baselines": []}, 6),  # and to plan, for the model and the other width
+        ("rtn", {"baselines": ["protect:k=1:sets=1:rounding=nearest"]}, 5),  # and to plan the baseline
+    ],
+)
+def test_two_copies_of_a_model_are_never_in_memory(model, alive, tmp_path, policy, options, loaded) -> None:
     alive.clear()
-    run(model, out=tmp_path / "run", **SMALL | {"widths": (), "baselines": ["rtn"]})
-    assert not (tmp_path / "run" / "sweep.json").exists()
-    assert alive == [0, 0, 0, 0]  # for the audit, the reference, the quantized model, and the baseline
+    run(model, out=tmp_path / "run", policy=policy, **SMALL | options)
+    assert (tmp_path / "run" / "sweep.json").exists() == ("widths" not in options)
+    assert alive == [0] * loaded
 
 
 def shown(*parts: object) -> str:

@@ -21,11 +21,11 @@ function kappaHover(each) {
 }
 
 /** Returns the lines of the thresholds that fall within the figure; far above it, they are named below it. */
-function thresholds(top, log) {
+function thresholds([bottom, top], log) {
   const { founders, robust } = content.blocks.outliers;
   const known = [["founding rule", founders.threshold], ["robust rule", robust.threshold]];
   return known
-    .filter(([, at]) => at !== null && at > 0 && at <= top)
+    .filter(([, at]) => at !== null && at >= bottom && at <= top)
     .map(([name, at]) => ({ name, at, place: log ? Math.log10(at) : at }));
 }
 
@@ -76,13 +76,19 @@ function logTicks(least, most) {
   return ticks.length > 9 ? ticks.filter((each) => Number.isInteger(Math.log10(each))) : ticks;
 }
 
+/** Returns the ends of a linear axis that holds some values and 0, with room for names above them. */
+function withZero(least, most) {
+  const [bottom, top] = [Math.min(0, least * 1.1), Math.max(0, most * 1.2)];
+  return bottom === top ? [0, 1] : [bottom, top];
+}
+
 function kappaFigure(width) {
   const blocks = content.blocks.blocks;
   const values = blocks.map((each) => each.kappa);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const log = least > 0 && most / least > LOG_FROM;
-  const [bottom, top] = log ? [least / 1.8, most * 2] : [Math.min(0, least * 1.1), most * 1.2];
-  const lines = thresholds(top, log);
+  const [bottom, top] = log ? [least / 1.8, most * 2] : withZero(least, most);
+  const lines = thresholds([bottom, top], log);
   return {
     traces: kappaTraces(blocks, log ? bottom : 0),
     stops: [blocks.map((each, index) => stop(1, index, kappaHover(each)))],

@@ -76,10 +76,9 @@ function damage(row, method) {
   return row.methods[method].damage[state.unit];
 }
 
-/** Returns "less", "more" or "": what is beyond doubt after Holm's correction. */
+/** Returns "less", "more" or "": what is beyond doubt after Holm's correction, in the unit that is shown. */
 function verdict(row) {
-  if (content.headline.better.includes(row.code)) return "less";
-  return content.headline.worse.includes(row.code) ? "more" : "";
+  return row.verdict?.[state.unit] ?? "";
 }
 
 const SIGN = { less: "▼", more: "▲" };

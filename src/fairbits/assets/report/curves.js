@@ -12,28 +12,47 @@ function extremes(found) {
   return new Map(ordered.length > 1 ? [[ordered[0][1], "after"], [ordered.at(-1)[1], "third"]] : ordered.map(([, i]) => [i, "after"]));
 }
 
-/** Returns the line of one language. A log axis cannot show damage at or below nothing: such points are left out. */
-function widthTrace([row, index], tint) {
+/** Returns the ends of the log axis, and the place of what it cannot show: all that is 0 or below stands there. */
+function logRange(found) {
+  const values = found.flatMap(([, i]) => content.curves.damage[i].map(({ value }) => value));
+  const shown = [...values, content.curves.threshold].filter((value) => value > 0);
+  const [least, most] = shown.length ? [Math.min(...shown), Math.max(...shown)] : [0.1, 1];
+  const below = values.some((value) => value <= 0);
+  const foot = below ? least / 2 : null;
+  return { foot, least, most, bottom: below ? foot / 1.3 : least / 1.3, top: most * 1.4 };
+}
+
+/** Returns the line of one language; a point that a log axis cannot show is open, and stands at its foot. */
+function widthTrace([row, index], { tint, foot }) {
   const { bits, damage: all } = content.curves;
+  const shape = tint === "third" ? "square" : "circle";
+  const size = tint ? 7 : 4;
+  const either = (filled, open) => all[index].map(({ value }) => (value > 0 ? filled : open));
   return {
     type: "scatter",
     mode: "lines+markers",
     x: bits,
-    y: all[index].map(({ value }) => (value > 0 ? value : null)),
+    y: all[index].map(({ value }) => (value > 0 ? value : foot)),
     line: { color: colour(tint ?? "line"), width: tint ? 2.4 : 1.2 },
-    marker: { color: colour(tint ?? "line"), size: tint ? 7 : 4, symbol: tint === "third" ? "square" : "circle" },
+    marker: {
+      color: colour(tint ?? "line"),
+      size: either(size, size + 2),
+      symbol: either(shape, `${shape}-open`),
+      line: { width: either(0, 1.4) }, // of points of several sizes, plotly would draw all with an outline
+      opacity: 1,
+    },
     text: all[index].map((each, i) => widthHover(row, bits[i], each)),
     hovertemplate: "%{text}<extra></extra>",
   };
 }
 
 /** Returns names at the left ends of the worst and the best line. */
-function endLabels(found, marked) {
+function endLabels(found, marked, foot) {
   return found.flatMap(([row, i]) => {
     const { value } = content.curves.damage[i][0];
-    if (!marked.has(i) || value <= 0) return [];
+    if (!marked.has(i)) return [];
     return {
-      text: plain(row.name), x: content.curves.bits[0], y: Math.log10(value), xanchor: "right", xshift: -9, showarrow: false,
+      text: plain(row.name), x: content.curves.bits[0], y: Math.log10(value > 0 ? value : foot), xanchor: "right", xshift: -9, showarrow: false,
       font: { size: 12.5, color: colour(marked.get(i)) },
     };
   });
@@ -55,26 +74,28 @@ function widthsFigure(width = $("#fig-widths .plot").clientWidth) {
   const lines = [...found].sort((a, b) => marked.has(a[1]) - marked.has(b[1]));
   const names = found.filter(([, i]) => marked.has(i)).map(([row]) => row.name);
   const place = (entry) => lines.indexOf(entry);
+  const { foot, least, most, bottom, top } = logRange(found);
+  const ticks = logTicks(least, most);
   return {
-    traces: lines.map((entry) => widthTrace(entry, marked.get(entry[1]))),
+    traces: lines.map((entry) => widthTrace(entry, { tint: marked.get(entry[1]), foot })),
     stops: found.map((entry) =>
-      bits.flatMap((width, j) => {
-        const estimate = content.curves.damage[entry[1]][j];
-        return estimate.value > 0 ? stop(place(entry), j, widthHover(entry[0], width, estimate)) : [];
-      }),
-    ).filter((line) => line.length),
+      bits.map((width, j) => stop(place(entry), j, widthHover(entry[0], width, content.curves.damage[entry[1]][j]))),
+    ),
     layout: {
       height: 420,
       margin: { l: 74, r: 12, t: 16, b: 56 },
       xaxis: axis({ title: "bits per weight", tickvals: bits, range: widthRange(room(names) + 26, width - 86) }),
       yaxis: axis({
-        title: `added ${UNITS[unit]?.name ?? plain(unit)}, log scale`, type: "log", showgrid: true, dtick: 1,
+        title: `added ${UNITS[unit]?.name ?? plain(unit)}, log scale`, type: "log", showgrid: true,
+        range: [Math.log10(bottom), Math.log10(top)],
+        tickvals: foot ? [foot, ...ticks] : ticks,
+        ticktext: [...(foot ? ["≤ 0"] : []), ...ticks.map(short)],
       }),
       shapes: threshold > 0
         ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: threshold, y1: threshold, line: { color: colour("before"), width: 1.4, dash: "dash" } }]
         : [],
       annotations: [
-        ...endLabels(found, marked),
+        ...endLabels(found, marked, foot),
         ...(threshold > 0
           ? [
               {

@@ -70,8 +70,9 @@ function connectors(rows, lifts) {
   };
 }
 
-/** Returns what is beyond doubt, in words at the end of each line. */
+/** Returns what is beyond doubt, in words at the end of each line; nothing where one of the two is not shown. */
 function verdictMarks(rows, narrow) {
+  if (!state.shown.has(0) || !state.shown.has(1)) return [];
   return rows.flatMap((row, index) => {
     const found = verdict(row);
     if (!found) return [];

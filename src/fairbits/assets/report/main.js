@@ -37,11 +37,12 @@ async function drain() {
 /** Says beside every figure how many languages the filter leaves. */
 function tellFilter() {
   const [count, all] = [visibleRows().length, content.languages.length];
+  const text = `${count} of ${all} ${all === 1 ? "language" : "languages"}`;
   for (const place of document.querySelectorAll(".filtered")) {
     place.hidden = count === all;
-    place.querySelector("span").textContent = `${count} of ${all} languages shown. `;
+    place.querySelector("span").textContent = `${text} shown. `;
   }
-  return `${count} of ${all} languages`;
+  return text;
 }
 
 let waiting = 0;

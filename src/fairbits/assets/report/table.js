@@ -30,7 +30,7 @@ function columns() {
     ...content.methods.map((method, i) => estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i))),
     ...(compared
       ? [
-          estimates("difference", "difference, bits per byte", 4, (row) => row.difference),
+          estimates("difference", `difference, ${unit}`, digits, (row) => row.difference?.[state.unit]),
           words("verdict", "beyond doubt", (row) => (verdict(row) ? `loses ${verdict(row)}` : null)),
         ]
       : []),
@@ -164,12 +164,13 @@ const tables = {
     }),
 };
 
-/** Returns a cell of a CSV file. A spreadsheet would run text that begins with = + - @ as a formula: ' stops it. */
+/** Returns a cell of a CSV file. A spreadsheet would run text that begins with = + - @ as a formula: ' stops it.
+ *  In many countries it splits cells at semicolons, so text that holds one is quoted too. */
 function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
-  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  return /[",;\t\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 }
 
 function download(name) {

@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fairbits import __version__
 from fairbits.checks import sequence as listed
 from fairbits.checks import whole
@@ -21,6 +23,7 @@ from fairbits.plans import Group
 from fairbits.policies import Embeddings
 from fairbits.policies.compensated import ENGLISH
 from fairbits.probe.prepare import text_for
+from fairbits.reports.provenance import THREADS, versions
 from fairbits.steps.bench import corpus_for
 from fairbits.steps.variants import Variant, check_variants, variant
 from fairbits.steps.yardstick import question_of
@@ -71,6 +74,7 @@ class Job:
         return {
             "schema": SCHEMA,
             "fairbits": __version__,
+            "versions": versions() | {THREADS: str(torch.get_num_threads())},
             "model": self.checkpoint.target,
             "fingerprint": self.checkpoint.fingerprint,
             "policy": self.policy.name,
@@ -150,6 +154,12 @@ def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) ->
 def baseline_files(job: Job) -> dict[str, Variant]:
     """Returns the baselines by the file of their scores."""
     return {f"baselines/{file_name(each.name)}.json": each for each in job.baselines}
+
+
+def measured_files(job: Job) -> dict[str, tuple[Variant, int]]:
+    """Returns what is measured without being written, and its width, by the file of its scores."""
+    baselines = {file: (each, job.bits) for file, each in baseline_files(job).items()}
+    return baselines | {file: (job.policy, width) for file, width in width_files(job).items()}
 
 
 def width_files(job: Job) -> dict[str, int]:

@@ -4,22 +4,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairbits.artifacts import write_files
 from fairbits.evaluation.scores import Scores
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.plans import Group
 from fairbits.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
+from fairbits.reports.record import format_of
 from fairbits.steps.bench import Progress
 from fairbits.steps.report import report
-from fairbits.steps.run_directory import check_out, open_directory
-from fairbits.steps.run_job import SCORES, baseline_files, job_of
-from fairbits.steps.run_stages import Finished, audited, measured, quantized, swept, timed
+from fairbits.steps.run.directory import REPORTS
+from fairbits.steps.run.job import SCORES, baseline_files, job_of
+from fairbits.steps.run.opening import check_out, open_directory
+from fairbits.steps.run.stages import Finished, audited, measured, quantized, swept, timed
 
 EMBEDDED = "embedded:tiny"
 QUICK_TOKENS, TOKENS = 512, 4096
 """Calibration tokens per language where no model is named, so that it takes minutes, and where one is."""
-REPORTS = ("report.html", "report.md", "report.json")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +87,15 @@ def run(
         device=device,
     )
     check_out(out, job)
-    place = open_directory(out, job)
-    tell = finished or (lambda *_: None)
-    audited(place, tell, progress=progress)
-    quantized(place, tell, progress=progress)
-    scores = measured(place, tell, progress=progress)
-    swept(place, tell, scores=scores)
-    with timed(tell, REPORTS[0]):
-        made = report(place.path)
-        for name in REPORTS:
-            made.save(place.file(name))
-    others = {each.name: scores[file] for file, each in baseline_files(job).items()}
-    return FinishedRun(place.path, job.policy.name, scores[SCORES], others, made, place.notes())
+    with open_directory(out, job) as place:
+        tell = finished or (lambda *_: None)
+        audited(place, tell, progress=progress)
+        quantized(place, tell, progress=progress)
+        scores = measured(place, tell, progress=progress)
+        swept(place, tell, scores=scores)
+        with timed(tell, REPORTS[0]):
+            made = report(place.path)
+            # a link that lies there is replaced, and not written through
+            write_files({place.file(name): made.written(format_of(name)).encode() for name in REPORTS})
+        others = {each.name: scores[file] for file, each in baseline_files(job).items()}
+        return FinishedRun(place.path, job.policy.name, scores[SCORES], others, made, place.notes())

@@ -5,22 +5,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from fairbits.errors import InputError
 from fairbits.evaluation.scores import Scores
-from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.plans import Plan
-from fairbits.policies import reads_text
 from fairbits.risk.evidence import kappa_of_audit
 from fairbits.steps.audit import audit
 from fairbits.steps.audit_table import counted
 from fairbits.steps.bench import Bench, Progress
 from fairbits.steps.evaluate import scores_of
-from fairbits.steps.plan import plan as planned
 from fairbits.steps.quantize import quantize
-from fairbits.steps.run_directory import RunDirectory
-from fairbits.steps.run_job import SCORES, Job, baseline_files, width_files
+from fairbits.steps.run.directory import MADE_OF_SCORES, RunDirectory
+from fairbits.steps.run.job import SCORES, Job, measured_files, width_files
+from fairbits.steps.run.plans import plan_to_measure, plan_to_write
 from fairbits.steps.sweep import THRESHOLDS, Sweep
-from fairbits.steps.variants import Variant
 from fairbits.steps.yardstick import Yardstick
 
 UNIT = "bits_per_byte"
@@ -54,21 +52,26 @@ def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None 
         tell("model", None)
         return
     with timed(tell, "model"):
-        # with text in any case: policies that read none then tell the error of languages in every layer
-        plan = place.drafted() or _plan(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
-        out = place.file("model")
-        quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
+        plan, out = place.drafted() or plan_to_write(job, progress=progress), place.file("model")
+        try:
+            quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
+        except InputError as problem:
+            if not isinstance(problem.__context__, OSError):
+                raise
+            reason = problem.__context__.strerror or problem.__context__
+            raise InputError(f"{out} cannot be written ({reason}); make room: the same command then goes on") from None
+        place.wrote_model()
 
 
 def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> dict[str, Scores]:
     """Returns the scores of the written model, of the baselines and of the other widths, by file.
 
     Never are two copies of a model in memory: the reference has spoken before the quantized model is loaded, and that
-    one is gone when the model is loaded that takes baselines and widths in place.
+    one is gone when the model is loaded that takes baselines and widths in place. Some policies load it to decide, so
+    all plans are made before.
     """
     job = place.job
-    asked = {file: (each, job.bits) for file, each in baseline_files(job).items()}
-    asked |= {file: (job.policy, width) for file, width in width_files(job).items()}
+    asked = measured_files(job)
     found = {file: scores for file in (SCORES, *asked) if (scores := place.scored(file)) is not None}
     for file in found:
         tell(file, None)
@@ -81,11 +84,14 @@ def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None =
         if SCORES not in found:
             with timed(tell, SCORES):
                 found[SCORES] = _saved(place, SCORES, _of_written(place, said, progress))
+        plans = {
+            file: plan_to_measure(job, each, bits=bits, progress=progress) for file, (each, bits) in missing.items()
+        }
         if missing:
             bench = Bench(job.checkpoint, job.corpus, job.checkpoint.load(), said, job.device)
         for file, (each, bits) in missing.items():
             with timed(tell, file):
-                found[file] = _saved(place, file, _in_place(bench, job, each, bits=bits, progress=progress))
+                found[file] = _saved(place, file, _in_place(bench, plans[file], f"{each.name}, {bits} bits", progress))
     return found
 
 
@@ -94,10 +100,11 @@ def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) 
     job = place.job
     if not job.widths:
         return
-    if place.swept():
+    at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES]}
+    sizes = {width: at[width].quantized.size_bytes for width in sorted(at)}
+    if place.swept(sizes):
         tell("sweep.json", None)
         return
-    at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES]}
     with timed(tell, "sweep.json"):
         Sweep(
             model=job.checkpoint.target,
@@ -105,7 +112,7 @@ def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) 
             policy=job.policy.name,
             settings=job.as_data()["settings"],
             frames={width: at[width].frame(UNIT) for width in sorted(at)},
-            sizes={width: at[width].quantized.size_bytes for width in sorted(at)},
+            sizes=sizes,
             threshold=THRESHOLDS[UNIT],
             max_kappa=float(kappa_of_audit(place.file("audit.json"), job.checkpoint.fingerprint).max()),
             notes=tuple(dict.fromkeys(note for each in at.values() for note in each.notes)),
@@ -118,20 +125,6 @@ def timed(tell: Finished, what: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     tell(what, time.perf_counter() - start)
-
-
-def _plan(job: Job, asked: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
-    return planned(
-        job.checkpoint,
-        policy=asked.policy,
-        text=text,
-        tokens=job.tokens,
-        sequence=job.sequence,
-        seed=job.seed,
-        device=job.device,
-        progress=progress,
-        **{"group": job.group, "embeddings": job.embeddings, **asked.at(bits)},
-    )
 
 
 def _yardstick(job: Job, progress: Progress | None) -> Yardstick:
@@ -153,17 +146,16 @@ def _of_written(place: RunDirectory, said: Yardstick, progress: Progress | None)
     return scores_of(written, said, reference=job.checkpoint, device=job.device, progress=progress)
 
 
-def _in_place(bench: Bench, job: Job, asked: Variant, *, bits: int, progress: Progress | None) -> Scores:
+def _in_place(bench: Bench, plan: Plan, name: str, progress: Progress | None) -> Scores:
     """Returns the scores of a plan that is never written, with what must be said of the plan."""
-    text = job.corpus if reads_text(asked.policy) else None
-    plan = _plan(job, asked, bits=bits, text=text, progress=progress)
-    found = bench.run(plan, name=f"{asked.name}, {bits} bits", progress=progress)
+    found = bench.run(plan, name=name, progress=progress)
     fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
     said = [f"{counted(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
     return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *said])))
 
 
 def _saved(place: RunDirectory, file: str, scores: Scores) -> Scores:
+    place.drop(file, *MADE_OF_SCORES)
     place.file(file).parent.mkdir(exist_ok=True)
     scores.save(place.file(file))
     return scores
