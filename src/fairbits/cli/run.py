@@ -31,13 +31,14 @@ def run(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A directory, an id on the Hub; without one embedded:tiny, quickly.",
+            help="A directory or an id on the Hub; without one the embedded model, with little text.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),
     ] = None,
     out_directory: Annotated[
-        Path, typer.Option("--out", help="The directory to write; one that was begun is gone on with.", metavar="DIR")
+        Path,
+        typer.Option("--out", help="The directory to write, or to go on in.", metavar="DIR"),
     ] = Path("fairbits-run"),
     languages: Languages = None,
     text: TextFrom = None,
@@ -52,7 +53,7 @@ def run(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="What it is held to, or none: the headline is about the first; rtn and gptq:mix=english if not given.",
+            help="What it is held to, or none; the headline is about the first: rtn, with --text gptq:mix=english.",
             metavar="NAMES",
             autocompletion=completion.some_of(*completion.POLICIES),
         ),

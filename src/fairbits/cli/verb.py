@@ -14,7 +14,7 @@ EVERYWHERE = ("quiet", "debug")
 """Options of the command itself, which may stand behind the verb as well."""
 BAD_INPUT, DEFECT, INTERRUPTED = 2, 3, 130
 RESUMED = {
-    "run": "the same command goes on where this one stopped",
+    "run": "the same command goes on with what is not finished",
     "quantize": "the same command with --resume goes on behind the blocks that are finished",
 }
 """How a verb that was interrupted goes on."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.plans import UNEQUAL_BUDGETS
 from fairbits.reports.languages import describe
 from fairbits.reports.sources import Sources
 from fairbits.stats import Contrast, Estimate
@@ -81,6 +82,8 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
     said.append(f"Under {other}, {size}, it loses {short(before_worst)}, {describe(before_code)['name']}.")
     said.append(_certainty(paired["worst"]))
+    if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
+        said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
     count = len(after.languages)
     said.append(f"Of {count} language{'s' * (count > 1)}, {better} lost less beyond doubt, {worse} more.")

@@ -21,6 +21,8 @@ APART = "&#8288;"
 """A word joiner, which nobody sees: some readers look for addresses in what escapes and entities have become."""
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 VERDICT = {"better": "less, beyond doubt", "worse": "more, beyond doubt"}
+ROUNDED = "nearest rounding was better in "
+"""How the notes of rows begin, or go on, that GPTQ left alone: they are many, and tell little."""
 MEASURES = {"worst": "worst language", "gap": "gap, less noise", "mean": "mean of the languages"}
 
 
@@ -29,14 +31,16 @@ def card(content: Mapping[str, Any]) -> str:
     sure = 100 * content["headline"]["mean"]["after"]["confidence"]
     parts = [
         "## What quantization cost every language",
+        text(_made(content)),
         text(" ".join(content["headline"]["sentences"])),
         "\n".join(_headline(content)),
         f"Added bits per byte of every language, with {sure:g} % intervals:",
         "\n".join(_languages(content)),
         _measured(content["provenance"]["evaluation"], content["languages"]),
         *_notes(content["notes"]),
+        *_again(content),
         f"Measured with fairbits {text(content['fairbits'])}; to measure it again:",
-        f"```bash\n{_command(content)}\n```",
+        _fence(_evaluate(content)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -99,37 +103,125 @@ def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) 
     )
 
 
+def _made(content: Mapping[str, Any]) -> str:
+    """Returns what the model is, in a sentence; of a model without a plan nobody says how it was made."""
+    found, model = content["provenance"], content["model"]
+    if found["policy"] is None or content["allocation"] is None:
+        return f"{content['methods'][0]['name']}, held to {model}; how it was made is not known here."
+    name, settings = found["policy"]["name"], found["policy"]["settings"]
+    mix, group = settings.get("mix"), settings.get("group")
+    parts = [
+        f"policy {name}" + (f" with the mix {mix}" if mix else ""),
+        _widths(content["allocation"]),
+        f"groups of {group}" if isinstance(group, int) else f"one step per {group}",
+        *_outside(content["allocation"]),
+    ]
+    return f"{model}, quantized by fairbits: {', '.join(parts)}; {_calibrated(found)}."
+
+
+def _widths(allocation: Mapping[str, Any]) -> str:
+    """Returns the bits of the blocks.
+
+    >>> _widths({"bits": [[4, 4], [8, None]]}), _widths({"bits": [[4]]})
+    ('4 to 8 bits per weight', '4 bits per weight')
+    """
+    given = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
+    if not given:
+        return "all blocks kept"
+    return " to ".join(dict.fromkeys(str(bits) for bits in (given[0], given[-1]))) + " bits per weight"
+
+
+def _outside(allocation: Mapping[str, Any]) -> list[str]:
+    """Returns what became of the embedding and whatever else is in no block."""
+    return [
+        f"{each['role'].replace('_', ' ')} " + ("kept" if each["bits"] is None else f"in {each['bits']} bits")
+        for each in allocation["outside"]
+    ]
+
+
+def _calibrated(found: Mapping[str, Any]) -> str:
+    own, weights = found["calibration"], found["weights"]
+    if own is None:
+        return "no calibration text"
+    read = [code for code in own["hashes"] if not weights or weights.get(code)]
+    languages = _counted(len(read), "language")
+    return f"calibration text {own['text']}, up to {own['budget']:,} tokens per language, {languages}"
+
+
 def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
     """Returns every warning and fall-back; of those that are alike, the first and their number."""
     if not notes:
         return []
+    rounded = [note for note in notes if ROUNDED in note["text"]]
+    groups = grouped(note for note in notes if ROUNDED not in note["text"])
+    if len(rounded) == 1:
+        groups.append(rounded)
     lines = [
-        f"- {text(first['text'])}" + (f" (and {len(rest)} more like it)" if rest else "")
-        for first, *rest in grouped(notes)
+        f"- {text(first['text'])}" + (f" (and {len(rest)} more like it)" if rest else "") for first, *rest in groups
     ]
+    if len(rounded) > 1:
+        lines.append(f"- {ROUNDED}some rows, and is kept there ({len(rounded)} such notes)")
     return ["Warnings and fall-backs:", "\n".join(lines)]
 
 
-def _command(content: Mapping[str, Any]) -> str:
-    """Returns the command that evaluates the model again, safe to paste into a shell."""
+def _again(content: Mapping[str, Any]) -> list[str]:
+    """Returns how to make the model again: by the run that made it, else by its plan; nothing where there is none."""
+    found, model = content["provenance"], content["model"]
+    if found["run"] is not None:
+        return ["To make it again, with what it is held to:", _fence(_run(content))]
+    if found["policy"] is None:
+        return []
+    own = found["calibration"]
+    options = {"--plan": "plan.json", **_text_of(own, "calibration"), "--out": "quantized"}
+    words = ["fairbits", "quantize", model, *chain.from_iterable(options.items())]
+    return ["To make it again, with the plan.json that is beside the model:", _fence(words)]
+
+
+def _run(content: Mapping[str, Any]) -> list[Any]:
+    """Returns the words of the command that did the run."""
+    asked, names = content["provenance"]["run"], [each["name"] for each in content["methods"]]
+    policy, *others = names
+    languages = asked.get("languages") or [each["code"] for each in content["languages"]]
+    given = {
+        **{name: asked.get(name) for name in ("bits", "group", "embeddings")},
+        "languages": ",".join(languages),
+        "baselines": ",".join(others) or "none",
+        "widths": ",".join(map(str, asked.get("widths", ()))) or "none",
+        **{name: asked.get(name) for name in ("tokens", "evaluation_tokens", "sequence", "seed")},
+    }
+    options = {f"--{name.replace('_', '-')}": value for name, value in given.items() if value is not None}
+    options |= _text_of(content["provenance"]["evaluation"], "evaluation")
+    return ["fairbits", "run", content["model"], "--policy", policy, *chain.from_iterable(options.items())]
+
+
+def _evaluate(content: Mapping[str, Any]) -> list[Any]:
+    """Returns the words of the command that evaluates the model again."""
     asked = content["provenance"]["evaluation"]
-    codes = ",".join(sorted(each["code"] for each in content["languages"]))
     options = {
         "--reference": content["model"],
-        **({} if _is_embedded(asked) else {"--text": asked["text"]}),
-        "--languages": codes,
+        **_text_of(asked, asked["split"]),
+        "--languages": ",".join(sorted(each["code"] for each in content["languages"])),
         "--tokens": asked["budget"],
         "--sequence": asked["sequence"],
         "--seed": asked["seed"],
     }
-    words = ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
-    return shlex.join(printable(str(word)) for word in words)
+    return ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
 
 
-def _is_embedded(asked: Mapping[str, Any]) -> bool:
+def _fence(words: Iterable[Any]) -> str:
+    """Returns a command as a block of code, safe to paste into a shell."""
+    return f"```bash\n{shlex.join(printable(str(word)) for word in words)}\n```"
+
+
+def _text_of(asked: Mapping[str, Any] | None, split: str) -> dict[str, str]:
+    """Returns the option that names text of a user; the embedded declaration needs none."""
+    return {} if asked is None or _is_embedded(asked["hashes"], split) else {"--text": asked["text"]}
+
+
+def _is_embedded(hashes: Mapping[str, str], split: str) -> bool:
     """Returns whether the text is the embedded declaration; text of a user may have the same name."""
     try:
-        return dict(asked["hashes"]) == udhr(asked["hashes"]).hashes.get(asked["split"])
+        return dict(hashes) == udhr(hashes).hashes.get(split)
     except InputError:  # a language that has no declaration
         return False
 

@@ -102,7 +102,9 @@ def gate(
     if worse is not None and against is None:
         raise InputError(f"max_worse is {worse:g}, and there is no baseline to be worse than; name one with against")
     if not given and against is None:
-        raise InputError("no limit is given; give max_worst, max_mean or max_gap, or a baseline")
+        raise InputError(
+            "no limit is given; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
+        )
     own = _scores("scores", scores)
     frame, notes = own.frame(unit), own.notes
     checks = [_against_limit(frame, name, limit) for name, limit in given.items()]

@@ -17,7 +17,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
-from fairbits.plans import Calibration, Group, Plan
+from fairbits.plans import UNEQUAL_BUDGETS, Calibration, Group, Plan
 from fairbits.probe.prepare import SHORTEST, text_for
 from fairbits.probe.text import Text
 from fairbits.risk.audit import Audit
@@ -150,7 +150,7 @@ class Source:
         alike = asked == self.calibration and list(plan.languages) == list(self.corpus.calibration)
         text = self._text if alike else self._read(self.corpus.restrict(plan.languages), asked)
         notes = shortness(text, tokens=asked.tokens, parallel=self.corpus.parallel, split="calibration")
-        unequal = "; mixes are then not compared at equal budgets" if plan.settings.get("mix") == "english" else ""
+        unequal = f"; {UNEQUAL_BUDGETS}" if plan.settings.get("mix") == "english" else ""
         yield from (note + unequal for note in notes)
 
     @cached_property

@@ -362,11 +362,11 @@ def test_a_full_disk_is_told_as_a_run_goes_on(whole, model, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": 1}, r"another seed \(0, not 1\); give the same settings"),
-        ({"policy": "mse"}, r"another policy \(gptq, not mse\)"),
-        ({"widths": ()}, r"another widths \(3, not none\)"),
-        ({"baselines": ["rtn"]}, r"another baselines \(rtn,gptq:mix=english, not rtn\)"),
-        ({"languages": ["heb", "eng"]}, r"another languages \(eng_Latn,heb_Hebr, not heb_Hebr,eng_Latn\)"),
+        ({"seed": 1}, "seed 0 there, 1 now. Give the same"),
+        ({"policy": "mse"}, "policy gptq there, mse now"),
+        ({"widths": ()}, "widths 3 there, none now"),
+        ({"baselines": ["rtn"]}, "baselines rtn,gptq:mix=english there, rtn now"),
+        ({"languages": ["heb", "eng"]}, "languages eng_Latn,heb_Hebr there, heb_Hebr,eng_Latn now"),
     ],
 )
 def test_another_run_needs_another_directory(whole, model, changes, message) -> None:
@@ -377,12 +377,12 @@ def test_another_run_needs_another_directory(whole, model, changes, message) -> 
 
 
 def test_another_model_and_other_text_need_another_directory(whole, model, reading_model, tmp_path) -> None:
-    with pytest.raises(InputError, match=r"another model \(.*five.*, not .*qwen2"):
+    with pytest.raises(InputError, match=r"model .*five.* there, .*qwen2"):
         run(reading_model("qwen2"), out=whole.directory, **SMALL)
     said = json.loads((whole.directory / "run.json").read_text())
     said["hashes"]["evaluation"]["heb_Hebr"] = "0"
     (tmp_path / "run.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match="holds a run with another text; "):
+    with pytest.raises(InputError, match="holds a run with other settings: other text"):
         run(model, out=tmp_path, **SMALL)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json is damaged"):
@@ -508,7 +508,8 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
 
 
 def test_what_comes_next(whole) -> None:
-    page, command = (line.plain for line in next_steps(whole))
+    page, command, remark = (line.plain for line in next_steps(whole))
+    assert "hold the next release to it" in remark
     assert page == f"report: {whole.directory / 'report.html'}"
     assert f"fairbits gate {whole.directory / 'scores.json'} --max-worst " in command
     assert float(command.split()[-1]) >= whole.scores.frame().worst()[1].high

@@ -6,7 +6,7 @@ const LOG_FROM = 20; // Beyond this spread, small blocks would vanish on a linea
 function outlierRules(block) {
   const { founders, robust } = content.blocks.outliers;
   const rules = [
-    founders.blocks.includes(block) ? "founding rule" : "",
+    founders.blocks.includes(block) ? "rule of the notes" : "",
     robust.blocks.includes(block) ? "robust rule" : "",
   ];
   return rules.filter(Boolean).join(", ");
@@ -23,7 +23,7 @@ function kappaHover(each) {
 /** Returns the lines of the thresholds that fall within the figure; far above it, they are named below it. */
 function thresholds([bottom, top], log) {
   const { founders, robust } = content.blocks.outliers;
-  const known = [["founding rule", founders.threshold], ["robust rule", robust.threshold]];
+  const known = [["rule of the notes", founders.threshold], ["robust rule", robust.threshold]];
   return known
     .filter(([, at]) => at !== null && at >= bottom && at <= top)
     .map(([name, at]) => ({ name, at, place: log ? Math.log10(at) : at }));

@@ -87,7 +87,10 @@ function headerOf(column) {
   const order = sorted ? (state.sort.descending ? "descending" : "ascending") : "none";
   const header = element("th", undefined, { scope: "col", "aria-sort": order });
   if (column.numeric) header.classList.add("number");
-  const button = element("button", column.title, { type: "button", "data-key": column.key });
+  const button = element("button", undefined, { type: "button", "data-key": column.key });
+  // Names such as gptq:mix=english may be broken after the colon.
+  const parts = column.title.split(/(?<=:)/);
+  button.append(...parts.flatMap((part, i) => (i ? [element("wbr"), part] : [part])));
   header.append(button);
   return header;
 }

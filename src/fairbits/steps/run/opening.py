@@ -100,8 +100,8 @@ def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) 
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(
-            f"{path} holds a run with another {', '.join(differing[:3])}{more}; "
-            "give the same settings to go on with it, or another directory with --out"
+            f"{path} holds a run with other settings: {'; '.join(differing[:3])}{more}. "
+            "Give the same to go on with it, or another directory with --out"
         )
 
 
@@ -112,17 +112,17 @@ def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
         if key in BESIDE or before == now:
             continue
         if key == "fingerprint":
-            yield f"model ({found.get('model')}, not {asked['model']})"
+            yield f"model {found.get('model')} there, {asked['model']} now"
         elif key == "hashes":
-            yield "text"
+            yield "other text"
         elif isinstance(now, dict) and isinstance(before, dict):
             yield from (
-                f"{name} ({_shown(before.get(name))}, not {_shown(each)})"
+                f"{name} {_shown(before.get(name))} there, {_shown(each)} now"
                 for name, each in now.items()
                 if before.get(name) != each
             )
         else:
-            yield f"{key} ({_shown(before)}, not {_shown(now)})"
+            yield f"{key} {_shown(before)} there, {_shown(now)} now"
 
 
 def _shown(value: Any) -> str:

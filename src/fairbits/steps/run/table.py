@@ -34,7 +34,7 @@ def run_table(found: FinishedRun) -> Group:
         "",
         _summary(names, scores, cell=_cell(top, factor)),
         Text(LEGEND, style="dim"),
-        *section("Notes", (Text(printable(note)) for note in dict.fromkeys([*found.notes, *found.scores.notes]))),
+        *section("Notes", (Text(printable(note)) for note in _notes(found))),
     )
 
 
@@ -42,7 +42,9 @@ def next_steps(found: FinishedRun) -> Iterator[Text]:
     """Yields where the report lies, and the command that holds a release to what was found."""
     limit = _limit(found.scores.frame().worst()[1].high)
     yield Text(f"report: {printable(str(found.page))}")
-    yield Text(f"next:   fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}")
+    gate = f"fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}"
+    yield Text(f"next:   {gate}")
+    yield Text("        (the least limit that this model keeps: hold the next release to it)", style="dim")
 
 
 def as_data(found: FinishedRun) -> dict[str, object]:
@@ -94,6 +96,12 @@ def _marks(before: Scores, after: Scores) -> dict[str, str]:
     found = after.contrast(before)
     sure = {code: found.differences[code].value for code, p in found.p_holm.items() if p < SIGNIFICANT}
     return {code: "better" if value < 0 else "worse" for code, value in sure.items()}
+
+
+def _notes(found: FinishedRun) -> dict[str, None]:
+    """Returns what must be said of the run, of what it wrote, and of what that is held to, each once."""
+    before = [note for scores in list(found.baselines.values())[:1] for note in scores.notes]
+    return dict.fromkeys([*found.notes, *found.scores.notes, *before])
 
 
 def _size(scores: Scores) -> RenderableType:
