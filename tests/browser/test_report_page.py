@@ -512,6 +512,89 @@ def test_a_phone_never_scrolls_sideways(show, measured) -> None:
     assert opened.page.locator("#fig-languages .main-svg").first.evaluate("each => each.clientWidth") > 600
 
 
+EDGE = """async (address) => {
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  canvas.drawImage(image, 0, 0);
+  const { data } = canvas.getImageData(0, 0, image.width, image.height);
+  const rows = Array.from({ length: image.height }, (_, y) => data[4 * (y * image.width + 1)]);
+  return rows.sort((a, b) => a - b)[Math.floor(rows.length / 2)];
+}"""
+
+
+def edge(opened: Any) -> int:
+    """Returns how light the right edge of the table of languages is, from 0 to 255."""
+    body = opened.page.locator("#languages tbody tr").first.bounding_box()
+    box = opened.page.locator("#languages-box").bounding_box()
+    clip = {"x": box["x"] + box["width"] - 3, "y": body["y"], "width": 2, "height": body["height"]}
+    address = "data:image/png;base64," + base64.b64encode(opened.page.screenshot(clip=clip, full_page=True)).decode()
+    blank = opened.page.context.new_page()
+    found = blank.evaluate(EDGE, address)
+    blank.close()
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_table_shows_where_it_goes_on_and_keeps_the_names_in_sight(show, measured, theme, width) -> None:
+    opened = show(measured, width=width, color_scheme=theme)
+    paper = {"light": 252, "dark": 20}[theme]
+    cut = edge(opened)
+    name = opened.page.locator("#languages tbody th").first
+    before = name.bounding_box()
+    assert before["width"] >= 110
+    assert opened.page.locator("#languages-box").evaluate("box => (box.scrollLeft = 1e6, box.scrollLeft)") > 100
+    assert name.bounding_box()["x"] == before["x"]
+    assert abs(cut - paper) > 15
+    assert abs(edge(opened) - paper) <= 2
+
+
+def test_names_are_broken_after_colons_and_nowhere_else(show, measured) -> None:
+    opened = show(measured, width=390)
+    header = opened.page.locator("#languages thead button", has_text="mix=english")
+    assert header.evaluate("each => each.firstElementChild.previousSibling.data") == "gptq:"
+    assert header.text_content().startswith("gptq:mix=english, ")
+    assert opened.page.locator("#languages tbody th span").first.evaluate("each => each.getClientRects().length") == 1
+    heights = opened.page.locator("#languages tbody th").evaluate_all("all => all.map(each => each.clientHeight)")
+    assert max(heights) < 90
+
+
+def test_only_a_long_table_is_limited_in_height(show, measured, many) -> None:
+    hidden = "box => box.scrollHeight - box.clientHeight"
+    assert show(measured).page.locator("#languages-box").evaluate(hidden) <= 0
+    assert show(many).page.locator("#languages-box").evaluate(hidden) > 1000
+
+
+def test_the_theory_is_folded_and_needs_no_knowledge_of_the_project(show, measured) -> None:
+    page = show(measured).page
+    assert page.locator("#checks h2").text_content() == "Theory"
+    assert page.locator("nav a[href='#checks']").text_content() == "Theory"
+    assert "fairbits theory" in page.locator("#checks > p").first.text_content()
+    check = page.get_by_text(measured["checklist"]["checks"][0]["text"], exact=False).first
+    assert not check.is_visible()
+    page.click("#checks summary")
+    assert check.is_visible()
+    said = page.evaluate("document.querySelector('main').textContent").lower()
+    assert "founding" not in said
+    assert "(001-03)" not in said
+    assert page.locator("#fig-kappa figcaption").get_by_text("Rule of the research notes").count() == 1
+
+
+def test_the_size_says_what_was_kept(show, measured) -> None:
+    own = copy.deepcopy(measured)
+    own["allocation"]["outside"] = [
+        {"role": role, "name": role, "bits": bits, "bytes": None} for role, bits in (("embedding", None), ("head", 8))
+    ]
+    card = show(own).page.locator(".card").last
+    assert "all tensors, as stored; embedding kept" in card.inner_text()
+    assert "head" not in card.inner_text()
+    for each in own["allocation"]["outside"]:
+        each["bits"] = 8
+    assert "kept" not in show(own).page.locator(".card").last.inner_text()
+
+
 CONTRAST = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgb = (colour) => {

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from fairbits.cli import app
 from fairbits.errors import printable
 from fairbits.reports.content import content
-from fairbits.reports.markdown import card, text
+from fairbits.reports.markdown import ROUNDED, card, text
 from fairbits.reports.page import grouped
 from fairbits.reports.sources import Sources
 from fairbits.steps.report import sources_of_run
@@ -60,6 +62,21 @@ def tables(section: str) -> list[list[list[str]]]:
         elif token.type == "inline" and token.level > 3 and shown:
             shown[-1][-1].append(said(token))
     return shown
+
+
+def commands(section: str) -> list[list[str]]:
+    """Returns the words of every command; each must be one line that its verb takes."""
+    fences = [token.content for token in PARSER.parse(section) if token.type == "fence"]
+    assert all(fence.count("\n") == 1 for fence in fences)
+    found = [shlex.split(fence) for fence in fences]
+    for _, verb, *words in found:
+        typer.main.get_command(app).commands[verb].make_context(verb, list(words))
+    return found
+
+
+def options(words: list[str]) -> dict[str, str]:
+    """Returns the options of a command, after its name, its verb and its target."""
+    return dict(zip(words[3::2], words[4::2], strict=True))
 
 
 def said(token: Token) -> str:
@@ -112,18 +129,86 @@ def test_text_n_seed_and_every_note_are_said(found) -> None:
     assert f"4 languages, {asked['documents']} documents (at least 5 per language)" in section
     assert f"seed {asked['seed']}" in section
     shown = [said(token) for token in PARSER.parse(section) if token.type == "inline" and token.level > 2]
-    groups = grouped(found["notes"])
-    assert max(map(len, groups)) > 1
-    for first, *rest in groups:
+    rounded = [note for note in found["notes"] if ROUNDED in note["text"]]
+    assert len(rounded) > 1
+    assert [line for line in shown if ROUNDED in line] == [
+        f"nearest rounding was better in some rows, and is kept there ({len(rounded)} such notes)"
+    ]
+    for first, *rest in grouped(note for note in found["notes"] if note not in rounded):
         assert printable(first["text"]) + (f" (and {len(rest)} more like it)" if rest else "") in shown
 
 
+def test_notes_that_are_alike_are_one_line_and_a_single_one_is_whole(found) -> None:
+    notes = [{"from": "plan", "text": each} for each in ("3 of 9 rows", "2 of 9 rows", f"{ROUNDED}1 of 9 rows")]
+    section = card(found | {"notes": notes})
+    assert "- 3 of 9 rows (and 1 more like it)\n- nearest rounding was better in 1 of 9 rows\n" in section
+
+
+def opening(section: str) -> str:
+    return said([token for token in PARSER.parse(section) if token.type == "inline"][1])
+
+
+def test_it_begins_with_what_the_model_is(found) -> None:
+    own = copy.deepcopy(found)
+    own["model"] = "org/model"
+    assert opening(card(own)) == (
+        "org/model, quantized by fairbits: policy gptq with the mix equal, 4 bits per weight, groups of 16, "
+        "embedding kept, head kept; calibration text udhr, up to 64 tokens per language, 4 languages."
+    )
+    own["allocation"]["bits"][0][0] = 8
+    own["allocation"]["outside"][0]["bits"] = 8
+    own["provenance"]["policy"]["settings"]["group"] = "channel"
+    own["provenance"]["weights"] = {"eng_Latn": 1.0}
+    shown = opening(card(own))
+    assert "4 to 8 bits per weight, one step per channel, embedding in 8 bits, head kept;" in shown
+    assert shown.endswith(" 1 language.")
+    own["provenance"]["calibration"] = None
+    assert opening(card(own)).endswith("; no calibration text.")
+
+
+def test_the_run_is_done_again_by_its_command(found) -> None:
+    run, _ = commands(card(found))
+    assert run[:5] == ["fairbits", "run", found["model"], "--policy", "gptq"]
+    asked = found["provenance"]["run"]
+    assert options(run) == {
+        "--policy": "gptq",
+        "--baselines": "gptq:mix=english,rtn",
+        "--languages": ",".join(asked["languages"]),
+        "--widths": ",".join(map(str, asked["widths"])) or "none",
+        **{
+            f"--{name.replace('_', '-')}": str(asked[name])
+            for name in ("bits", "group", "embeddings", "tokens", "evaluation_tokens", "sequence", "seed")
+        },
+    }
+    own = copy.deepcopy(found)
+    own["methods"] = own["methods"][:1]
+    own["provenance"]["run"]["widths"] = []
+    again = options(commands(card(own))[0])
+    assert (again["--baselines"], again["--widths"]) == ("none", "none")
+
+
+def test_without_a_run_the_plan_makes_the_model_again(found) -> None:
+    own = copy.deepcopy(found)
+    own["provenance"]["run"] = None
+    first, second = commands(card(own))
+    assert first == ["fairbits", "quantize", found["model"], "--plan", "plan.json", "--out", "quantized"]
+    assert second[1] == "evaluate"
+    own["provenance"]["calibration"]["hashes"]["heb_Hebr"] = "0" * 64
+    assert options(commands(card(own))[0])["--text"] == "udhr"
+
+
+def test_scores_alone_do_not_say_how_the_model_was_made(sources) -> None:
+    own = content(Sources(sources.methods[:1]))
+    section = card(own)
+    assert opening(section).endswith("how it was made is not known here.")
+    assert [words[1] for words in commands(section)] == ["evaluate"]
+
+
 def test_the_command_measures_the_same_again(found) -> None:
-    command = next(token.content for token in PARSER.parse(card(found)) if token.type == "fence").strip()
-    words = shlex.split(command)
-    assert words[:5] == ["fairbits", "evaluate", found["methods"][0]["target"], "--reference", found["model"]]
-    options = dict(zip(words[5::2], words[6::2], strict=True))
-    assert options == {
+    *_, words = commands(card(found))
+    assert words[:3] == ["fairbits", "evaluate", found["methods"][0]["target"]]
+    assert options(words) == {
+        "--reference": found["model"],
         "--languages": "eng_Latn,heb_Hebr,jpn_Jpan,swh_Latn",
         "--tokens": "64",
         "--sequence": "64",
@@ -135,7 +220,7 @@ def test_text_of_a_user_is_named_whatever_it_is_called(found) -> None:
     own = copy.deepcopy(found)
     assert own["provenance"]["evaluation"]["text"] == "udhr"
     own["provenance"]["evaluation"]["hashes"]["heb_Hebr"] = "0" * 64
-    assert " --text udhr " in card(own)
+    assert [options(words)["--text"] for words in commands(card(own))] == ["udhr", "udhr"]
 
 
 def test_one_is_not_many(found) -> None:
@@ -170,6 +255,9 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
     own["model"] = own["fairbits"] = own["provenance"]["evaluation"]["text"] = odd
     own["headline"]["sentences"][0] = odd
     own["notes"] = [{"from": odd, "text": odd}]
+    own["provenance"]["policy"] = {"name": odd, "settings": {"mix": odd, "group": odd}}
+    own["provenance"]["calibration"]["text"] = own["allocation"]["outside"][0]["role"] = odd
+    own["provenance"]["run"] |= {"languages": [odd], "group": odd, "embeddings": odd}
     for method in own["methods"]:
         method |= {"name": odd, "target": odd}
     own["languages"][0] |= {"name": odd, "code": odd}
@@ -188,9 +276,9 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
             said(token)
     first, second = tables(section)
     assert first[0][1] == second[1][0] == second[1][1] == printable(odd.strip())
-    fence = next(token.content for token in tokens if token.type == "fence")
-    assert shlex.split(fence)[2] == printable(odd)
-    assert fence.count("\n") == 1
+    run, evaluate = (token.content for token in tokens if token.type == "fence")
+    assert run.count("\n") == evaluate.count("\n") == 1
+    assert shlex.split(run)[2] == shlex.split(run)[4] == shlex.split(evaluate)[2] == printable(odd)
 
 
 @given(st.text(max_size=40))
