@@ -35,7 +35,7 @@ FILES = {
     "compare": ["fairbits.steps.comparison"],
     "verdict": ["fairbits.steps.gate"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.steps.run.job"],
+    "run": ["fairbits.steps.run.job", "fairbits.steps.run.directory"],
 }
 """The modules that write each file of docs/reference/files.md."""
 

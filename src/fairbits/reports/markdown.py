@@ -179,14 +179,13 @@ def _again(content: Mapping[str, Any]) -> list[str]:
 
 def _run(content: Mapping[str, Any]) -> list[Any]:
     """Returns the words of the command that did the run."""
-    asked, names = content["provenance"]["run"], [each["name"] for each in content["methods"]]
-    policy, *others = names
-    languages = asked.get("languages") or [each["code"] for each in content["languages"]]
+    asked = content["provenance"]["run"]
+    policy, *others = (each["name"] for each in content["methods"])
     given = {
         **{name: asked.get(name) for name in ("bits", "group", "embeddings")},
-        "languages": ",".join(languages),
+        "languages": ",".join(sorted(each["code"] for each in content["languages"])),
         "baselines": ",".join(others) or "none",
-        "widths": ",".join(map(str, asked.get("widths", ()))) or "none",
+        "widths": _listed(asked.get("widths", ())) or "none",
         **{name: asked.get(name) for name in ("tokens", "evaluation_tokens", "sequence", "seed")},
     }
     options = {f"--{name.replace('_', '-')}": value for name, value in given.items() if value is not None}
@@ -206,6 +205,10 @@ def _evaluate(content: Mapping[str, Any]) -> list[Any]:
         "--seed": asked["seed"],
     }
     return ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _fence(words: Iterable[Any]) -> str:

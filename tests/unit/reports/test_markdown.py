@@ -152,37 +152,37 @@ def test_it_begins_with_what_the_model_is(found) -> None:
     own = copy.deepcopy(found)
     own["model"] = "org/model"
     assert opening(card(own)) == (
-        "org/model, quantized by fairbits: policy gptq with the mix equal, 4 bits per weight, groups of 16, "
+        "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one step per channel, "
         "embedding kept, head kept; calibration text udhr, up to 64 tokens per language, 4 languages."
     )
     own["allocation"]["bits"][0][0] = 8
     own["allocation"]["outside"][0]["bits"] = 8
-    own["provenance"]["policy"]["settings"]["group"] = "channel"
+    own["provenance"]["policy"]["settings"]["group"] = 128
     own["provenance"]["weights"] = {"eng_Latn": 1.0}
     shown = opening(card(own))
-    assert "4 to 8 bits per weight, one step per channel, embedding in 8 bits, head kept;" in shown
+    assert "3 to 8 bits per weight, groups of 128, embedding in 8 bits, head kept;" in shown
     assert shown.endswith(" 1 language.")
     own["provenance"]["calibration"] = None
     assert opening(card(own)).endswith("; no calibration text.")
 
 
 def test_the_run_is_done_again_by_its_command(found) -> None:
-    run, _ = commands(card(found))
-    assert run[:5] == ["fairbits", "run", found["model"], "--policy", "gptq"]
-    asked = found["provenance"]["run"]
+    own = copy.deepcopy(found)
+    asked = {"bits": 3, "group": "channel", "embeddings": "keep", "tokens": 64, "evaluation_tokens": 96}
+    asked |= {"sequence": 64, "seed": 5}
+    own["provenance"]["run"] = asked | {"widths": [2, 4], "device": "cpu", "text": "udhr"}
+    run, _ = commands(card(own))
+    assert run[:3] == ["fairbits", "run", found["model"]]
     assert options(run) == {
         "--policy": "gptq",
         "--baselines": "gptq:mix=english,rtn",
-        "--languages": ",".join(asked["languages"]),
-        "--widths": ",".join(map(str, asked["widths"])) or "none",
-        **{
-            f"--{name.replace('_', '-')}": str(asked[name])
-            for name in ("bits", "group", "embeddings", "tokens", "evaluation_tokens", "sequence", "seed")
-        },
+        "--languages": "eng_Latn,heb_Hebr,jpn_Jpan,swh_Latn",
+        "--widths": "2,4",
+        **{f"--{name.replace('_', '-')}": str(value) for name, value in asked.items()},
     }
-    own = copy.deepcopy(found)
     own["methods"] = own["methods"][:1]
     own["provenance"]["run"]["widths"] = []
+    own["languages"] = [row | {"methods": row["methods"][:1]} for row in own["languages"]]
     again = options(commands(card(own))[0])
     assert (again["--baselines"], again["--widths"]) == ("none", "none")
 
@@ -257,7 +257,7 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
     own["notes"] = [{"from": odd, "text": odd}]
     own["provenance"]["policy"] = {"name": odd, "settings": {"mix": odd, "group": odd}}
     own["provenance"]["calibration"]["text"] = own["allocation"]["outside"][0]["role"] = odd
-    own["provenance"]["run"] |= {"languages": [odd], "group": odd, "embeddings": odd}
+    own["provenance"]["run"] |= {"widths": [odd], "group": odd, "embeddings": odd}
     for method in own["methods"]:
         method |= {"name": odd, "target": odd}
     own["languages"][0] |= {"name": odd, "code": odd}
