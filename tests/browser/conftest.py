@@ -1,6 +1,8 @@
 """Reports in a real Chromium: pages that are opened from disk, and what they say and ask for meanwhile."""
 
 import copy
+import csv
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -51,6 +53,13 @@ class Opened:
             "({x: x && [...x], y: y && [...y], z: z && z.map(row => [...row]), mode, type}))",
             figure,
         )
+
+    def downloaded(self, table: str) -> list[list[str]]:
+        """Returns the rows of the file that a button gives."""
+        with self.page.expect_download() as waiting:
+            self.page.click(f"button.csv[data-table={table}]")
+        text = Path(waiting.value.path()).read_text(encoding="utf-8-sig")
+        return list(csv.reader(io.StringIO(text, newline="")))
 
     def labels(self, figure: str) -> list[str]:
         """Returns the names beside the rows of a figure, from the top, as they are shown."""
@@ -128,3 +137,43 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 def wait(page: Any) -> None:
     """Waits until every figure is drawn; the page lets nobody evaluate text, so this asks for an element."""
     page.locator("html[data-ready=true]").wait_for(state="attached")
+
+
+@pytest.fixture
+def hostile() -> Callable[[dict[str, Any], str], dict[str, Any]]:
+    """Returns the function that puts an odd text wherever a model or a user has a say."""
+    return _hostile
+
+
+def _hostile(content: dict[str, Any], odd: str) -> dict[str, Any]:
+    """Returns the content with hostile text wherever a model or a user can put some."""
+    own = copy.deepcopy(content)
+    code = own["languages"][0]["code"]
+    own["model"] = own["family"] = odd
+    for method in own["methods"]:
+        method |= {"name": odd, "target": odd}
+    own["headline"]["sentences"][0] = odd
+    own["languages"][0] |= dict.fromkeys(("code", "name", "autonym", "bcp47", "script", "family"), odd)
+    for side in ("before", "after"):
+        if own["headline"]["worst"][side]["language"] == code:
+            own["headline"]["worst"][side]["language"] = odd
+    for name in ("patterns", "causes", "prediction", "curves"):
+        own[name]["languages"] = [odd if each == code else each for each in own[name]["languages"]]
+    for rule in own["blocks"]["outliers"].values():
+        rule["remark"] = odd
+    own["prediction"] |= {"like": False, "made_with": odd}
+    own["causes"]["scheme"] = own["prediction"]["scheme"] = own["curves"]["policy"] = own["curves"]["unit"] = odd
+    own["curves"]["verdict"] = [odd]
+    own["curves"]["critical_width"] = [odd] * 4
+    own["allocation"]["roles"][0] = odd
+    own["allocation"]["outside"] = [{"role": odd, "name": odd, "bits": None, "bytes": None}]
+    own["checklist"] |= {"risk": odd, "strategy": odd}
+    for each in (*own["checklist"]["checks"], *own["checklist"]["conditions"]):
+        each |= {name: odd for name, was in each.items() if isinstance(was, str)}
+    own["certificate"] |= {"worse": odd, "better": odd}
+    for each in own["provenance"]["models"]:
+        each |= dict.fromkeys(("name", "target", "fingerprint"), odd)
+    own["provenance"]["evaluation"] |= {"text": odd, "hashes": {odd: odd}}
+    own["provenance"] |= {"run": {odd: odd}, "files": {odd: odd}, "versions": {odd: odd}}
+    own["notes"] = [{"from": odd, "text": odd}]
+    return own
