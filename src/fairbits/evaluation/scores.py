@@ -172,8 +172,8 @@ class Scores:
 
         Beyond doubt: the paired contrast is above 0 and its Holm-corrected two-sided p is below `level`.
         """
-        found = self.contrast(baseline, unit=unit)
-        return {c: d for c, d in found.differences.items() if d.value > 0 and found.p_holm[c] < level}
+        sure = self.contrast(baseline, unit=unit).beyond_doubt(level)
+        return {code: each for code, each in sure.items() if each.value > 0}
 
     def check_same_text(self, other: "Scores") -> None:
         """Raises unless both were measured on the same text, cut the same way."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.evaluation.scores import Scores
 from fairbits.plans import UNEQUAL_BUDGETS
 from fairbits.reports.languages import describe
 from fairbits.reports.sources import Sources
@@ -60,10 +60,10 @@ def _verdict(found: Contrast | None) -> dict[str, list[str]]:
     """Returns the languages that lose less, and those that lose more, beyond doubt."""
     if found is None:
         return {"better": [], "worse": []}
-    sure = [code for code, p in found.p_holm.items() if p < SIGNIFICANT]
+    sure = found.beyond_doubt()
     return {
-        "better": [code for code in sure if found.differences[code].value < 0],
-        "worse": [code for code in sure if found.differences[code].value > 0],
+        "better": [code for code, each in sure.items() if each.value < 0],
+        "worse": [code for code, each in sure.items() if each.value > 0],
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import SIGNIFICANT, UNITS, Scores
+from fairbits.evaluation.scores import UNITS, Scores
 from fairbits.language.catalog import Language, find_language
 from fairbits.reports.sources import Json, Sources, estimate, table
 from fairbits.stats import Contrast
@@ -81,21 +81,14 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
     return {
         "difference": {unit: each.differences[code].to_dict() for unit, each in contrasts.items()},
         "p_holm": {unit: each.p_holm[code] for unit, each in contrasts.items()},
-        "verdict": {
-            unit: _verdict(each.differences[code].value, each.p_holm[code]) for unit, each in contrasts.items()
-        },
+        "verdict": {unit: _verdict(code, each) for unit, each in contrasts.items()},
     }
 
 
-def _verdict(difference: float, p: float) -> str | None:
-    """Returns whether a language loses less or more; None where that is not beyond doubt.
-
-    >>> _verdict(-0.1, 0.01), _verdict(0.1, 0.01), _verdict(0.1, 0.2)
-    ('less', 'more', None)
-    """
-    if p >= SIGNIFICANT or difference == 0:
-        return None
-    return "less" if difference < 0 else "more"
+def _verdict(code: str, found: Contrast) -> str | None:
+    """Returns whether a language loses less or more; None where that is not beyond doubt."""
+    sure = found.beyond_doubt()
+    return ("less" if sure[code].value < 0 else "more") if code in sure else None
 
 
 def _audited(code: str, audit: Json | None) -> dict[str, Any]:

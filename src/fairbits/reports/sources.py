@@ -12,12 +12,13 @@ from typing import Any
 from fairbits.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.plans import Plan
+from fairbits.risk import audit as risk_audit
 from fairbits.stats import Contrast
 
 Json = Mapping[str, Any]
 LARGEST = 1e300
 """A whole number in JSON may be larger than any float."""
-AUDIT, SWEEP, RUN = "fairbits.audit/1", "fairbits.sweep/1", "fairbits.run/1"
+AUDIT, SWEEP, RUN = risk_audit.SCHEMA, "fairbits.sweep/1", "fairbits.run/1"
 WRITTEN_BY = {AUDIT: "fairbits audit --out", SWEEP: "fairbits sweep --out", RUN: "fairbits run"}
 
 

@@ -38,6 +38,10 @@ class Contrast:
     p: dict[str, float]
     p_holm: dict[str, float]
 
+    def beyond_doubt(self, level: float = 0.05) -> dict[str, Estimate]:
+        """Returns the differences whose Holm-adjusted p is below the level."""
+        return {code: each for code, each in self.differences.items() if each.value and self.p_holm[code] < level}
+
 
 @dataclass(frozen=True, eq=False)
 class LanguageFrame:

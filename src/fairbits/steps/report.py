@@ -10,8 +10,7 @@ from fairbits.reports import Method, Report, Sources
 from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, entries, part, read_json
 from fairbits.steps.bench import method_of
 
-RUN_FILE = "run.json"
-SCORES_FILE = "scores.json"
+RUN_FILE, SCORES_FILE = "run.json", "scores.json"
 
 
 def report(

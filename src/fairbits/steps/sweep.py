@@ -21,6 +21,7 @@ from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
 from fairbits.plans import Group, Plan
 from fairbits.policies import DEFAULT, reads_text
+from fairbits.reports.sources import SWEEP
 from fairbits.risk.founders import critical_width
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.steps.bench import UNITS, Bench, Progress, corpus_for
@@ -28,7 +29,6 @@ from fairbits.steps.critical_width import Width, against_founders, crossing, nee
 from fairbits.steps.plan import plan as planned
 from fairbits.steps.variants import check_variants, variant
 
-SCHEMA = "fairbits.sweep/1"
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
 REMARK = (
@@ -113,7 +113,7 @@ class Sweep:
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
         return {
-            "schema": SCHEMA,
+            "schema": SWEEP,
             "fairbits": __version__,
             "model": self.model,
             "fingerprint": self.fingerprint,

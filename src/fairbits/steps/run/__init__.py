@@ -13,9 +13,9 @@ from fairbits.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
 from fairbits.reports.record import format_of
 from fairbits.steps.bench import Progress
-from fairbits.steps.report import report
+from fairbits.steps.report import SCORES_FILE, report
 from fairbits.steps.run.directory import REPORTS
-from fairbits.steps.run.job import SCORES, baseline_files, job_of
+from fairbits.steps.run.job import baseline_files, job_of
 from fairbits.steps.run.opening import check_out, open_directory
 from fairbits.steps.run.stages import Finished, audited, measured, quantized, swept, timed
 
@@ -98,4 +98,4 @@ def run(
             # a link that lies there is replaced, and not written through
             write_files({place.file(name): made.written(format_of(name)).encode() for name in REPORTS})
         others = {each.name: scores[file] for file, each in baseline_files(job).items()}
-        return FinishedRun(place.path, job.policy.name, scores[SCORES], others, made, place.notes())
+        return FinishedRun(place.path, job.policy.name, scores[SCORES_FILE], others, made, place.notes())

@@ -15,13 +15,13 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.draft import PLAN, draft_of
 from fairbits.plans import Plan
 from fairbits.reports.figures import curves
-from fairbits.reports.sources import AUDIT, SWEEP, digest, part, read_json
+from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, part, read_json
 from fairbits.steps.bench import method_of
 from fairbits.steps.quantize import drafted
-from fairbits.steps.run.job import SCHEMA, SCORES, Job, measured_files
+from fairbits.steps.report import RUN_FILE, SCORES_FILE
+from fairbits.steps.run.job import Job, measured_files
 from fairbits.steps.run.plans import digest_without_search
 
-RUN = "run.json"
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
 
@@ -44,7 +44,7 @@ class RunDirectory:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of run.json."""
-        return tuple(map(str, read_record(self.file(RUN))["notes"]))
+        return tuple(map(str, read_record(self.file(RUN_FILE))["notes"]))
 
     def audited(self) -> bool:
         """Returns whether the audit is there; one that is damaged is removed."""
@@ -66,7 +66,7 @@ class RunDirectory:
         if self._sound("model", self._check_model):
             return True
         self._put_aside("model")
-        self.drop(SCORES, *MADE_OF_SCORES)
+        self.drop(SCORES_FILE, *MADE_OF_SCORES)
         self._record(written=None)
         return False
 
@@ -111,7 +111,7 @@ class RunDirectory:
         """Raises unless the model is whole and what this run has written."""
         directory = self.file("model")
         plan = self._check_plan(Plan.load(directory / "plan.json"))
-        found, written = self._written_model(), read_record(self.file(RUN)).get("written")
+        found, written = self._written_model(), read_record(self.file(RUN_FILE)).get("written")
         if found.size_bytes != plan.size_bytes:
             raise InputError(f"its tensors have {found.size_bytes:,} bytes and {plan.size_bytes:,} were written")
         if written is None:  # the run that wrote it was killed right then
@@ -128,8 +128,8 @@ class RunDirectory:
         found, job = Scores.load(self.file(name)), self.job
         if (found.question, found.reference.fingerprint) != (job.question, job.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
-        if name == SCORES:
-            expected, right = read_record(self.file(RUN)).get("written"), True
+        if name == SCORES_FILE:
+            expected, right = read_record(self.file(RUN_FILE)).get("written"), True
         else:
             asked, bits = measured_files(job)[name]
             expected, right = digest_without_search(job, asked, bits=bits), method_of(found) == (asked.name, bits)
@@ -155,7 +155,7 @@ class RunDirectory:
         self.note(f"{name}, as it was found, is now {free}")
 
     def _record(self, **entries: object) -> None:
-        file = self.file(RUN)
+        file = self.file(RUN_FILE)
         write_files({file: record_bytes(read_record(file) | entries)})
 
 
@@ -165,7 +165,7 @@ def read_record(file: Path) -> dict[str, Any]:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise InputError(f"{file} is damaged ({problem}); give another directory with --out") from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("notes"), list):
+    if not isinstance(data, dict) or data.get("schema") != RUN or not isinstance(data.get("notes"), list):
         raise InputError(f"{file} does not describe a run; give another directory with --out")
     return data
 

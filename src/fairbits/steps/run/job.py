@@ -24,15 +24,14 @@ from fairbits.policies import Embeddings
 from fairbits.policies.compensated import ENGLISH
 from fairbits.probe.prepare import text_for
 from fairbits.reports.provenance import THREADS, versions
+from fairbits.reports.sources import RUN
 from fairbits.steps.bench import corpus_for
 from fairbits.steps.variants import Variant, check_variants, variant
 from fairbits.steps.yardstick import question_of
 
-SCHEMA = "fairbits.run/1"
 AS_ELSEWHERE = "gptq:mix=english"
 """How models are quantized elsewhere."""
 PLAIN = "rtn"
-SCORES = "scores.json"
 LONGEST_NAME = 80
 PER_TENSOR = "the audit predicts for one step per channel, as it knows none per tensor"
 
@@ -72,7 +71,7 @@ class Job:
         """Returns the content of run.json."""
         alike = ("bits", "group", "embeddings", "tokens", "evaluation_tokens", "sequence", "seed", "device")
         return {
-            "schema": SCHEMA,
+            "schema": RUN,
             "fairbits": __version__,
             "versions": versions() | {THREADS: str(torch.get_num_threads())},
             "model": self.checkpoint.target,

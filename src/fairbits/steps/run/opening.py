@@ -13,7 +13,8 @@ from fairbits.errors import InputError
 from fairbits.policies import decide
 from fairbits.risk.evidence import Evidence
 from fairbits.steps.quantize import check_quantize
-from fairbits.steps.run.directory import RUN, RunDirectory, read_record, record_bytes
+from fairbits.steps.report import RUN_FILE
+from fairbits.steps.run.directory import RunDirectory, read_record, record_bytes
 from fairbits.steps.run.job import Job
 from fairbits.steps.run.lock import LOCK, locked
 
@@ -42,9 +43,11 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
             reason = f"{path} cannot be written ({problem.strerror})"
             raise InputError(f"{reason}; give another directory with --out") from None
         if not begun:
-            write_files({path / RUN: record_bytes(data)})
+            write_files({path / RUN_FILE: record_bytes(data)})
         place = RunDirectory(path, job)
-        for note in filter(None, (unlocked, _gone_on_with(read_record(path / RUN).get("versions"), data["versions"]))):
+        for note in filter(
+            None, (unlocked, _gone_on_with(read_record(path / RUN_FILE).get("versions"), data["versions"]))
+        ):
             place.note(note)
         yield place
 
@@ -54,11 +57,11 @@ def _begun(path: Path, data: Mapping[str, Any]) -> bool:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is no directory; give a new one with --out")
     names = {each.name for each in path.iterdir()} if path.is_dir() else set()
-    if RUN in names:
-        _check_same(path, read_record(path / RUN), data)
+    if RUN_FILE in names:
+        _check_same(path, read_record(path / RUN_FILE), data)
     elif not all(name == LOCK or LEFT.fullmatch(name) for name in names):
         raise InputError(f"{path} exists, is not empty and holds no run; give a new directory with --out")
-    return RUN in names
+    return RUN_FILE in names
 
 
 def _gone_on_with(before: object, now: Mapping[str, str]) -> str | None:

@@ -15,8 +15,9 @@ from fairbits.steps.audit_table import counted
 from fairbits.steps.bench import Bench, Progress
 from fairbits.steps.evaluate import scores_of
 from fairbits.steps.quantize import quantize
+from fairbits.steps.report import SCORES_FILE
 from fairbits.steps.run.directory import MADE_OF_SCORES, RunDirectory
-from fairbits.steps.run.job import SCORES, Job, measured_files, width_files
+from fairbits.steps.run.job import Job, measured_files, width_files
 from fairbits.steps.run.plans import plan_to_measure, plan_to_write
 from fairbits.steps.sweep import THRESHOLDS, Sweep
 from fairbits.steps.yardstick import Yardstick
@@ -72,18 +73,18 @@ def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None =
     """
     job = place.job
     asked = measured_files(job)
-    found = {file: scores for file in (SCORES, *asked) if (scores := place.scored(file)) is not None}
+    found = {file: scores for file in (SCORES_FILE, *asked) if (scores := place.scored(file)) is not None}
     for file in found:
         tell(file, None)
     missing = {file: each for file, each in asked.items() if file not in found}
-    if SCORES in found and not missing:
+    if SCORES_FILE in found and not missing:
         return found
     with ExitStack() as stack:
         with timed(tell, "answers of the reference"):
             said = stack.enter_context(_yardstick(job, progress))
-        if SCORES not in found:
-            with timed(tell, SCORES):
-                found[SCORES] = _saved(place, SCORES, _of_written(place, said, progress))
+        if SCORES_FILE not in found:
+            with timed(tell, SCORES_FILE):
+                found[SCORES_FILE] = _saved(place, SCORES_FILE, _of_written(place, said, progress))
         plans = {
             file: plan_to_measure(job, each, bits=bits, progress=progress) for file, (each, bits) in missing.items()
         }
@@ -100,7 +101,7 @@ def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) 
     job = place.job
     if not job.widths:
         return
-    at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES]}
+    at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES_FILE]}
     sizes = {width: at[width].quantized.size_bytes for width in sorted(at)}
     if place.swept(sizes):
         tell("sweep.json", None)

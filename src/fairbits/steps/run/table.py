@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.errors import printable
-from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.evaluation.scores import Scores
 from fairbits.stats import Estimate
 from fairbits.steps.audit_table import columns, counted, name_of, section, unit_of, worst_first, writer
 from fairbits.steps.evaluate_table import span
@@ -93,9 +93,8 @@ def _summary(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
 
 def _marks(before: Scores, after: Scores) -> dict[str, str]:
     """Returns the languages that certainly lose less or more than before."""
-    found = after.contrast(before)
-    sure = {code: found.differences[code].value for code, p in found.p_holm.items() if p < SIGNIFICANT}
-    return {code: "better" if value < 0 else "worse" for code, value in sure.items()}
+    sure = after.contrast(before).beyond_doubt()
+    return {code: "better" if each.value < 0 else "worse" for code, each in sure.items()}
 
 
 def _notes(found: FinishedRun) -> dict[str, None]:
