@@ -40,6 +40,7 @@ class Contrast:
 
     def beyond_doubt(self, level: float = 0.05) -> dict[str, Estimate]:
         """Returns the differences whose Holm-adjusted p is below the level."""
+        level = in_range("level", level, above=0, below=1)
         return {code: each for code, each in self.differences.items() if each.value and self.p_holm[code] < level}
 
 

@@ -136,6 +136,7 @@ ROWS = {
         FRAME.contrast,
         {"other": (FRAME, "object", {"other documents": OTHER_FRAME})},
     ),
+    "Contrast.beyond_doubt": (FRAME.contrast(FRAME).beyond_doubt, {"level": (0.05, "share")}),
     "LanguageFrame.minus": (FRAME.minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
     "LanguageFrame.worst_minus": (FRAME.worst_minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
     "worst_of": (stats.worst_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
