@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from transformers import BloomConfig, BloomForCausalLM, PreTrainedModel
 
 
 def slopes(heads: int) -> Tensor:
@@ -97,3 +98,23 @@ class Bloom(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(
             targets
         )
+
+    def as_transformers(self, settings: dict[str, Any]) -> PreTrainedModel:
+        """Returns the same model as transformers has it."""
+        shape = settings["model"]
+        config = BloomConfig(
+            vocab_size=self.transformer["word_embeddings"].num_embeddings,
+            hidden_size=shape["width"],
+            n_layer=shape["layers"],
+            n_head=shape["heads"],
+            seq_length=settings["training"]["sequence"],
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=3,
+        )
+        reference = BloomForCausalLM(config)
+        missing, unexpected = reference.load_state_dict(self.state_dict(), strict=False)
+        if missing != ["lm_head.weight"] or unexpected:
+            raise RuntimeError(f"parameter names differ from transformers: missing {missing}, unexpected {unexpected}")
+        reference.tie_weights()
+        return reference

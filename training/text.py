@@ -64,5 +64,13 @@ def encode(
         generator = np.random.default_rng([settings["seed"], index])
         apart = generator.random(len(arrays)) < settings["held_out"]
         kept = [array for array, held in zip(arrays, apart, strict=True) if not held]
-        split[lang] = kept, [array for array, held in zip(arrays, apart, strict=True) if held]
+        split[lang] = within(kept, settings.get("most_tokens")), [array for array, held in zip(arrays, apart, strict=True) if held]
     return split
+
+
+def within(arrays: list[NDArray[np.int32]], most: int | None) -> list[NDArray[np.int32]]:
+    """Returns the first documents of a language, up to so many tokens; all of them if there is no limit."""
+    if most is None:
+        return arrays
+    ends = np.cumsum([len(array) for array in arrays])
+    return arrays[: int(np.searchsorted(ends, most, side="right"))]

@@ -1,6 +1,6 @@
-"""Trains the embedded model on one GPU: `python training/train.py CORPUS TOKENIZER_DIR OUT [--set training.epochs=3]`.
+"""Trains a model on one GPU: `python training/train.py CORPUS TOKENIZER_DIR OUT [--set training.epochs=3]`.
 
-Writes a transformers checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share
+`--config llama.toml` trains the second model, for benchmarks, instead of the embedded one. Writes a transformers checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share
 of each language, and the loss on held-out documents as training went on.
 """
 
@@ -20,9 +20,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bloom import Bloom
+from llama import Llama
 from text import encode
 
 Tokens = NDArray[np.int32]
+ARCHITECTURES = {"bloom": Bloom, "llama": Llama}
 
 
 def epoch(documents: list[Tokens], *, size: int, generator: np.random.Generator) -> Tensor:
@@ -70,12 +72,14 @@ def held_out_loss(model: Any, held: dict[str, list[Tokens]], choice: dict[str, A
     return losses
 
 
-def train(settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int) -> tuple[Bloom, list[dict[str, Any]]]:
+def train(settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int) -> tuple[Bloom | Llama, list[dict[str, Any]]]:
     """Returns the trained model and its history on held-out documents."""
     choice = settings["training"]
     torch.manual_seed(choice["seed"])
     torch.set_float32_matmul_precision("high")
-    model = Bloom(vocabulary=vocabulary, dropout=choice["dropout"], **settings["model"]).cuda()
+    shape = dict(settings["model"])
+    kind = ARCHITECTURES[shape.pop("architecture")]
+    model = kind(vocabulary=vocabulary, dropout=choice["dropout"], **shape).cuda()
     groups = [
         {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": choice["weight_decay"]},
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
@@ -112,27 +116,11 @@ def train(settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int) -
     return model, history
 
 
-def save(model: Bloom, tokenizer_dir: Path, out: Path, settings: dict[str, Any]) -> None:
+def save(model: Bloom | Llama, tokenizer_dir: Path, out: Path, settings: dict[str, Any]) -> None:
     """Writes the model as a transformers checkpoint."""
-    from transformers import BloomConfig, BloomForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+    from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-    shape = settings["model"]
-    config = BloomConfig(
-        vocab_size=model.transformer["word_embeddings"].num_embeddings,
-        hidden_size=shape["width"],
-        n_layer=shape["layers"],
-        n_head=shape["heads"],
-        seq_length=settings["training"]["sequence"],
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=3,
-    )
-    reference = BloomForCausalLM(config)
-    missing, unexpected = reference.load_state_dict(model.state_dict(), strict=False)
-    if missing != ["lm_head.weight"] or unexpected:
-        raise RuntimeError(f"parameter names differ from transformers: missing {missing}, unexpected {unexpected}")
-    reference.tie_weights()
-    reference.half().save_pretrained(out, max_shard_size="15MB")
+    model.as_transformers(settings).half().save_pretrained(out, max_shard_size="15MB")
     GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=3).save_pretrained(out)
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     file = str(tokenizer_dir / "tokenizer.json")
@@ -144,9 +132,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("corpus", "tokenizer", "out"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--config", default="config.toml", help="the settings, a file beside this one")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     options = parser.parse_args()
-    settings = tomllib.loads(Path(__file__).with_name("config.toml").read_text(encoding="utf-8"))
+    settings = tomllib.loads(Path(__file__).with_name(options.config).read_text(encoding="utf-8"))
     for change in options.set:
         section, key, value = change.replace("=", ".", 1).split(".", 2)
         settings[section][key] = json.loads(value)

@@ -1,0 +1,40 @@
+"""Llama as transformers defines it, for the second model that benchmarks are run on."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+
+class Llama(nn.Module):
+    """The language model; `forward` returns the loss of every position in nats."""
+
+    def __init__(self, *, vocabulary: int, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        config = LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 2,
+            tie_word_embeddings=True,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=3,
+        )
+        self.model = LlamaForCausalLM(config)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        embedded = self.dropout(self.model.get_input_embeddings()(tokens))
+        logits = self.model(inputs_embeds=embedded, use_cache=False).logits
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(
+            targets
+        )
+
+    def as_transformers(self, settings: dict[str, Any]) -> PreTrainedModel:
+        """Returns the model of transformers that it holds."""
+        self.model.config.max_position_embeddings = settings["training"]["sequence"]
+        return self.model
