@@ -8,7 +8,8 @@ what they store. These are put into the model and measured on evaluation text. Q
 
 Seconds are of quantizing alone, the least of the repetitions. Peers have loaded the model before, which does not count;
 fairbits reads it as it goes, which does. Bits per weight count codes as they are stored, and 16 for every scale and
-zero point. Grids: fairbits and llm-compressor are symmetric; HQQ and quanto are not, and store zero points.
+zero point. Grids: fairbits, llm-compressor and AutoRound are symmetric, AutoRound with scales of either sign; HQQ and
+quanto are not, and store zero points.
 """
 
 import argparse
@@ -42,12 +43,14 @@ ENVIRONMENTS = {
     "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
     "hqq": ("hqq==0.2.8", "transformers==5.22.2"),
     "quanto": ("optimum-quanto==0.2.7", "transformers==5.22.2"),
+    "auto_round": ("auto-round==0.16.1", "transformers==5.22.2"),
 }
 METHODS = {
     "llm_compressor": ("rtn", "rtn_mse", "gptq", "gptq_mse"),
     "hqq": ("hqq",),
     "quanto": ("max",),
-    OURS: ("rtn", "mse", "gptq"),
+    "auto_round": ("auto_round",),
+    OURS: ("rtn", "mse", "gptq", "fair"),
 }
 PER_TOKEN = "nats_per_token"
 UNITS = {PER_TOKEN: "nats/token", "bits_per_byte": "bits/byte"}
@@ -149,8 +152,8 @@ def environment(directory: Path, worker: str) -> Path:
     if not complete.exists() or complete.read_text(encoding="utf-8") != pins:
         print(f"making {home}", file=sys.stderr)
         venv.create(home, clear=True, with_pip=True)
-        for wanted in ((TORCH,), ENVIRONMENTS[worker]):  # torch first, so that no peer chooses another build of it
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+        for wanted in ((), ENVIRONMENTS[worker]):  # torch first and alone, so that no peer chooses another build of it
+            subprocess.run([python, "-m", "pip", "install", "--quiet", TORCH, *wanted], check=True)
         complete.write_text(pins, encoding="utf-8")
     return python
 
@@ -159,7 +162,8 @@ def run(python: Path, worker: str, *, folder: str, threads: int) -> subprocess.C
     """Returns the ended process of a worker, which has left its result in the folder."""
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
     command = [python, WORKERS / f"with_{worker}.py", f"{folder}/job.json", folder]
-    settings = os.environ | limits | {"TOKENIZERS_PARALLELISM": "false"}
+    # without progress bars the last line that a failed worker says is its error
+    settings = os.environ | limits | {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
     return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
 
 

@@ -64,7 +64,10 @@ def encode(
         generator = np.random.default_rng([settings["seed"], index])
         apart = generator.random(len(arrays)) < settings["held_out"]
         kept = [array for array, held in zip(arrays, apart, strict=True) if not held]
-        split[lang] = within(kept, settings.get("most_tokens")), [array for array, held in zip(arrays, apart, strict=True) if held]
+        split[lang] = (
+            within(kept, settings.get("most_tokens")),
+            [array for array, held in zip(arrays, apart, strict=True) if held],
+        )
     return split
 
 

@@ -1,7 +1,8 @@
 """Trains a model on one GPU: `python training/train.py CORPUS TOKENIZER_DIR OUT [--set training.epochs=3]`.
 
-`--config llama.toml` trains the second model, for benchmarks, instead of the embedded one. Writes a transformers checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share
-of each language, and the loss on held-out documents as training went on.
+`--config llama.toml` trains the second model, for benchmarks, instead of the embedded one. Writes a transformers
+checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share of each language, and
+the loss on held-out documents as training went on.
 """
 
 import argparse
@@ -72,7 +73,9 @@ def held_out_loss(model: Any, held: dict[str, list[Tokens]], choice: dict[str, A
     return losses
 
 
-def train(settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int) -> tuple[Bloom | Llama, list[dict[str, Any]]]:
+def train(
+    settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int
+) -> tuple[Bloom | Llama, list[dict[str, Any]]]:
     """Returns the trained model and its history on held-out documents."""
     choice = settings["training"]
     torch.manual_seed(choice["seed"])

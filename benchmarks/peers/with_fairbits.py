@@ -1,4 +1,4 @@
-"""fairbits itself: rtn, mse (exact clip), gptq with equal weights of languages."""
+"""fairbits itself: rtn, mse (exact clip), gptq with equal weights of languages, fair (learned for the worst one)."""
 
 from pathlib import Path
 
@@ -6,14 +6,15 @@ import numpy as np
 from job import Job, Prepared, Quantized, work
 
 from fairbits import Checkpoint, policies
+from fairbits.learning import carry_out
 from fairbits.plans import Calibration
 from fairbits.probe.text import NO_LABEL, Part, Text, Window
 from fairbits.risk.evidence import Evidence
-from fairbits.rounding.engine import RoundedBlock, round_model
+from fairbits.rounding.engine import RoundedBlock
 
 
 def prepare(job: Job) -> Prepared:
-    """Returns a run of the engine; it reads the model itself, one block at a time."""
+    """Returns a run of the engine; it reads the model itself."""
     checkpoint = Checkpoint(Path(job.model))
     text, options = None, {}
     if policies.reads_text(job.method):
@@ -22,7 +23,7 @@ def prepare(job: Job) -> Prepared:
     evidence = Evidence(checkpoint, () if text is None else text.languages)
     plan = policies.decide(job.method, evidence, bits=job.bits, group=job.group or "channel", **options)
     done: list[RoundedBlock] = []
-    return lambda: done.extend(round_model(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
+    return lambda: done.extend(carry_out(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
 
 
 def text_of(job: Job) -> Text:

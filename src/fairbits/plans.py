@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
-from fairbits.checks import one_of, weights_vector, whole
+from fairbits.checks import in_range, one_of, weights_vector, whole
 from fairbits.errors import InputError, printable
 
 SCHEMA = "fairbits.plan/1"
@@ -91,6 +91,25 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What learning came to on text kept apart, as KL to the full-precision model in nats per token of each language.
+
+    `step` is the one whose codes were taken; 0: those that were there before, as none were better without making a
+    language worse. `history` has one entry per time that it was judged, the start first.
+    """
+
+    step: int
+    start: Mapping[str, float]
+    damage: Mapping[str, float]
+    history: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Learned":
+        """Returns what a file holds."""
+        return cls(**{**data, "history": tuple(data["history"])})
+
+
+@dataclass(frozen=True)
 class Calibration:
     """The text that a plan is carried out with: about `tokens` per language, in windows of `sequence` positions."""
 
@@ -99,6 +118,31 @@ class Calibration:
     tokens: int
     sequence: int
     seed: int
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How codes and steps are learned from the calibration text once they have been rounded.
+
+    `block_steps`  how often those of a block are changed, to give what the full-precision block gives
+    `model_steps`  how often those of all blocks are then changed, to give the answers of the full-precision model
+    `rows`         windows of text that are read each time, at least
+    `rate`         the largest change of a weight each time, in units of its step, about
+    `objective`    what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
+    """
+
+    block_steps: int = 200
+    model_steps: int = 600
+    rows: int = 4
+    rate: float = 0.01
+    objective: Objective = "worst"
+
+    def __post_init__(self) -> None:
+        whole("block_steps", self.block_steps, least=0)
+        whole("model_steps", self.model_steps, least=0)
+        whole("rows", self.rows, least=1)
+        in_range("rate", self.rate, above=0, most=1)
+        one_of("objective", self.objective, get_args(Objective))
 
 
 @dataclass(frozen=True)
@@ -120,8 +164,10 @@ class Plan:
     languages: Mapping[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     thresholds: bool = False
+    learning: Learning | None = None
     notes: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
+    learned: Learned | None = None
 
     def __post_init__(self) -> None:
         """Checks the weights of the languages."""
@@ -139,7 +185,7 @@ class Plan:
     @property
     def reads_text(self) -> bool:
         """Whether calibration text is needed to carry it out."""
-        return self.thresholds or any(each.reads_text for each in self.treatments)
+        return self.thresholds or self.learning is not None or any(each.reads_text for each in self.treatments)
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
@@ -148,7 +194,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """The SHA-256 of the decisions, without what came of them, what is said of them and where the model lies."""
-        beside = ("outcomes", "notes", "model", "fairbits")
+        beside = ("outcomes", "learned", "notes", "model", "fairbits")
         decisions = {key: value for key, value in self.as_data().items() if key not in beside}
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
@@ -173,11 +219,13 @@ class Plan:
             raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits plan")
         try:
             del data["schema"], data["fairbits"]
-            calibration = data["calibration"]
+            calibration, learning, learned = data["calibration"], data.get("learning"), data.get("learned")
             known = {
                 "treatments": tuple(Treatment(**each) for each in data["treatments"]),
                 "outcomes": tuple(map(Outcome.of, data["outcomes"])),
                 "calibration": None if calibration is None else Calibration(**calibration),
+                "learning": None if learning is None else Learning(**learning),
+                "learned": None if learned is None else Learned.of(learned),
                 "notes": tuple(data["notes"]),
             }
             return cls(**(data | known))

@@ -25,7 +25,7 @@ SETTINGS = tomllib.loads((TRAINING / "config.toml").read_text(encoding="utf-8"))
 @pytest.fixture(scope="module")
 def train() -> Iterator[ModuleType]:
     """The script `training/train.py`, which finds its neighbours as a script does."""
-    names = ("train", "bloom", "text")
+    names = ("train", "bloom", "llama", "text")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TRAINING)
         yield importlib.import_module("train")
@@ -70,6 +70,26 @@ def test_what_is_saved_is_what_was_trained(train, tmp_path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert {info.dtype for info in checkpoint.tensors.values()} == {torch.float16}
     assert checkpoint.tokenizer().encode("naïve") == Checkpoint("embedded:tiny").tokenizer().encode("naïve")
+
+
+def test_the_second_model_is_a_llama_of_about_ten_million_weights(train, tmp_path) -> None:
+    settings = tomllib.loads((TRAINING / "llama.toml").read_text(encoding="utf-8"))
+    shape = dict(settings["model"])
+    trained = train.ARCHITECTURES[shape.pop("architecture")](vocabulary=16384, dropout=0.0, **shape).eval()
+    assert sum(each.numel() for each in trained.parameters()) == pytest.approx(10.5e6, rel=0.01)
+    train.save(trained, ASSETS / "tiny", tmp_path, settings)
+    tokens = torch.randint(16384, (1, 9))
+    with torch.no_grad():
+        saved = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(tokens[:, :-1]).logits
+    expected = cross_entropy(saved.transpose(1, 2), tokens[:, 1:], reduction="none")
+    torch.testing.assert_close(losses(trained, tokens), expected, rtol=1e-3, atol=1e-3)
+    assert Checkpoint(tmp_path).architecture.family == "llama"
+
+
+def test_a_limit_of_tokens_keeps_whole_documents(train) -> None:
+    text = importlib.import_module(train.encode.__module__)
+    arrays = [np.zeros(size, dtype=np.int32) for size in (5, 9, 7)]
+    assert [len(text.within(arrays, most)) for most in (None, 21, 20, 14, 4)] == [3, 3, 2, 2, 0]
 
 
 def test_the_embedded_model_has_the_settings_of_the_script() -> None:

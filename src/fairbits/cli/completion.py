@@ -7,7 +7,20 @@ Offers = list[str | tuple[str, str]]
 """Words, or words with a line of explanation, which zsh and fish show."""
 Complete = Callable[[str], Offers]
 
-POLICIES = ("rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "mixed", "allocate", "gateway", "protect", "gptq")
+POLICIES = (
+    "rtn",
+    "aciq",
+    "kappa",
+    "mse",
+    "weighted",
+    "laaciq",
+    "mixed",
+    "allocate",
+    "gateway",
+    "protect",
+    "gptq",
+    "fair",
+)
 """As in `fairbits.policies`, whose import takes seconds; a test holds them together."""
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 

@@ -88,15 +88,15 @@ PolicyOption = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="gptq (the default), rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect.",
+        help="gptq (the default), fair, rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect.",
         metavar="NAME",
         autocompletion=completion.one_of(*completion.POLICIES),
     ),
 ]
 PolicyBits = Annotated[int | None, typer.Option("--bits", help="Bits per weight, 2 to 8; 4 if not given.")]
-AvgBits = Annotated[float | None, typer.Option(help="allocate: bits per weight on average, such as 4.25.")]
+AvgBits = Annotated[float | None, typer.Option(help="allocate, fair: bits per weight on average, such as 4.25.")]
 Widths = Annotated[
-    str | None, typer.Option(help="allocate: the widths that blocks may have, such as 4,8.", metavar="LIST")
+    str | None, typer.Option(help="allocate, fair: the widths that blocks may have, such as 4,8.", metavar="LIST")
 ]
 PolicyGroup = Annotated[
     str | None,
@@ -110,7 +110,7 @@ PolicyGroup = Annotated[
 Objective = Annotated[
     str | None,
     typer.Option(
-        help="laaciq, allocate: mean, worst or regret of languages; protect: mean, worst.",
+        help="laaciq, allocate, fair: mean, worst or regret of languages; protect: mean, worst.",
         metavar="NAME",
         autocompletion=completion.one_of("mean", "worst", "regret"),
     ),
@@ -153,10 +153,17 @@ Rounding = Annotated[
 Sensitivity = Annotated[
     str | None,
     typer.Option(
-        help="allocate, protect: cost of blocks, predicted or measured.",
+        help="allocate, protect, fair: cost of blocks, predicted or measured.",
         metavar="NAME",
         autocompletion=completion.one_of("predicted", "measured"),
     ),
+]
+BlockSteps = Annotated[
+    int | None, typer.Option(help="fair: how often the codes of a block are changed; 200 if not given, 0 for never.")
+]
+ModelSteps = Annotated[
+    int | None,
+    typer.Option(help="fair: how often all codes are then changed together; 600 if not given, 0 for large models."),
 ]
 AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
 PlanTokens = Annotated[

@@ -12,6 +12,7 @@ from fairbits.cli.drafts import check_agrees
 from fairbits.cli.options import (
     AuditFile,
     AvgBits,
+    BlockSteps,
     Device,
     Embeddings,
     Json,
@@ -19,6 +20,7 @@ from fairbits.cli.options import (
     Law,
     Mix,
     Model,
+    ModelSteps,
     Objective,
     OneLanguage,
     PlanSeed,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
 POLICY_OPTIONS = (
     *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
-    *("k", "tau", "law", "rounding", "sensitivity"),
+    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "model_steps"),
 )
 """What some policies or all can be told."""
 DECISIONS = ("policy", *POLICY_OPTIONS, "languages", "audit", "tokens", "sequence", "seed")
@@ -79,6 +81,8 @@ def plan(
     law: Law = None,
     rounding: Rounding = None,
     sensitivity: Sensitivity = None,
+    block_steps: BlockSteps = None,
+    model_steps: ModelSteps = None,
     audit: AuditFile = None,
     text: TextFrom = None,
     tokens: PlanTokens = None,
@@ -128,6 +132,8 @@ def quantize(
     law: Law = None,
     rounding: Rounding = None,
     sensitivity: Sensitivity = None,
+    block_steps: BlockSteps = None,
+    model_steps: ModelSteps = None,
     audit: AuditFile = None,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Carry out this plan: only --text is said beside it.", metavar="FILE")
@@ -146,6 +152,7 @@ def quantize(
 
     Examples:
       fairbits quantize embedded:tiny --out tiny-w4
+      fairbits quantize ./model --policy fair --text texts --out w4
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """

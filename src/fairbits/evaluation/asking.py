@@ -57,6 +57,17 @@ def ask(
             progress(done, total)
 
 
+def places(text: Text) -> list[range]:
+    """Returns the numbers that the predicting positions of every window have, in the order of `ask`."""
+    counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
+    found = [range(0)] * len(counts)
+    begin = 0
+    for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # as batches are made
+        found[i] = range(begin, begin + counts[i])
+        begin += counts[i]
+    return found
+
+
 def predicted_positions(text: Text) -> int:
     """Returns how many positions shall predict a token."""
     return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)

@@ -56,7 +56,7 @@ def measure(
     for asked in ask(model, split, text=text, device=device, progress=progress):
         for part in _parts(asked, positions_of_logits(model)):
             own = slice(done, done + len(part.labels))
-            a, b = reference.logits(own.start, own.stop, device=device), split.head(part.features)
+            a, b = reference.logits(own, device=device), split.head(part.features)
             _check_vocabulary(a, b, reference, model)
             found = compared(a.float(), b.float(), part.labels.to(device)).cpu()
             if not torch.isfinite(found).all():
@@ -112,6 +112,6 @@ def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: "PreTra
 
 
 def _not_finite(reference: Reference, own: slice, *, device: str, model: "PreTrainedModel") -> InputError:
-    sound = torch.isfinite(reference.logits(own.start, own.stop, device=device)).all()
+    sound = torch.isfinite(reference.logits(own, device=device)).all()
     who = model.name_or_path if sound else reference.target
     return InputError(f"{who} answers text with NaN or infinity; load it in float32, or check its weights")

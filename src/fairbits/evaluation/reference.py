@@ -73,14 +73,14 @@ class Reference:
             stack.pop_all()
         return cls(target, text, () if split.apart else (WHOLE,), split.head, kept, file)
 
-    def logits(self, begin: int, end: int, *, device: str = "cpu") -> Tensor:
-        """Returns the logits of some positions, in the order in which they are asked."""
+    def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
+        """Returns the logits of some positions, numbered in the order in which they are asked."""
         if self._file.closed:
             raise InputError(f"the reference {self.target} is closed; ask it before, or make it again")
         if isinstance(self._head, torch.nn.Module):
             self._head.to(device)
         with torch.no_grad():
-            return self._head(self._features[begin:end].to(device))
+            return self._head(self._features[positions].to(device))
 
     def close(self) -> None:
         """Removes the file."""

@@ -7,7 +7,8 @@ from fairbits.errors import InputError
 
 STATE = "state.json"
 PLAN = "plan.json"
-OWN = {"model", "done", STATE, f"{STATE}.part", PLAN}  # all that a draft can hold
+LEARNING = "learning"
+OWN = {"model", "done", STATE, f"{STATE}.part", PLAN, LEARNING}  # all that a draft can hold
 
 
 def draft_of(directory: str | Path) -> Path:
@@ -34,7 +35,8 @@ def check_draft(directory: str | Path, *, resume: bool) -> bool:
     draft = draft_of(directory)
     done = draft / "done"
     # not so where a draft was killed at birth or after its end
-    begun = (draft / STATE).is_file() and (draft / "model").is_dir() and done.is_dir() and any(done.iterdir())
+    begun = (draft / STATE).is_file() and (draft / "model").is_dir() and done.is_dir()
+    begun = begun and (any(done.iterdir()) or (draft / LEARNING).is_dir())
     if begun and not resume:
         raise InputError(f"{draft} holds what an interrupted run has finished; continue it with --resume, or delete it")
     return begun

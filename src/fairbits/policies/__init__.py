@@ -13,6 +13,7 @@
 | gateway  | first and last block and the bottleneck at 8 bits (their theorem 3)      | yes        |
 | protect  | the k blocks at 8 bits whose protection helps most, as measured          | yes        |
 | gptq     | errors are made up for by later weights, under a mixture of languages    | yes        |
+| fair     | gptq, whose codes and steps are then learned for the worst language      | yes        |
 
 The default is gptq with equal weights. Policies of widths are carried out with its rounding, so that they differ from
 it in widths alone. Every policy takes `Options`; what else it takes stands in its signature, and `decide` refuses the
@@ -30,6 +31,7 @@ from fairbits.plans import Calibration, Plan
 from fairbits.policies.assemble import Embeddings, Options, check_embeddings, check_groups
 from fairbits.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
 from fairbits.policies.compensated import Mixture, gptq
+from fairbits.policies.learned import fair
 from fairbits.policies.precision import allocate, gateway, mixed, protect
 from fairbits.risk.evidence import Evidence
 
@@ -43,6 +45,7 @@ __all__ = [
     "allocate",
     "check",
     "decide",
+    "fair",
     "gateway",
     "gptq",
     "kappa",
@@ -58,7 +61,8 @@ __all__ = [
 
 DEFAULT = "gptq"
 POLICIES: Mapping[str, Callable[..., Plan]] = {
-    each.__name__: each for each in (rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect, gptq)
+    each.__name__: each
+    for each in (rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect, gptq, fair)
 }
 WITHOUT_TEXT = (rtn, aciq, kappa, mse)
 FIXED = {"kappa": {"grid"}, "allocate": {"bits"}}
@@ -90,6 +94,11 @@ def check(policy: str, told: Mapping[str, Any]) -> None:
             raise InputError(f"{policy} takes no {name}{_others(name)}; it takes {', '.join(known)}")
     if policy == "allocate" and "avg_bits" not in told:
         raise InputError("allocate needs avg_bits, the mean width of the blocks' weights, such as 4.25")
+    if "bits" in told and "avg_bits" in told:
+        raise InputError(f"{policy} is told bits {told['bits']} and avg_bits {told['avg_bits']}; it takes one of them")
+    allocation = [name for name in ("widths", "sensitivity") if name in told]
+    if policy == "fair" and allocation and "avg_bits" not in told:
+        raise InputError(f"fair takes {allocation[0]} only with avg_bits, the mean width of the blocks' weights")
 
 
 def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None = None, **told: Any) -> Plan:
@@ -109,7 +118,7 @@ def _others(option: str) -> str:
     """Returns which policies take an option, in brackets; nothing if none does.
 
     >>> _others("avg_bits"), _others("objective")
-    (' (allocate does)', ' (laaciq, allocate, protect do)')
+    (' (allocate, fair do)', ' (laaciq, allocate, protect, fair do)')
     """
     takers = [policy for policy in POLICIES if option in takes(policy)]
     if len(takers) == len(POLICIES) - 1:

@@ -1,10 +1,11 @@
 """The engine: carries out a plan, one block in memory at a time; each sees what the quantized ones before it give.
 
 Within a block all linear maps are rounded for the inputs that they have while the block itself still has its own
-weights: the text passes every block twice, once before it is rounded and once after.
+weights: the text passes every block twice, once before it is rounded and once after. In between someone may refine
+its codes (`station`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -17,15 +18,17 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import check_device
 from fairbits.model.packed import step_dtype
-from fairbits.plans import Outcome, Plan, Treatment
+from fairbits.plans import Learned, Outcome, Plan, Treatment
 from fairbits.probe.batches import Batch, batches
 from fairbits.probe.points import is_observable
 from fairbits.probe.run import Progress
-from fairbits.probe.text import Text
+from fairbits.probe.text import Text, Window
 from fairbits.rounding.inputs import Audience, Effects, Inputs, Point, audience, stack_of
 from fairbits.rounding.layer import matrix, outcome_of, rounded, thresholds_of
 from fairbits.rounding.lockstep import Lockstep, lockstep
 from fairbits.rounding.shell import Shell
+from fairbits.rounding.station import LEFT, Originals, Refine, refined
+from fairbits.theory.grid import Grid
 
 ROOM = 64 * 2**20
 """Bytes that the activations of one batch may take within a block, about."""
@@ -44,12 +47,14 @@ class RoundedBlock:
     `layers`      codes by the name of the tensor in the checkpoint
     `outcomes`    what came of each
     `thresholds`  steps of each language of the plan alone, (languages, out, groups), if the plan asks for them
+    `learned`     what learning came to, with the last of them
     """
 
     index: int | None
     layers: Mapping[str, Codes]
     outcomes: tuple[Outcome, ...]
     thresholds: Mapping[str, Tensor] = field(default_factory=dict)
+    learned: Learned | None = None
 
 
 Finished = Callable[[int | None], RoundedBlock | None]
@@ -62,6 +67,7 @@ def round_model(
     text: Text | None = None,
     device: str = "cpu",
     finished: Finished | None = None,
+    refine: Refine | None = None,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
@@ -69,9 +75,12 @@ def round_model(
     With `text` the error of each of its languages is measured, and treatments that read text can be carried out;
     without, weights are read one by one and nothing is computed but codes. `finished` gives the blocks that an
     interrupted run already has: they are only passed through, and what follows is the same as without interruption.
+    `refine` is asked for better codes of every block that text reaches, before the next block sees what it gives.
     """
     check_plan(checkpoint, plan, text, device)
-    job = _Job(checkpoint, plan, finished or (lambda _index: None), _Ticks(progress))
+    if refine is not None and text is None:
+        raise InputError("codes are to be refined, and no text was given; give the plan's calibration text")
+    job = _Job(checkpoint, plan, finished or (lambda _index: None), _Ticks(progress), refine)
     return _without_text(job) if text is None else _with_text(job, text, device)
 
 
@@ -93,10 +102,15 @@ class _Job:
     plan: Plan
     finished: Finished
     ticks: _Ticks
+    refine: Refine | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         return self.checkpoint.architecture.blocks
+
+    @property
+    def ticks_of_refining(self) -> int:
+        return 0 if self.refine is None else self.refine.ticks
 
     def treated(self, index: int | None) -> dict[str, Treatment]:
         """Returns the treatments that change anything in a block."""
@@ -122,6 +136,18 @@ class _Job:
             self.ticks.add()
         return RoundedBlock(index, layers, tuple(outcomes), thresholds), changes
 
+    def with_codes(self, done: RoundedBlock, codes: Mapping[str, Codes]) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns a block with other codes for some of its maps, and ΔW of every map in it."""
+        weights, treated = self.checkpoint.architecture.weights, self.treated(done.index)
+        layers = {**done.layers, **codes}
+        outcomes, changes = [], {}
+        for old in done.outcomes:
+            name, notes = old.name, old.notes if old.name in codes else (*old.notes, LEFT)
+            W = matrix(self.checkpoint, weights[name])
+            outcome, changes[name] = outcome_of(weights[name], W, layers[name], treated[name], notes)
+            outcomes.append(outcome)
+        return replace(done, layers=layers, outcomes=tuple(outcomes)), changes
+
 
 def _without_text(job: _Job) -> Iterator[RoundedBlock]:
     """Yields the blocks, by reading weights only."""
@@ -137,9 +163,10 @@ def _without_text(job: _Job) -> Iterator[RoundedBlock]:
 
 def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    chosen = [batch.on(device) for batch in batches(text, positions=_positions_at_once(job.checkpoint, text))]
+    positions, apart = _positions_at_once(job.checkpoint, text), job.refine.apart if job.refine else ()
+    chosen = [batch.on(device) for part in _parted(text, apart) for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.treated(block.index)), default=0)
-    job.ticks.total = len(job.plan.treated) + 2 * len(chosen) * far
+    job.ticks.total = len(job.plan.treated) + (2 * len(chosen) + job.ticks_of_refining) * far
     # the embedding is first on the way though last in the order: the blocks shall see it as it will be
     outside = job.finished(None) or job.rounded(None)[0]
     if any(job.finished(block.index) is None for block in job.blocks[:far]):
@@ -156,33 +183,48 @@ def _walked(
     ids = [each.flatten() for batch in chosen for name, each in batch.inputs.items() if name.endswith("input_ids")]
     shell = Shell(job.checkpoint, ids[0].device)
     shell.fill_outside(torch.unique(torch.cat(ids)).cpu(), outside.layers)
+    originals = Originals()
     with lockstep(shell.model, [block.module for block in blocks], chosen) as walk:
         for block in blocks:
             done = job.finished(block.index)
+            targets: tuple[Tensor, ...] = ()
+            if job.refine is not None:
+                shell.fill(block, {})
+                targets = originals.passed(walk.turns())
             if done is None:
-                done = _calibrated(job, block, shell, walk=walk, listeners=listeners)
+                done = _calibrated(job, block, shell, walk=walk, listeners=listeners, targets=targets)
             else:
                 shell.fill(block, done.layers)
                 walk.advance(lambda _batch: job.ticks.add())
-                job.ticks.add(len(chosen) + len(job.treated(block.index)))
+                job.ticks.add(len(chosen) + len(job.treated(block.index)) + job.ticks_of_refining)
             shell.empty(block)
             yield done
 
 
-def _calibrated(job: _Job, block: Block, shell: Shell, *, walk: Lockstep, listeners: Audience) -> RoundedBlock:
-    """Returns a block, rounded for what it sees, and takes the walk past it."""
+def _calibrated(
+    job: _Job, block: Block, shell: Shell, *, walk: Lockstep, listeners: Audience, targets: tuple[Tensor, ...]
+) -> RoundedBlock:
+    """Returns a block, rounded for what it sees and refined for its targets, and takes the walk past it."""
     modules = dict(shell.model.named_modules())
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
-    points = _points(job, {name: each for name, each in job.treated(block.index).items() if name in visible}, visible)
+    treated = job.treated(block.index)
+    points = _points(job, {name: each for name, each in treated.items() if name in visible}, visible)
     inputs = Inputs(listeners, points)
     if points:
-        shell.fill(block, {})
+        if not targets:  # for which it was filled
+            shell.fill(block, {})
         with inputs.watched(shell.model) as start:
             walk.rehearse(_counted(start, job.ticks))
     else:
         job.ticks.add(len(walk))
     done, changes = job.rounded(block.index, inputs)
     del inputs  # its products may be larger than the block
+    if job.refine is not None:
+        changes.clear()
+        layers = {name: (each, Grid(each.bits, treated[name].grid)) for name, each in done.layers.items()}
+        turns, tick = walk.turns(), job.ticks.add
+        codes = refined(job.refine, block, layers, shell=shell, turns=turns, targets=targets, tick=tick)
+        done, changes = job.with_codes(done, codes)
     shell.fill(block, done.layers)
     effects = Effects(listeners, {n: (w, shell.placed(changes.pop(n))) for n, w in visible.items() if n in changes})
     with effects.watched(shell.model) as start:
@@ -210,6 +252,14 @@ def _counted(start: Callable[[Batch], None], ticks: _Ticks) -> Callable[[Batch],
         ticks.add()
 
     return before
+
+
+def _parted(text: Text, apart: Collection[int]) -> Iterator[Text]:
+    """Yields the text without some documents, and these alone."""
+    sides: tuple[list[Window], list[Window]] = ([], [])
+    for window in text.windows:
+        sides[window.document in apart].append(window)
+    yield from (replace(text, windows=tuple(side)) for side in sides if side)
 
 
 def _positions_at_once(checkpoint: Checkpoint, text: Text) -> int:

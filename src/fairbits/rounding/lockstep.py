@@ -38,6 +38,31 @@ class _Call:
     kwargs: Mapping[str, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """What one batch calls a block with, for as long as the walk stands before it.
+
+    `goes_on` says whether the hidden states that come in are, unchanged, those that the block before gave.
+    """
+
+    batch: Batch
+    goes_on: bool
+    _call: _Call
+    _forward: Callable[..., Any]
+
+    def output(self, states: Tensor | None = None) -> Tensor:
+        """Returns what the block makes of its hidden states, or of others, with the weights that it has now.
+
+        Gradients are kept track of.
+        """
+        args, kwargs = self._call.args, self._call.kwargs
+        if states is not None and args:
+            args = (states, *args[1:])
+        elif states is not None:
+            kwargs = {**kwargs, next(iter(kwargs)): states}
+        return _states(self._forward(*args, **kwargs))
+
+
 class _Traveller(threading.Thread):
     """The thread of one batch: the driver asks where it stands (`report`) and lets it `go_on`, or `stop`."""
 
@@ -45,6 +70,7 @@ class _Traveller(threading.Thread):
         super().__init__(daemon=True)  # a walk that nobody ends must not keep the interpreter from ending
         self.batch = batch
         self.call: _Call | None = None
+        self.given: Tensor | None = None
         self._model = model
         self._reports: SimpleQueue[_Call | BaseException | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[Any] | None] = SimpleQueue()
@@ -79,7 +105,7 @@ class _Traveller(threading.Thread):
 
     def go_on(self, output: Any) -> None:
         """Hands it the output of its block."""
-        self.call = None
+        self.call, self.given = None, _states(output)
         self._answers.put((output,))
 
     def stop(self) -> None:
@@ -126,6 +152,15 @@ class Lockstep:
                 _expect(traveller, self._left[1])
         del self._left[0]
 
+    def turns(self) -> tuple[Turn, ...]:
+        """Returns the calls of the next block, which can be computed as often as one likes; the walk goes nowhere."""
+        found = []
+        for traveller in self._travellers:
+            call = self._call(traveller)
+            goes_on = traveller.given is not None and traveller.given is next(iter((*call.args, *call.kwargs.values())))
+            found.append(Turn(traveller.batch, goes_on, call, self._forwards[call.block]))
+        return tuple(found)
+
     def start(self) -> None:
         """Brings all batches before the first block."""
         for traveller in self._travellers:
@@ -140,6 +175,12 @@ class Lockstep:
         if not self._left or traveller.call is None:
             raise InputError("all blocks are behind; a walk goes through a model once")
         return traveller.call
+
+
+def _states(output: Any) -> Tensor:
+    """Returns the hidden states in what a block gives."""
+    states: Tensor = output[0] if isinstance(output, tuple) else output
+    return states
 
 
 def _expect(traveller: _Traveller, block: str) -> None:

@@ -13,13 +13,13 @@ from fairbits.evaluation.in_place import put, restore
 from fairbits.evaluation.reference import Reference
 from fairbits.evaluation.scores import Identity, Scores
 from fairbits.language import Corpus
+from fairbits.learning import carry_out
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
-from fairbits.plans import Outcome, Plan
+from fairbits.plans import Learned, Outcome, Plan
 from fairbits.probe.prepare import text_for
 from fairbits.probe.text import Text
-from fairbits.rounding.engine import round_model
 from fairbits.steps.audit import corpus_of
 from fairbits.steps.yardstick import Progress, Yardstick, told
 
@@ -103,19 +103,21 @@ class Bench:
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
         """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
         outcomes: list[Outcome] = []
+        learned: Learned | None = None
         changed: list[str] = []
         start = time.perf_counter()
         try:
-            for block in round_model(
+            for block in carry_out(
                 self.checkpoint,
                 plan,
                 text=self._calibration(plan),
                 device=self.device,
-                progress=told(progress, f"{name}: rounding blocks"),
+                progress=None if progress is None else lambda what, *amount: progress(f"{name}: {what}", *amount),
             ):
                 changed += block.layers
                 put(self.model, self.checkpoint, block.layers)
                 outcomes += block.outcomes
+                learned = block.learned or learned
             seconds = time.perf_counter() - start
             scores = self.yardstick.scores(
                 self.model,
@@ -126,7 +128,7 @@ class Bench:
             )
         finally:
             restore(self.model, self.checkpoint, changed)
-        return Run(replace(plan, outcomes=tuple(outcomes)), scores, seconds)
+        return Run(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
 
     def _calibration(self, plan: Plan) -> Text | None:
         asked = plan.calibration

@@ -27,6 +27,7 @@ def plan_table(plan: Plan, checkpoint: Checkpoint) -> Group:
         "",
         _decisions(plan, checkpoint),
         *section("What came of it", [_outcomes(plan)] if plan.outcomes else []),
+        *section("What was learned", _learned(plan)),
         *section("Notes", (Text(printable(note)) for note in _notes(plan))),
     )
 
@@ -127,6 +128,20 @@ def _outcomes(plan: Plan) -> Table:
             "–" if worst is None else f"{mean[worst]:.3g}",
         )
     return table
+
+
+def _learned(plan: Plan) -> Iterator[Text]:
+    """Yields what learning came to on text kept apart."""
+    found = plan.learned
+    if found is None:
+        return
+    yield Text("KL to the full-precision model on calibration text kept apart, nats per token")
+    for name, damage in (("before", found.start), ("after", found.damage)):
+        worst = max(damage, key=lambda code: damage[code])
+        mean = float(np.mean(list(damage.values())))
+        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {find_language(worst).name}, mean {mean:.4f}")
+    if not found.step:
+        yield Text("nothing better was found that leaves no language worse off: the codes are those of before")
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -10,18 +10,19 @@ from fairbits.artifacts import write_files
 from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.learning import carry_out
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
-from fairbits.model.draft import PLAN, check_draft, check_target, draft_of
+from fairbits.model.draft import LEARNING, PLAN, check_draft, check_target, draft_of
 from fairbits.model.quantization_config import check_storable
 from fairbits.model.writing import QuantizedWriter
-from fairbits.plans import Group, Outcome, Plan
+from fairbits.plans import Group, Learned, Outcome, Plan
 from fairbits.policies import Embeddings, decide
 from fairbits.policies.assemble import stored_as
 from fairbits.probe.prepare import text_for
 from fairbits.probe.text import Text
 from fairbits.risk.evidence import Evidence
-from fairbits.rounding.engine import RoundedBlock, check_plan, round_model
+from fairbits.rounding.engine import RoundedBlock, check_plan
 from fairbits.steps.audit import corpus_of
 from fairbits.steps.bench import Progress, told
 
@@ -62,19 +63,21 @@ def quantize(
         return block
 
     outcomes: list[Outcome] = []
-    for block in round_model(
+    learned: Learned | None = None
+    for block in carry_out(
         checkpoint,
         plan,
         text=words,
         device=device,
         finished=finished,
-        progress=told(progress, "rounding blocks"),
+        saved=writer.draft / LEARNING,
+        progress=progress,
     ):
         if block.index not in earlier:
-            record = json.dumps([asdict(each) for each in block.outcomes]).encode()
-            writer.add(block.index, block.layers, extra=block.thresholds, record=record)
+            writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
         outcomes += block.outcomes
-    result = replace(plan, outcomes=tuple(outcomes), size_bytes=writer.size_bytes)
+        learned = block.learned or learned
+    result = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=writer.size_bytes)
     writer.finish({"plan.json": result.as_bytes()}, progress=told(progress, "copying what is kept"))
     return result
 
@@ -121,8 +124,16 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
     return text_for(checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
 
 
+def _record(block: RoundedBlock) -> bytes:
+    """Returns what is kept of a block beside its codes."""
+    learned = None if block.learned is None else asdict(block.learned)
+    return json.dumps({"outcomes": [asdict(each) for each in block.outcomes], "learned": learned}).encode()
+
+
 def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
     found = writer.finished(index)
     if found is None:
         return None
-    return RoundedBlock(index, found.layers, tuple(map(Outcome.of, json.loads(found.record))), found.extra)
+    said = json.loads(found.record)
+    learned = None if said["learned"] is None else Learned.of(said["learned"])
+    return RoundedBlock(index, found.layers, tuple(map(Outcome.of, said["outcomes"])), found.extra, learned)

@@ -30,7 +30,7 @@ class Variant:
         >>> variant("protect:k=2").at(4)
         {'bits': 4, 'k': 2}
         """
-        width = "bits" if "bits" in takes(self.policy) else "avg_bits"
+        width = "bits" if "bits" in takes(self.policy) and "avg_bits" not in self.options else "avg_bits"
         return {width: bits, **self.options}
 
 
@@ -42,6 +42,7 @@ def variant(text: str) -> Variant:
     """
     policy, *given = str(text).split(":")
     known = [name for name in takes(policy) if name not in WIDTH]
+    known += ["avg_bits"] * (len(set(WIDTH) & set(takes(policy))) == 2)  # where a policy can do without
     options: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")

@@ -131,11 +131,11 @@ def test_the_reference_lets_go_of_model_and_disk(reading_model, monkeypatch, tmp
     del model
     gc.collect()
     assert gone() is None
-    reference.logits(0, 1)
+    reference.logits(slice(1))
     reference.close()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="it is closed"):
-        reference.logits(0, 1)
+        reference.logits(slice(1))
 
 
 def test_a_full_disk_is_said(reading_model) -> None:

@@ -277,6 +277,43 @@ def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):
     assert not any(type(each).__name__ == "_Traveller" for each in threading.enumerate())
 
 
+@pytest.mark.parametrize("family", ["llama", "mt5"])
+def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, plan_of, weather, family):
+    checkpoint = reading_model(family)
+    stations = []
+
+    class Watching:
+        apart, ticks = (0, 3), 2
+
+        def __call__(self, station):
+            stations.append(station)
+            station.tick(2)
+            # but for the first of a stack, what it sees has the codes of the block before in it, and its target not
+            first = station.index in (0, 2)
+            with torch.no_grad():
+                assert torch.equal(station.turns[0].output(), station.targets[0]) == first
+            return {name: codes for name, (codes, _) in station.start.items()}
+
+    plan, ticks = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES), []
+    told = {"progress": lambda done, total: ticks.append((done, total))}
+    blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **told))
+    assert ticks[-1][0] == ticks[-1][1]
+    model = checkpoint.load()
+    for station in stations[:2]:  # the decoder of mt5 also sees its quantized encoder
+        assert station.start.keys() == blocks[station.index].layers.keys()
+        found = []
+        path = checkpoint.architecture.blocks[station.index].module
+        handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, found=found: found.append(y))
+        for turn in station.turns:
+            assert len({document in Watching.apart for document in turn.batch.document.tolist()}) == 1
+            with torch.no_grad():
+                model(**turn.batch.inputs)
+        handle.remove()
+        for target, y in zip(station.targets, found, strict=True):
+            torch.testing.assert_close(target, y[0] if isinstance(y, tuple) else y)
+    assert len(stations) == len(checkpoint.architecture.blocks)
+
+
 def test_refusals(llama, plan_of, weather):
     text = weather(llama)
     with pytest.raises(InputError, match="reads text, and none was given"):
@@ -285,6 +322,8 @@ def test_refusals(llama, plan_of, weather):
         round_model(llama, plan_of(llama, rounding="gptq", languages=("eng_Latn", "deu_Latn")), text=text)
     with pytest.raises(InputError, match="no language a weight above 0"):
         round_model(llama, plan_of(llama, rounding="gptq"), text=text)
+    with pytest.raises(InputError, match="to be refined, and no text was given"):
+        round_model(llama, plan_of(llama), refine=lambda station: station.start)
     with pytest.raises(InputError, match="device is 'tpu'"):
         round_model(llama, plan_of(llama), device="tpu")
     foreign = replace(plan_of(llama).treatments[0], name="elsewhere.weight")

@@ -1,0 +1,143 @@
+"""Carries out a plan: rounding, and what is learned after it."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fairbits.evaluation.in_place import put
+from fairbits.evaluation.reference import Reference
+from fairbits.learning.blocks import Refiner, refiner
+from fairbits.learning.course import Course, load_codes, save_codes
+from fairbits.learning.latents import attached
+from fairbits.learning.lessons import Lessons
+from fairbits.learning.outcomes import learned_of, outcomes_of
+from fairbits.learning.teacher import Class
+from fairbits.learning.training import Told, learn
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.codes import Codes
+from fairbits.model.safetensors_writing import write_whole
+from fairbits.plans import Learning, Plan
+from fairbits.probe.text import Text
+from fairbits.rounding.engine import Finished, RoundedBlock, check_plan, round_model
+from fairbits.theory.grid import Grid
+
+ROUNDING = "rounding blocks"
+CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
+"""What learning keeps: the codes to begin with, what is said of them, and where it stands."""
+Layers = dict[str, Codes]
+Notes = dict[str, tuple[str, ...]]
+
+
+def carry_out(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    *,
+    text: Text | None = None,
+    device: str = "cpu",
+    finished: Finished | None = None,
+    saved: Path | None = None,
+    progress: Told | None = None,
+) -> Iterator[RoundedBlock]:
+    """Yields all blocks in the order of the forward pass, then what lies outside them.
+
+    `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning keeps
+    where it stands: with both an interrupted run goes on to the same codes.
+    """
+    check_plan(checkpoint, plan, text, device)
+    if plan.learning is None or text is None or not plan.learning.model_steps:
+        told, refine = _part(progress, ROUNDING), None if text is None else _refine(plan, text)
+        return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=told)
+    job = _Job(checkpoint, plan, plan.learning, text, device, saved, progress)
+    return job.blocks(finished or (lambda _index: None))
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A plan that is learned end to end, after block by block if it says so."""
+
+    checkpoint: Checkpoint
+    plan: Plan
+    how: Learning
+    text: Text
+    device: str
+    saved: Path | None
+    progress: Told | None
+
+    def blocks(self, finished: Finished) -> Iterator[RoundedBlock]:
+        """Yields the blocks; where all of them are finished, nothing is learned again."""
+        indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
+        done = [finished(index) for index in indices]
+        if all(block is not None for block in done):
+            yield from (block for block in done if block is not None)
+            return
+        start, notes = self._start()
+        course = self._course(start)
+        layers = start | course.best
+        model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+        put(model, self.checkpoint, layers)
+        outcomes = outcomes_of(
+            model, self.checkpoint, self.plan, layers, text=self.text, notes=notes, device=self.device
+        )
+        del model
+        learned = learned_of(course, self.text.languages)
+        weights = self.checkpoint.architecture.weights
+        for index in indices:
+            own = {name: codes for name, codes in layers.items() if weights[name].block == index}
+            last = learned if index is None else None
+            yield RoundedBlock(index, own, tuple(outcomes[name] for name in own), learned=last)
+
+    def _start(self) -> tuple[Layers, Notes]:
+        """Returns the codes to begin with, and every fall-back in them."""
+        if self.saved is not None and (self.saved / NOTES).is_file():
+            widths = {each.name: each.bits for each in self.plan.treated if each.bits is not None}
+            found = json.loads((self.saved / NOTES).read_bytes())
+            return load_codes(self.saved / CODES, widths), {name: tuple(said) for name, said in found.items()}
+        layers, notes = Layers(), Notes()
+        told, refine = _part(self.progress, ROUNDING), _refine(self.plan, self.text)
+        for block in round_model(
+            self.checkpoint, self.plan, text=self.text, device=self.device, refine=refine, progress=told
+        ):
+            layers |= block.layers
+            notes |= {each.name: each.notes for each in block.outcomes}
+        if self.saved is not None:
+            save_codes(self.saved / CODES, layers)
+            write_whole(self.saved / NOTES, [json.dumps(notes).encode()])  # only now is the start there
+        return layers, notes
+
+    def _course(self, start: Layers) -> Course:
+        """Returns what was learned of the linear maps of blocks; what lies outside them stays as it was rounded."""
+        weights = self.checkpoint.architecture.weights
+        grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
+        inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
+        seed = _seed(self.plan)
+        lessons = Lessons.of(self.text, seed=seed)
+        told = _part(self.progress, "asking the full model")
+        with Reference.of(self.checkpoint, self.text, device=self.device, progress=told) as reference:
+            model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+            put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
+            with attached(model, weights, inside) as latents:
+                room = Class(reference, model, device=self.device, compute=compute_type(self.device))
+                saved = None if self.saved is None else self.saved / COURSE
+                return learn(latents, room, lessons, how=self.how, seed=seed, saved=saved, told=self.progress)
+
+
+def compute_type(device: str) -> torch.dtype:
+    """Returns the type in which the model computes while it learns: half the bytes where that is fast."""
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
+def _refine(plan: Plan, text: Text) -> Refiner | None:
+    """Returns what learns the codes of blocks one by one, if the plan asks for it."""
+    how = plan.learning
+    return None if how is None or not how.block_steps else refiner(how, text, seed=_seed(plan))
+
+
+def _seed(plan: Plan) -> int:
+    return 0 if plan.calibration is None else plan.calibration.seed
+
+
+def _part(progress: Told | None, what: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(what, done, total)
