@@ -75,6 +75,7 @@ def widths(plan: Plan) -> list[set[int | None]]:
         ("gateway", "exact", "mean", "gptq"),
         ("protect", "exact", "mean", "gptq"),
         ("gptq", "exact", "mean", "gptq"),
+        ("fair", "exact", "mean", "gptq"),
     ],
 )
 def test_the_method_of_each_policy(llama: Evidence, name: str, clip: str, objective: str, rounding: str) -> None:
@@ -96,7 +97,7 @@ def test_every_policy_can_be_imported_by_its_name() -> None:
 
 def test_every_policy_is_shown_and_the_default_sees_inputs(llama: Evidence) -> None:
     bits_alike = ["rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "gptq"]
-    assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect"])
+    assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect", "fair"])
     plan = made(policies.DEFAULT, llama)
     assert all(each.objective == "mean" for each in rounded(plan))
     assert plan.languages == pytest.approx(dict.fromkeys(LANGUAGES, 1 / 3))
