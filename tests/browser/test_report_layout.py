@@ -85,16 +85,21 @@ def test_a_phone_never_scrolls_sideways(show, measured, hostile) -> None:
     assert opened.page.locator("#fig-languages .main-svg").first.evaluate("each => each.clientWidth") > 600
 
 
-EDGE = """async (address) => {
+PIXELS = """async (address) => {
   const image = new Image();
   image.src = address;
   await image.decode();
   const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
   canvas.drawImage(image, 0, 0);
   const { data } = canvas.getImageData(0, 0, image.width, image.height);
+"""
+EDGE = (
+    PIXELS
+    + """
   const rows = Array.from({ length: image.height }, (_, y) => data[4 * (y * image.width + 1)]);
   return rows.sort((a, b) => a - b)[Math.floor(rows.length / 2)];
 }"""
+)
 
 
 def edge(opened: Any) -> int:
@@ -201,15 +206,7 @@ CONTRAST = """() => {
 }"""
 
 
-COLOURS = """async (address) => {
-  const image = new Image();
-  image.src = address;
-  await image.decode();
-  const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
-  canvas.drawImage(image, 0, 0);
-  const { data } = canvas.getImageData(0, 0, image.width, image.height);
-  return new Set(new Uint32Array(data.buffer)).size;
-}"""
+COLOURS = f"{PIXELS} return new Set(new Uint32Array(data.buffer)).size; }}"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -1,7 +1,6 @@
 """Lessons: calibration text cut into what is learned from and what is kept apart, and the order of it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,10 +31,6 @@ class Lessons:
         for index, window in enumerate(text.windows):
             sides[window.document in kept].append(index)
         return cls(text, tuple(sides[0]), tuple(sides[1]))
-
-    def text_of(self, windows: Sequence[int]) -> Text:
-        """Returns the text with these windows only."""
-        return replace(self.text, windows=tuple(self.text.windows[i] for i in windows))
 
     def order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
         """Returns the windows of every step: languages take turns, and those of one step are about equally long."""

@@ -11,7 +11,7 @@ from fairbits.policies.precision import WIDTHS, allocate
 from fairbits.risk.evidence import Evidence, How
 
 LARGEST = 500_000_000
-"""Weights of the blocks up to which a model is learned end to end: about 14 GB in memory, 28 bytes for each."""
+"""Weights of the blocks up to which a model is learned end to end: by count 28 bytes for each of them, 14 GB."""
 
 
 def fair(
