@@ -1,21 +1,30 @@
 """What learning adds to GPTQ: worst and mean damage of languages at the same bytes, on several texts, step by step.
 
-    python benchmarks/fair.py --text TEXT [--model embedded:tiny …] [--evaluation OTHER …] [--settings 4:channel 3:64]
+    python benchmarks/fair.py --text TEXT --scores DIR [--model embedded:tiny …] [--evaluation OTHER …]
+    python benchmarks/fair.py --tables DIR
 
 Every policy is calibrated on the calibration split of TEXT, anew for every seed, and evaluated on its evaluation split,
-on the declaration of human rights and on all of every OTHER: none of it was seen in calibration. Tables give the mean
-over seeds with its 95 % interval over documents, the ratio to the first policy, and how many languages differ from it
-by a paired test, Holm-corrected. Damage is added nats per token; KL is that to the full-precision model, per token.
-The last table holds the worst language of `fair` with weights that follow it to that with equal weights.
+on the declaration of human rights and on all of every OTHER: none of it was seen in calibration. What is measured goes
+to DIR, one file for each policy, seed and text, and what is there already is not measured again: several processes can
+share the seeds. The second command prints all of DIR.
+
+Tables give the mean over seeds with its 95 % interval over documents, the ratio to the first policy, and how many
+languages differ from it by a paired test, Holm-corrected. Damage is added nats per token; KL is that to the
+full-precision model, per token. The last tables hold the worst language of `fair`, whose weights follow it, to that
+with equal weights.
 """
 
 import argparse
 import json
+import re
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fairbits import Checkpoint
@@ -25,7 +34,6 @@ from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.learning import carry_out
 from fairbits.plans import Plan
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.steps.comparison import Entry, contrast_of
 from fairbits.steps.plan import plan as planned
 from fairbits.steps.quantize import calibration_text
 from fairbits.steps.variants import variant
@@ -38,7 +46,7 @@ POLICIES = (
     "fair:objective=mean:model_steps=0",
     "fair:objective=mean",
     "fair",
-    "fair:avg_bits",
+    "fair:avg_bits:widths=2+3+4+5+6",
 )
 WORST, EQUAL = "fair", "fair:objective=mean"
 UNIT = "nats_per_token"
@@ -62,124 +70,92 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """One policy, once for every seed: its plans, its seconds, and its scores by text."""
+class Measured:
+    """One policy on one text, once for every seed."""
 
     policy: str
-    plans: tuple[Plan, ...]
-    seconds: tuple[float, ...]
-    scores: dict[str, tuple[Scores, ...]]
+    scores: tuple[Scores, ...]
 
-    def entry(self, text: str, setting: Setting) -> Entry:
-        """Returns what it costs the languages of a text."""
-        frames = tuple(each.frame(UNIT) for each in self.scores[text])
-        return Entry(self.policy, setting.bits, self.plans, frames, self.seconds, self.scores[text])
+    @property
+    def size_bytes(self) -> int:
+        """What the model takes; the most of all seeds."""
+        return max(each.quantized.size_bytes for each in self.scores)
 
-    def kl(self, text: str) -> LanguageFrame:
-        """Returns the divergence per token on a text, the mean over seeds."""
-        found = self.scores[text]
-        mean = sum(each.documents.kl for each in found) / len(found)
-        first = found[0].frame(UNIT)
-        return replace(first, values=mean)
+    @cached_property
+    def damage(self) -> LanguageFrame:
+        """Added nats per token, the mean over seeds."""
+        frames = [each.frame(UNIT) for each in self.scores]
+        return replace(frames[0], values=np.mean([frame.values for frame in frames], axis=0))
 
-
-def texts_of(options: argparse.Namespace, checkpoint: Checkpoint, corpus: Corpus) -> Iterator[tuple[str, Yardstick]]:
-    """Yields the name of every text, with what the full-precision model says to it."""
-    languages = [language.code for language in corpus.languages]
-    texts = {"calibration's kind": corpus, "udhr": udhr(languages)}
-    for path in options.evaluation:
-        texts[path.name] = read_corpus(path, evaluation_share=1.0)
-    for name, each in texts.items():
-        yield (
-            name,
-            Yardstick.of(
-                checkpoint,
-                each,
-                tokens=options.evaluation_tokens,
-                sequence=options.sequence,
-                device=options.device,
-            ),
-        )
+    @cached_property
+    def kl(self) -> LanguageFrame:
+        """The divergence per token, the mean over seeds."""
+        return replace(self.damage, values=np.mean([each.documents.kl for each in self.scores], axis=0))
 
 
-def plan_of(
-    policy: str, checkpoint: Checkpoint, corpus: Corpus, setting: Setting, *, seed: int, options: argparse.Namespace
-) -> Plan:
-    """Returns the plan of a policy; avg_bits without a number is that of the setting."""
-    name = policy.replace("avg_bits", f"avg_bits={setting.bits}") if policy.endswith("avg_bits") else policy
-    asked = variant(name)
-    return planned(
-        checkpoint,
-        policy=asked.policy,
-        text=corpus,
-        tokens=options.tokens,
-        sequence=options.sequence,
-        seed=seed,
-        device=options.device,
-        **{"group": setting.group, **asked.at(setting.bits)},
-    )
+class Store:
+    """Scores in a directory: MODEL/SETTING/POLICY/SEED/TEXT.json, and how long it took beside them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def place(self, model: str, setting: str, policy: str, seed: int) -> Path:
+        """Returns the directory of a policy and seed."""
+        named = re.sub(r"[^\w.-]+", "_", model).strip("_")
+        return self.root / named / setting.replace(":", "_") / policy.replace(":", ",") / str(seed)
+
+    def save(self, place: Path, scores: dict[str, Scores], facts: dict[str, object]) -> None:
+        """Writes the scores of all texts; the facts come last and say that all is there."""
+        place.mkdir(parents=True, exist_ok=True)
+        for text, each in scores.items():
+            each.save(place / f"{text}.json")
+        (place / "facts.json").write_text(json.dumps(facts))
+
+    def tables(self) -> Iterator[str]:
+        """Yields the lines of all tables."""
+        for at in sorted({path.parents[2] for path in self.root.glob("*/*/*/*/facts.json")}):
+            setting = Setting.of(at.name.replace("_", ":"))
+            asked = [name.replace(":", ",") for name in POLICIES]
+            policies = sorted(
+                (path for path in at.iterdir() if any(path.glob("*/facts.json"))),
+                key=lambda path: (asked.index(path.name) if path.name in asked else len(asked), path.name),
+            )
+            texts = sorted({path.stem for path in at.glob("*/*/*.json")} - {"facts"})
+            for text in texts:
+                found = [
+                    Measured(path.name.replace(",", ":"), tuple(map(Scores.load, sorted(path.glob(f"*/{text}.json")))))
+                    for path in policies
+                ]
+                yield f"\n### {at.parent.name}, {setting}, evaluated on {text}\n"
+                yield from table(found)
+                yield from minimax(found)
 
 
-def outcome_of(
-    policy: str,
-    setting: Setting,
-    *,
-    model: torch.nn.Module,
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    yardsticks: dict[str, Yardstick],
-    options: argparse.Namespace,
-) -> Outcome:
-    """Returns what a policy does to the languages of every text, once for every seed."""
-    plans, seconds = [], []
-    scores: dict[str, list[Scores]] = {name: [] for name in yardsticks}
-    for seed in options.seeds:
-        plan = plan_of(policy, checkpoint, corpus, setting, seed=seed, options=options)
-        start = time.perf_counter()
-        blocks = list(
-            carry_out(checkpoint, plan, text=calibration_text(checkpoint, plan, corpus), device=options.device)
-        )
-        seconds.append(time.perf_counter() - start)
-        plans.append(replace(plan, learned=blocks[-1].learned))
-        layers = {name: codes for block in blocks for name, codes in block.layers.items()}
-        put(model, checkpoint, layers)
-        identity = Identity(f"{checkpoint.target}, {policy}, {setting}, seed {seed}", plan.digest, plan.size_bytes)
-        for name, each in yardsticks.items():
-            scores[name].append(each.scores(model, identity, device=options.device))
-        restore(model, checkpoint, layers)
-        if not plan.reads_text:
-            break
-    return Outcome(policy, tuple(plans), tuple(seconds), {name: tuple(each) for name, each in scores.items()})
-
-
-def table(found: Sequence[Outcome], text: str, setting: Setting) -> Iterator[str]:
+def table(found: Sequence[Measured]) -> Iterator[str]:
     """Yields the lines of the table of one text."""
-    base, base_kl = found[0].entry(text, setting), found[0].kl(text)
-    names = ("policy", "MB", "worst", "ratio", "mean", "ratio", "best", "KL worst", "ratio", "KL mean", "ratio")
-    yield f"| {' | '.join((*names, 'better', 'worse', 's'))} |"
-    yield "|" + "---|" * (len(names) + 3)
+    base = found[0]
+    names = ("policy", "seeds", "MB", "worst", "ratio", "mean", "ratio", "KL worst", "ratio", "KL mean", "ratio")
+    yield f"| {' | '.join((*names, 'lower', 'higher', 'better', 'worse'))} |"
+    yield "|" + "---|" * (len(names) + 4)
     for each in found:
-        entry, kl = each.entry(text, setting), each.kl(text)
-        worst, mean, best = (entry.statistics[name] for name in ("worst", "mean", "best"))
-        contrast = contrast_of(entry, base)
-        same = each is found[0]
-        cells = [
-            f"`{each.policy}`",
-            f"{entry.size_bytes / 1e6:.2f}",
-            f"{shown(worst)} {entry.frame.worst()[0][:3]}",
-            f"{worst.value / base.statistics['worst'].value:.2f}",
-            f"{mean.value:.4f}",
-            f"{mean.value / base.statistics['mean'].value:.2f}",
-            f"{best.value:.4f}",
-            f"{kl.worst()[1].value:.4f}",
-            f"{kl.worst()[1].value / base_kl.worst()[1].value:.2f}",
-            f"{kl.mean().value:.4f}",
-            f"{kl.mean().value / base_kl.mean().value:.2f}",
-            "" if same else str(len(contrast.better)),
-            "" if same else str(len(contrast.worse)),
-            f"{sum(each.seconds) / len(each.seconds):.0f}",
-        ]
-        yield f"| {' | '.join(cells)} |"
+        cells = [f"`{each.policy}`", str(len(each.scores)), f"{each.size_bytes / 1e6:.2f}"]
+        for mine, theirs in ((each.damage, base.damage), (each.kl, base.kl)):
+            code, worst = mine.worst()
+            cells += [f"{shown(worst)} {code[:3]}", f"{worst.value / theirs.worst()[1].value:.2f}"]
+            cells += [shown(mine.mean()), f"{mine.mean().value / theirs.mean().value:.2f}"]
+        yield f"| {' | '.join((*cells, *counts(each, base)))} |"
+
+
+def counts(each: Measured, base: Measured) -> list[str]:
+    """Returns how many languages have a lower or higher damage than at the base, and how many beyond doubt."""
+    if each is base:
+        return [""] * 4
+    contrast = each.damage.contrast(base.damage)
+    sides: list[str] = []
+    for chosen in (contrast.differences, contrast.beyond_doubt()):
+        values = [difference.value for difference in chosen.values()]
+        sides += [str(sum(value < 0 for value in values)), str(sum(value > 0 for value in values))]
+    return sides
 
 
 def shown(estimate: Estimate) -> str:
@@ -187,74 +163,139 @@ def shown(estimate: Estimate) -> str:
     return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
-def minimax(found: Sequence[Outcome], texts: Sequence[str], setting: Setting) -> Iterator[str]:
-    """Yields the worst language with weights that follow it less that with equal weights, on every text."""
+def minimax(found: Sequence[Measured]) -> Iterator[str]:
+    """Yields the worst language with weights that follow it less that with equal weights."""
     named = {each.policy: each for each in found}
     if WORST not in named or EQUAL not in named:
         return
-    yield "| text | worst, following it − equal weights | the same of KL | mean |"
-    yield "|---|---|---|---|"
-    for text in texts:
-        mine, theirs = named[WORST], named[EQUAL]
-        contrast = contrast_of(mine.entry(text, setting), theirs.entry(text, setting))
-        kl = mine.kl(text).worst_minus(theirs.kl(text))
-        yield f"| {text} | {shown(contrast.worst)} | {shown(kl)} | {shown(contrast.mean)} |"
+    mine, theirs = named[WORST], named[EQUAL]
+    for what, a, b in (("damage", mine.damage, theirs.damage), ("KL", mine.kl, theirs.kl)):
+        yield (
+            f"\n{what}, weights that follow the worst less equal weights: worst {shown(a.worst_minus(b))}, "
+            f"mean {shown(a.minus(b).mean())}"
+        )
+
+
+class Bench:
+    """A model before all texts, and policies that are tried on it."""
+
+    def __init__(self, target: str, corpus: Corpus, options: argparse.Namespace) -> None:
+        self.target, self.corpus, self.options = target, corpus, options
+        self.checkpoint = Checkpoint(target)
+        self.model = self.checkpoint.load()
+        self.yardsticks = {name: self._yardstick(text) for name, text in self._texts().items()}
+        self._starts = tempfile.TemporaryDirectory()
+
+    def close(self) -> None:
+        """Removes what lies in temporary files."""
+        self._starts.cleanup()
+        for each in self.yardsticks.values():
+            each.reference.close()
+
+    def run(self, policy: str, setting: Setting, seed: int) -> tuple[dict[str, Scores], dict[str, object]]:
+        """Returns what a policy does to the languages of every text, and facts about it."""
+        options, checkpoint = self.options, self.checkpoint
+        plan = self._plan(policy, setting, seed)
+        text = calibration_text(checkpoint, plan, self.corpus)
+        start = time.perf_counter()
+        saved = self._start(plan)
+        blocks = list(carry_out(checkpoint, plan, text=text, device=options.device, saved=saved))
+        facts = {
+            "seconds": time.perf_counter() - start,
+            "device": options.device,
+            "threads": torch.get_num_threads(),
+            "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
+            "widths": [each.bits for each in plan.treated],
+        }
+        layers = {name: codes for block in blocks for name, codes in block.layers.items()}
+        put(self.model, checkpoint, layers)
+        identity = Identity(f"{checkpoint.target}, {policy}, {setting}, seed {seed}", plan.digest, plan.size_bytes)
+        scores = {
+            name: each.scores(self.model, identity, device=options.device) for name, each in self.yardsticks.items()
+        }
+        restore(self.model, checkpoint, layers)
+        return scores, facts
+
+    def _plan(self, policy: str, setting: Setting, seed: int) -> Plan:
+        """Returns the plan of a policy; avg_bits without a number is that of the setting."""
+        asked = variant(re.sub(r"avg_bits(?!=)", f"avg_bits={setting.bits}", policy))
+        own = {"group": setting.group, **asked.at(setting.bits)}
+        if asked.policy == "fair":
+            own = {"model_steps": self.options.model_steps, **own}
+        options = self.options
+        text = {"text": self.corpus, "tokens": options.tokens, "sequence": options.sequence, "seed": seed}
+        return planned(self.checkpoint, policy=asked.policy, device=options.device, **text, **own)
+
+    def _start(self, plan: Plan) -> Path:
+        """Returns where the codes lie that learning begins with: the same ones for whatever it makes of them."""
+        parts = (seed_of(plan), [each.bits for each in plan.treated], plan.settings.get("group"))
+        saved = Path(self._starts.name) / re.sub(r"\W+", "-", str(parts))
+        (saved / "course.safetensors").unlink(missing_ok=True)
+        return saved
+
+    def _texts(self) -> dict[str, Corpus]:
+        languages = [language.code for language in self.corpus.languages]
+        texts = {"own": self.corpus, "udhr": udhr(languages)}
+        for path in self.options.evaluation:
+            other = read_corpus(path, evaluation_share=1.0)
+            known = [language.code for language in other.languages if language.code in languages]
+            texts[path.name] = other.restrict(known)
+        return texts
+
+    def _yardstick(self, text: Corpus) -> Yardstick:
+        options = self.options
+        asked = {"tokens": options.evaluation_tokens, "sequence": options.sequence, "device": options.device}
+        return Yardstick.of(self.checkpoint, text, **asked)
+
+
+def seed_of(plan: Plan) -> int:
+    """Returns the seed of a plan's calibration text."""
+    return 0 if plan.calibration is None else plan.calibration.seed
 
 
 def arguments() -> argparse.Namespace:
     """Returns what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="print what was measured, and measure nothing")
+    parser.add_argument("--scores", type=Path, metavar="DIR", help="where what is measured goes")
     parser.add_argument("--model", nargs="+", default=["embedded:tiny"])
-    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--evaluation", type=Path, nargs="*", default=[])
     parser.add_argument("--languages", help="such as eng,fra; all of the text if not given")
     parser.add_argument("--settings", nargs="+", default=["4:channel", "3:64"])
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
-    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--model-steps", type=int, help="of fair, if not its own")
+    parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--evaluation-tokens", type=int, default=8192)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="where what was learned is written, one JSON line per plan")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.tables is None and (options.text is None or options.scores is None):
+        parser.error("give --text and --scores, or --tables")
+    return options
 
 
 def main() -> None:
-    """Runs all settings of all models."""
+    """Measures what is not there yet, or prints all that is."""
     options = arguments()
+    if options.tables is not None:
+        print("\n".join(Store(options.tables).tables()))
+        return
+    store = Store(options.scores)
     corpus = read_corpus(options.text, languages=options.languages.split(",") if options.languages else None)
     for target in options.model:
-        checkpoint = Checkpoint(target)
-        model, yardsticks = checkpoint.load(), dict(texts_of(options, checkpoint, corpus))
-        print(
-            f"\n## {target}\n\n{len(corpus.languages)} languages, about {options.tokens:,} tokens of each to calibrate "
-            f"on, seeds {' '.join(map(str, options.seeds))}; torch {torch.__version__} on {options.device}"
-        )
-        for setting in map(Setting.of, options.settings):
-            found = [
-                outcome_of(
-                    policy,
-                    setting,
-                    model=model,
-                    checkpoint=checkpoint,
-                    corpus=corpus,
-                    yardsticks=yardsticks,
-                    options=options,
-                )
-                for policy in options.policies
-            ]
-            for text in yardsticks:
-                print(f"\n### {setting}, evaluated on {text}\n")
-                print("\n".join(table(found, text, setting)), flush=True)
-            print(f"\n### {setting}, minimax against equal weights\n")
-            print("\n".join(minimax(found, tuple(yardsticks), setting)), flush=True)
-            if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as file:
-                    for each in found:
-                        for plan in each.plans:
-                            file.write(json.dumps({"policy": each.policy, **plan.as_data()}) + "\n")
-        for each in yardsticks.values():
-            each.reference.close()
+        bench = Bench(target, corpus, options)
+        for setting in options.settings:
+            for seed in options.seeds:
+                for policy in options.policies:
+                    place = store.place(target, setting, policy, seed)
+                    if (place / "facts.json").is_file():
+                        continue
+                    scores, facts = bench.run(policy, Setting.of(setting), seed)
+                    store.save(place, scores, facts)
+                    print(f"{place.relative_to(store.root)}: {facts['seconds']:.0f} s", flush=True)
+        bench.close()
 
 
 if __name__ == "__main__":

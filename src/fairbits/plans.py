@@ -132,8 +132,8 @@ class Learning:
     """
 
     block_steps: int = 200
-    model_steps: int = 600
-    rows: int = 4
+    model_steps: int = 500
+    rows: int = 6
     rate: float = 0.01
     objective: Objective = "worst"
 

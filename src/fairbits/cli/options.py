@@ -163,11 +163,15 @@ BlockSteps = Annotated[
 ]
 ModelSteps = Annotated[
     int | None,
-    typer.Option(help="fair: how often all codes are then changed together; 600 if not given, 0 for large models."),
+    typer.Option(help="fair: how often all codes are then changed together; 500 if not given, 0 for large models."),
+]
+Rows = Annotated[
+    int | None, typer.Option(help="fair: windows of text that are read for a change; 6 if not given, 32 on a GPU.")
 ]
 AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
 PlanTokens = Annotated[
-    int | None, typer.Option("--tokens", help="Calibration text, in tokens per language; 4096 if not given.")
+    int | None,
+    typer.Option("--tokens", help="Calibration text, in tokens per language; 4096 if not given, 16384 for fair."),
 ]
 PlanSequence = Annotated[
     int | None, typer.Option("--sequence", help="The longest piece of text, in tokens; 512 if not given.")

@@ -32,6 +32,7 @@ from fairbits.cli.options import (
     Protected,
     Revision,
     Rounding,
+    Rows,
     Sensitivity,
     Tau,
     TextFrom,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 POLICY_OPTIONS = (
     *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
-    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "model_steps"),
+    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "model_steps", "rows"),
 )
 """What some policies or all can be told."""
 DECISIONS = ("policy", *POLICY_OPTIONS, "languages", "audit", "tokens", "sequence", "seed")
@@ -83,6 +84,7 @@ def plan(
     sensitivity: Sensitivity = None,
     block_steps: BlockSteps = None,
     model_steps: ModelSteps = None,
+    rows: Rows = None,
     audit: AuditFile = None,
     text: TextFrom = None,
     tokens: PlanTokens = None,
@@ -134,6 +136,7 @@ def quantize(
     sensitivity: Sensitivity = None,
     block_steps: BlockSteps = None,
     model_steps: ModelSteps = None,
+    rows: Rows = None,
     audit: AuditFile = None,
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Carry out this plan: only --text is said beside it.", metavar="FILE")

@@ -8,7 +8,7 @@ mentioning in the embedded model; ‖y‖² is never 0.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from fairbits.learning.lessons import Lessons
 from fairbits.learning.training import change, checks, optimizer_of, schedule
 from fairbits.model.codes import Codes
 from fairbits.plans import Learning
-from fairbits.probe.text import Text
 from fairbits.rounding.lockstep import Turn
 from fairbits.rounding.station import Station
 
@@ -61,11 +60,16 @@ class Page:
         return states.reshape(-1, states.shape[-1])[self.at]
 
 
-def refiner(how: Learning, text: Text, *, seed: int) -> "Refiner":
-    """Returns what `round_model` is to refine blocks with; `text` is the text that it walks with."""
-    lessons = Lessons.of(text, seed=seed)
+def refiner(how: Learning, lessons: Lessons, *, seed: int) -> "Refiner":
+    """Returns what `round_model` is to refine blocks with; it may walk with a part of the text of the lessons.
+
+    The error of a language in a block is not yet its damage: where the whole model is learned afterwards, no language
+    counts more than another until then.
+    """
+    text = lessons.text
     apart = frozenset(text.windows[i].document for i in lessons.apart)
-    return Refiner(how, text.languages, torch.from_numpy(text.language_of), apart, seed)
+    own = replace(how, objective="mean") if how.model_steps else how
+    return Refiner(own, text.languages, torch.from_numpy(text.language_of), apart, seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -25,6 +26,8 @@ from fairbits.rounding.engine import Finished, RoundedBlock, check_plan, round_m
 from fairbits.theory.grid import Grid
 
 ROUNDING = "rounding blocks"
+WALKED = 4096
+"""Positions of a language, about, for which blocks are rounded and learned one by one before all are together."""
 CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
 """What learning keeps: the codes to begin with, what is said of them, and where it stands."""
 Layers = dict[str, Codes]
@@ -47,11 +50,15 @@ def carry_out(
     where it stands: with both an interrupted run goes on to the same codes.
     """
     check_plan(checkpoint, plan, text, device)
-    if plan.learning is None or text is None or not plan.learning.model_steps:
-        told, refine = _part(progress, ROUNDING), None if text is None else _refine(plan, text)
-        return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=told)
-    job = _Job(checkpoint, plan, plan.learning, text, device, saved, progress)
-    return job.blocks(finished or (lambda _index: None))
+    if plan.learning is None or text is None:
+        told = _part(progress, ROUNDING)
+        return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=told)
+    lessons = Lessons.of(text, seed=_seed(plan))
+    if plan.learning.model_steps:
+        job = _Job(checkpoint, plan, plan.learning, lessons, device, saved, progress)
+        return job.blocks(finished or (lambda _index: None))
+    told, refine = _part(progress, ROUNDING), _refine(plan, lessons)
+    return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +68,15 @@ class _Job:
     checkpoint: Checkpoint
     plan: Plan
     how: Learning
-    text: Text
+    lessons: Lessons
     device: str
     saved: Path | None
     progress: Told | None
+
+    @cached_property
+    def walked(self) -> Text:
+        """The text that blocks are rounded for, one by one: more of it helps only when all are learned together."""
+        return self.lessons.shortened(WALKED)
 
     def blocks(self, finished: Finished) -> Iterator[RoundedBlock]:
         """Yields the blocks; where all of them are finished, nothing is learned again."""
@@ -79,10 +91,10 @@ class _Job:
         model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
         put(model, self.checkpoint, layers)
         outcomes = outcomes_of(
-            model, self.checkpoint, self.plan, layers, text=self.text, notes=notes, device=self.device
+            model, self.checkpoint, self.plan, layers, text=self.walked, notes=notes, device=self.device
         )
         del model
-        learned = learned_of(course, self.text.languages)
+        learned = learned_of(course, self.lessons.text.languages)
         weights = self.checkpoint.architecture.weights
         for index in indices:
             own = {name: codes for name, codes in layers.items() if weights[name].block == index}
@@ -96,9 +108,9 @@ class _Job:
             found = json.loads((self.saved / NOTES).read_bytes())
             return load_codes(self.saved / CODES, widths), {name: tuple(said) for name, said in found.items()}
         layers, notes = Layers(), Notes()
-        told, refine = _part(self.progress, ROUNDING), _refine(self.plan, self.text)
+        told, refine = _part(self.progress, ROUNDING), _refine(self.plan, self.lessons)
         for block in round_model(
-            self.checkpoint, self.plan, text=self.text, device=self.device, refine=refine, progress=told
+            self.checkpoint, self.plan, text=self.walked, device=self.device, refine=refine, progress=told
         ):
             layers |= block.layers
             notes |= {each.name: each.notes for each in block.outcomes}
@@ -112,16 +124,15 @@ class _Job:
         weights = self.checkpoint.architecture.weights
         grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
         inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
-        seed = _seed(self.plan)
-        lessons = Lessons.of(self.text, seed=seed)
         told = _part(self.progress, "asking the full model")
-        with Reference.of(self.checkpoint, self.text, device=self.device, progress=told) as reference:
+        with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=told) as reference:
             model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
             put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
             with attached(model, weights, inside) as latents:
                 room = Class(reference, model, device=self.device, compute=compute_type(self.device))
                 saved = None if self.saved is None else self.saved / COURSE
-                return learn(latents, room, lessons, how=self.how, seed=seed, saved=saved, told=self.progress)
+                seed = _seed(self.plan)
+                return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, told=self.progress)
 
 
 def compute_type(device: str) -> torch.dtype:
@@ -129,10 +140,10 @@ def compute_type(device: str) -> torch.dtype:
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
-def _refine(plan: Plan, text: Text) -> Refiner | None:
+def _refine(plan: Plan, lessons: Lessons) -> Refiner | None:
     """Returns what learns the codes of blocks one by one, if the plan asks for it."""
     how = plan.learning
-    return None if how is None or not how.block_steps else refiner(how, text, seed=_seed(plan))
+    return None if how is None or not how.block_steps else refiner(how, lessons, seed=_seed(plan))
 
 
 def _seed(plan: Plan) -> int:

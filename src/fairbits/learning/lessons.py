@@ -1,6 +1,6 @@
 """Lessons: calibration text cut into what is learned from and what is kept apart, and the order of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from fairbits.probe.text import Text
 
 KEPT_APART = 0.15
 """Share of the documents of every language on which it is judged what was learned."""
+APART_AT_MOST = 1024
+"""Positions of a language that are kept apart: once they are reached no document is added."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,15 +24,29 @@ class Lessons:
     @classmethod
     def of(cls, text: Text, *, seed: int) -> "Lessons":
         """Returns every seventh document or so kept apart; documents that are parallel go together."""
+        length = np.bincount([window.document for window in text.windows], [w.length for w in text.windows])
         kept = set[int]()
         for code in text.languages:
             own = np.flatnonzero(text.lang == code)
             order = sorted(own.tolist(), key=lambda i: seeded(seed, int(text.document[i])))
-            kept.update(order[: max(1, round(KEPT_APART * len(own)))])
+            before = np.cumsum(length[order]) - length[order]
+            most = min(max(1, round(KEPT_APART * len(own))), int((before < APART_AT_MOST).sum()))
+            kept.update(order[:most])
         sides = (list[int](), list[int]())
         for index, window in enumerate(text.windows):
             sides[window.document in kept].append(index)
         return cls(text, tuple(sides[0]), tuple(sides[1]))
+
+    def shortened(self, positions: int) -> Text:
+        """Returns all that is kept apart, and so much of the rest that a language has about so many positions."""
+        language = self.text.language_of
+        found, chosen = np.zeros(len(self.text.languages)), list[int]()
+        for index in (*self.apart, *self.learned):
+            window = self.text.windows[index]
+            if found[language[window.document]] < positions:
+                chosen.append(index)
+                found[language[window.document]] += window.length
+        return replace(self.text, windows=tuple(self.text.windows[i] for i in sorted(chosen)))
 
     def order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
         """Returns the windows of every step: languages take turns, and those of one step are about equally long."""

@@ -21,8 +21,11 @@ WARM_UP = 0.05
 """Share of the steps in which the rate rises."""
 CHECKS = 8
 """How often what was learned is judged on text kept apart, and saved."""
-MODEL_RATE = 0.3
-"""Rate of learning end to end, as a share of that block by block: a gradient of the whole model has more noise."""
+MODEL_RATE = 10.0
+"""Rate of learning end to end, as a share of that block by block, times the square root of the number of steps.
+
+A gradient of the whole model has more noise, and noise carries weights as far as the root of the number of steps.
+"""
 STEP_RATE = 0.1
 """Rate of the logarithm of steps, as a share of that of the offsets."""
 BETAS = (0.9, 0.99)
@@ -44,7 +47,7 @@ def learn(
 
     Goes on from `saved` where that is there, and saves itself there whenever it is judged.
     """
-    optimizer = optimizer_of(latents, MODEL_RATE * how.rate)
+    optimizer = optimizer_of(latents, min(MODEL_RATE / math.sqrt(max(how.model_steps, 1)), 1.0) * how.rate)
     course = None if saved is None else load_course(saved, latents, optimizer)
     if course is None:
         course = Course.begun(_damage(room, lessons), how.objective)

@@ -65,6 +65,7 @@ POLICIES: Mapping[str, Callable[..., Plan]] = {
     for each in (rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect, gptq, fair)
 }
 WITHOUT_TEXT = (rtn, aciq, kappa, mse)
+TOKENS = 4096
 FIXED = {"kappa": {"grid"}, "allocate": {"bits"}}
 """Options that a policy sets by itself."""
 
@@ -72,6 +73,11 @@ FIXED = {"kappa": {"grid"}, "allocate": {"bits"}}
 def reads_text(policy: str) -> bool:
     """Returns whether a policy needs text of every language."""
     return POLICIES[one_of("policy", policy, tuple(POLICIES))] not in WITHOUT_TEXT
+
+
+def tokens_for(policy: str) -> int:
+    """Returns how many tokens of every language a policy reads if nobody says it."""
+    return 4 * TOKENS if policy == "fair" else TOKENS
 
 
 def takes(policy: str) -> tuple[str, ...]:

@@ -13,6 +13,9 @@ from fairbits.risk.evidence import Evidence, How
 LARGEST = 500_000_000
 """Weights of the blocks up to which a model is learned end to end: by count 28 bytes for each of them, 14 GB."""
 
+GPU_ROWS = 32
+"""Windows of text that a GPU reads in about the time that it takes for one."""
+
 
 def fair(
     evidence: Evidence,
@@ -21,6 +24,7 @@ def fair(
     objective: Objective = "worst",
     block_steps: int = Learning.block_steps,
     model_steps: int | None = None,
+    rows: int | None = None,
     avg_bits: float | None = None,
     widths: Sequence[int] = WIDTHS,
     sensitivity: How = "predicted",
@@ -35,7 +39,9 @@ def fair(
         raise InputError("group is tensor; steps are learned per channel or per group of weights: choose one of these")
     if model_steps is None:
         model_steps = Learning.model_steps if sum(evidence.block_weights) <= LARGEST else 0
-    how = Learning(block_steps=block_steps, model_steps=model_steps, objective=objective)
+    if rows is None:
+        rows = Learning.rows if evidence.device == "cpu" else GPU_ROWS
+    how = Learning(block_steps=block_steps, model_steps=model_steps, rows=rows, objective=objective)
     if not how.block_steps and not how.model_steps:
         raise InputError(
             "block_steps and model_steps are both 0; fair learns something: give one of them, or take gptq"
@@ -51,5 +57,6 @@ def fair(
         "objective": objective,
         "block_steps": how.block_steps,
         "model_steps": how.model_steps,
+        "rows": how.rows,
     }
     return replace(start, policy="fair", settings=settings, learning=how)

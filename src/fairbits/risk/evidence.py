@@ -78,6 +78,7 @@ class Evidence:
     `sensitivity(widths, how)`  what each block costs each language at each width
     `damage(allocations)`   measured nats per token (allocations, languages), each allocation one width per block
     `minimax()`             the mix of languages for which the worst language of a calibrated rounding loses least
+    `device`                where a plan is expected to be carried out
     """
 
     checkpoint: Checkpoint
@@ -86,6 +87,7 @@ class Evidence:
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _unknown
     damage: Callable[[Sequence[Sequence[int]]], Floats] = _unknown
     minimax: Callable[[], Mix] = _unknown
+    device: str = "cpu"
 
     @cached_property
     def n_blocks(self) -> int:

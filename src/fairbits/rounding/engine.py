@@ -34,6 +34,8 @@ ROOM = 64 * 2**20
 """Bytes that the activations of one batch may take within a block, about."""
 CACHED = 1024
 """Positions of a batch whose activations stay near the processor in small models, as measured."""
+GPU_ROOM, GPU_POSITIONS = 16 * ROOM, 8 * CACHED
+"""The same of a GPU, where every call costs so much that it should do much."""
 MOST_BATCHES = 256
 """Batches, each of which takes a thread that waits most of the time."""
 KEPT_PER_POSITION = 16
@@ -163,7 +165,7 @@ def _without_text(job: _Job) -> Iterator[RoundedBlock]:
 
 def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions, apart = _positions_at_once(job.checkpoint, text), job.refine.apart if job.refine else ()
+    positions, apart = _positions_at_once(job.checkpoint, text, device), job.refine.apart if job.refine else ()
     chosen = [batch.on(device) for part in _parted(text, apart) for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.treated(block.index)), default=0)
     job.ticks.total = len(job.plan.treated) + (2 * len(chosen) + job.ticks_of_refining) * far
@@ -262,10 +264,11 @@ def _parted(text: Text, apart: Collection[int]) -> Iterator[Text]:
     yield from (replace(text, windows=tuple(side)) for side in sides if side)
 
 
-def _positions_at_once(checkpoint: Checkpoint, text: Text) -> int:
+def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
     """Returns how many positions a batch may have: few enough for the caches, and so many that threads stay few."""
     width = int(checkpoint.config.get_text_config().hidden_size)
-    roomy = min(max(ROOM // (4 * KEPT_PER_POSITION * width), 64), CACHED)
+    room, most = (ROOM, CACHED) if device == "cpu" else (GPU_ROOM, GPU_POSITIONS)
+    roomy = min(max(room // (4 * KEPT_PER_POSITION * width), 64), most)
     return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 

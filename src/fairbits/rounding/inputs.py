@@ -114,7 +114,6 @@ class Inputs:
             self._passed.add(name)
             lang = self._audience.language_of[here.document(point.stack)].to(x.device)
             if point.squares:
-                # a product, as index_add_ adds in any order on a GPU
                 sums = (nn.functional.one_hot(lang, count).T.float() @ x.square()).double()
                 self._squares[name] = self._squares[name].add_(sums) if name in self._squares else sums
             if point.products:
@@ -141,7 +140,10 @@ class Effects:
         """`changes` holds ΔW (out, in) of every map, by its name."""
         self._audience, self._changes = audience, changes
         count = len(audience.languages)
-        self._sums = {name: torch.zeros(2, count, dtype=torch.float64) for name in changes}
+        self._sums = {
+            name: torch.zeros(2, count, dtype=torch.float64, device=change.device)
+            for name, (_, change) in changes.items()
+        }
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
@@ -174,9 +176,9 @@ class Effects:
             shift = x @ change.T
             bias = getattr(module, "bias", None)
             before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
-            lang = self._audience.language_of[here.document(stack, every)]
-            for sums, each in zip(self._sums[name], (shift, before), strict=True):
-                sums.index_add_(0, lang, each.square_().sum(1).double().cpu())
+            lang = self._audience.language_of[here.document(stack, every)].to(x.device)
+            marks = nn.functional.one_hot(lang, len(self._audience.languages)).double()
+            self._sums[name] += torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ marks
 
         return hook
 
@@ -188,12 +190,16 @@ class Effects:
 
 
 class _Here:
-    """The batch that passes now: which of its positions hold text, and of which document."""
+    """The batch that passes now: which of its positions hold text, and of which document.
+
+    Sums over languages are products with what is true of each position: index_add_ adds in any order on a GPU.
+    """
 
     def start(self, batch: Batch) -> None:
         self.passed: set[str] = set()
         self._batch = batch
         self._found: dict[str, tuple[int, Tensor, Tensor]] = {}
+        self._placed: dict[tuple[str, int], Tensor] = {}
 
     def text_of(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
         """Returns the positions of text of activations, (positions, width); None if they are not those of the batch.
@@ -202,7 +208,11 @@ class _Here:
         """
         total, at, _ = self._positions(stack)
         flat = x.reshape(-1, x.shape[-1])
-        return flat[at[::every].to(x.device)].float() if len(flat) == total else None
+        if len(flat) != total:
+            return None
+        if (stack, every) not in self._placed:
+            self._placed[stack, every] = at[::every].to(x.device)
+        return flat[self._placed[stack, every]].float()
 
     def document(self, stack: str, every: int = 1) -> Tensor:
         """Returns the document of each position of text that `text_of` returns."""

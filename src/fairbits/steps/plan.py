@@ -40,7 +40,7 @@ def plan(
     policy: str = policies.DEFAULT,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
-    tokens: int = 4096,
+    tokens: int | None = None,
     sequence: int = 512,
     seed: int = 0,
     audit: str | Path | Audit | None = None,
@@ -58,7 +58,8 @@ def plan(
     a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
     check_device(device)
-    whole("tokens", tokens, least=16)
+    if tokens is not None:
+        whole("tokens", tokens, least=16)
     whole("sequence", sequence, least=SHORTEST)
     whole("seed", seed, least=0)
     whole("rounds", rounds, least=1)
@@ -71,6 +72,7 @@ def plan(
         return policies.decide(policy, Evidence(checkpoint), **told)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = corpus_of(text, own)
+    tokens = policies.tokens_for(policy) if tokens is None else tokens
     source = Source(
         checkpoint,
         corpus,
@@ -87,6 +89,7 @@ def plan(
         sensitivity=source.sensitivity,
         damage=source.damage,
         minimax=lambda: source.minimax(evidence, told, rounds=rounds),
+        device=device,
     )
     found = policies.decide(policy, evidence, calibration=source.calibration, **told)
     return replace(found, notes=(*found.notes, *source.shortage(found)))

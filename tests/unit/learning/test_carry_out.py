@@ -36,7 +36,7 @@ def tiny():
         block_steps=0,
         objective="mean",
     )
-    quick = replace(plan.learning, rate=0.1)  # there are only 8 steps
+    quick = replace(plan.learning, rate=0.03)  # there are only 8 steps
     return checkpoint, replace(plan, learning=quick), corpus
 
 

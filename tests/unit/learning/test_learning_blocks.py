@@ -8,6 +8,7 @@ from fairbits.evaluation.in_place import put
 from fairbits.language import Corpus, udhr
 from fairbits.learning.blocks import refiner
 from fairbits.learning.latents import attached
+from fairbits.learning.lessons import Lessons
 from fairbits.model import Checkpoint
 from fairbits.plans import Learning, Plan, Treatment
 from fairbits.probe.batches import batches
@@ -47,7 +48,7 @@ def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     ]
     pi = {code: 1 / len(text.languages) for code in text.languages}
     plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(treated), 0, languages=pi)
-    ours = refiner(how or HOW, text, seed=SEED)
+    ours = refiner(how or HOW, Lessons.of(text, seed=SEED), seed=SEED)
     refine = refine or (ours if how else Nobody(ours))
     return list(round_model(checkpoint, plan, text=text, refine=refine, **options))
 
@@ -71,7 +72,7 @@ def layers(*blocks):
 @torch.no_grad()
 def errors(checkpoint, text, codes, *, block):
     """Returns the error of a block on text kept apart by its definition, window by window, in whole models."""
-    apart = refiner(HOW, text, seed=SEED).apart
+    apart = refiner(HOW, Lessons.of(text, seed=SEED), seed=SEED).apart
     windows = sorted((each for each in text.windows if each.document in apart), key=lambda each: each.length)
     outputs = ([], [])
     for found, these in zip(outputs, ({}, codes), strict=True):
@@ -164,7 +165,7 @@ def test_the_worst_language_counts_most(llama):
 
 
 def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(llama):
-    refine, found = refiner(HOW, llama[1], seed=SEED), []
+    refine, found = refiner(HOW, Lessons.of(llama[1], seed=SEED), seed=SEED), []
 
     class Watching(Nobody):
         def __call__(self, station):
