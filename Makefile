@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs pictures bench predict policies peers validity clean
+.PHONY: demo test test-real docs pictures bench predict policies fair peers validity clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -37,6 +37,10 @@ predict: .venv/developing  # half an hour: predicted against measured damage
 
 policies: .venv/developing  # two hours on 2 cores, minutes on a GPU: what every policy costs every language
 	$(BIN)/python benchmarks/policies.py
+
+fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds to GPTQ; TEXT is a corpus of yours
+	$(BIN)/python benchmarks/fair.py --text $(TEXT) --scores build/fair
+	$(BIN)/python benchmarks/fair_tables.py build/fair
 
 peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel

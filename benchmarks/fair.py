@@ -1,30 +1,23 @@
 """What learning adds to GPTQ: worst and mean damage of languages at the same bytes, on several texts, step by step.
 
     python benchmarks/fair.py --text TEXT --scores DIR [--model embedded:tiny …] [--evaluation OTHER …]
-    python benchmarks/fair.py --tables DIR
+    python benchmarks/fair_tables.py DIR
 
 Every policy is calibrated on the calibration split of TEXT, anew for every seed, and evaluated on its evaluation split,
 on the declaration of human rights and on all of every OTHER: none of it was seen in calibration. What is measured goes
 to DIR, one file for each policy, seed and text, and what is there already is not measured again: several processes can
 share the seeds. The second command prints all of DIR.
-
-Tables give the mean over seeds with its 95 % interval over documents, the ratio to the first policy, and how many
-languages differ from it by a paired test, Holm-corrected. Damage is added nats per token; KL is that to the
-full-precision model, per token. The last tables hold the worst language of `fair`, whose weights follow it, to that
-with equal weights.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from fairbits import Checkpoint
@@ -33,7 +26,6 @@ from fairbits.evaluation.scores import Identity, Scores
 from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.learning import carry_out
 from fairbits.plans import Plan
-from fairbits.stats import Estimate, LanguageFrame
 from fairbits.steps.plan import plan as planned
 from fairbits.steps.quantize import calibration_text
 from fairbits.steps.variants import variant
@@ -48,8 +40,6 @@ POLICIES = (
     "fair",
     "fair:avg_bits:widths=2+3+4+5+6",
 )
-WORST, EQUAL = "fair", "fair:objective=mean"
-UNIT = "nats_per_token"
 
 
 @dataclass(frozen=True)
@@ -69,30 +59,6 @@ class Setting:
         return f"W{self.bits}, " + (f"groups of {self.group}" if isinstance(self.group, int) else f"per {self.group}")
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One policy on one text, once for every seed."""
-
-    policy: str
-    scores: tuple[Scores, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """What the model takes; the most of all seeds."""
-        return max(each.quantized.size_bytes for each in self.scores)
-
-    @cached_property
-    def damage(self) -> LanguageFrame:
-        """Added nats per token, the mean over seeds."""
-        frames = [each.frame(UNIT) for each in self.scores]
-        return replace(frames[0], values=np.mean([frame.values for frame in frames], axis=0))
-
-    @cached_property
-    def kl(self) -> LanguageFrame:
-        """The divergence per token, the mean over seeds."""
-        return replace(self.damage, values=np.mean([each.documents.kl for each in self.scores], axis=0))
-
-
 class Store:
     """Scores in a directory: MODEL/SETTING/POLICY/SEED/TEXT.json, and how long it took beside them."""
 
@@ -110,70 +76,6 @@ class Store:
         for text, each in scores.items():
             each.save(place / f"{text}.json")
         (place / "facts.json").write_text(json.dumps(facts))
-
-    def tables(self) -> Iterator[str]:
-        """Yields the lines of all tables."""
-        for at in sorted({path.parents[2] for path in self.root.glob("*/*/*/*/facts.json")}):
-            setting = Setting.of(at.name.replace("_", ":"))
-            asked = [name.replace(":", ",") for name in POLICIES]
-            policies = sorted(
-                (path for path in at.iterdir() if any(path.glob("*/facts.json"))),
-                key=lambda path: (asked.index(path.name) if path.name in asked else len(asked), path.name),
-            )
-            texts = sorted({path.stem for path in at.glob("*/*/*.json")} - {"facts"})
-            for text in texts:
-                found = [
-                    Measured(path.name.replace(",", ":"), tuple(map(Scores.load, sorted(path.glob(f"*/{text}.json")))))
-                    for path in policies
-                ]
-                yield f"\n### {at.parent.name}, {setting}, evaluated on {text}\n"
-                yield from table(found)
-                yield from minimax(found)
-
-
-def table(found: Sequence[Measured]) -> Iterator[str]:
-    """Yields the lines of the table of one text."""
-    base = found[0]
-    names = ("policy", "seeds", "MB", "worst", "ratio", "mean", "ratio", "KL worst", "ratio", "KL mean", "ratio")
-    yield f"| {' | '.join((*names, 'lower', 'higher', 'better', 'worse'))} |"
-    yield "|" + "---|" * (len(names) + 4)
-    for each in found:
-        cells = [f"`{each.policy}`", str(len(each.scores)), f"{each.size_bytes / 1e6:.2f}"]
-        for mine, theirs in ((each.damage, base.damage), (each.kl, base.kl)):
-            code, worst = mine.worst()
-            cells += [f"{shown(worst)} {code[:3]}", f"{worst.value / theirs.worst()[1].value:.2f}"]
-            cells += [shown(mine.mean()), f"{mine.mean().value / theirs.mean().value:.2f}"]
-        yield f"| {' | '.join((*cells, *counts(each, base)))} |"
-
-
-def counts(each: Measured, base: Measured) -> list[str]:
-    """Returns how many languages have a lower or higher damage than at the base, and how many beyond doubt."""
-    if each is base:
-        return [""] * 4
-    contrast = each.damage.contrast(base.damage)
-    sides: list[str] = []
-    for chosen in (contrast.differences, contrast.beyond_doubt()):
-        values = [difference.value for difference in chosen.values()]
-        sides += [str(sum(value < 0 for value in values)), str(sum(value > 0 for value in values))]
-    return sides
-
-
-def shown(estimate: Estimate) -> str:
-    """Returns an estimate with its interval."""
-    return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
-
-
-def minimax(found: Sequence[Measured]) -> Iterator[str]:
-    """Yields the worst language with weights that follow it less that with equal weights."""
-    named = {each.policy: each for each in found}
-    if WORST not in named or EQUAL not in named:
-        return
-    mine, theirs = named[WORST], named[EQUAL]
-    for what, a, b in (("damage", mine.damage, theirs.damage), ("KL", mine.kl, theirs.kl)):
-        yield (
-            f"\n{what}, weights that follow the worst less equal weights: worst {shown(a.worst_minus(b))}, "
-            f"mean {shown(a.minus(b).mean())}"
-        )
 
 
 class Bench:
@@ -228,8 +130,9 @@ class Bench:
 
     def _start(self, plan: Plan) -> Path:
         """Returns where the codes lie that learning begins with: the same ones for whatever it makes of them."""
-        parts = (seed_of(plan), [each.bits for each in plan.treated], plan.settings.get("group"))
-        saved = Path(self._starts.name) / re.sub(r"\W+", "-", str(parts))
+        how = None if plan.learning is None else (plan.learning.block_steps, plan.learning.block_tokens)
+        parts = (seed_of(plan), [each.bits for each in plan.treated], plan.settings.get("group"), how)
+        saved = Path(self._starts.name) / hashlib.sha256(repr(parts).encode()).hexdigest()
         (saved / "course.safetensors").unlink(missing_ok=True)
         return saved
 
@@ -256,10 +159,9 @@ def seed_of(plan: Plan) -> int:
 def arguments() -> argparse.Namespace:
     """Returns what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, metavar="DIR", help="print what was measured, and measure nothing")
-    parser.add_argument("--scores", type=Path, metavar="DIR", help="where what is measured goes")
+    parser.add_argument("--scores", type=Path, required=True, metavar="DIR", help="where what is measured goes")
     parser.add_argument("--model", nargs="+", default=["embedded:tiny"])
-    parser.add_argument("--text", type=Path)
+    parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--evaluation", type=Path, nargs="*", default=[])
     parser.add_argument("--languages", help="such as eng,fra; all of the text if not given")
     parser.add_argument("--settings", nargs="+", default=["4:channel", "3:64"])
@@ -270,18 +172,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    if options.tables is None and (options.text is None or options.scores is None):
-        parser.error("give --text and --scores, or --tables")
-    return options
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Measures what is not there yet, or prints all that is."""
+    """Measures what is not there yet."""
     options = arguments()
-    if options.tables is not None:
-        print("\n".join(Store(options.tables).tables()))
-        return
     store = Store(options.scores)
     corpus = read_corpus(options.text, languages=options.languages.split(",") if options.languages else None)
     for target in options.model:

@@ -124,21 +124,24 @@ class Calibration:
 class Learning:
     """How codes and steps are learned from the calibration text once they have been rounded.
 
-    `block_steps`  how often those of a block are changed, to give what the full-precision block gives
-    `model_steps`  how often those of all blocks are then changed, to give the answers of the full-precision model
-    `rows`         windows of text that are read each time, at least
-    `rate`         the largest change of a weight each time, in units of its step, about
-    `objective`    what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
+    `block_steps`   how often those of a block are changed, to give what the full-precision block gives
+    `block_tokens`  tokens of each language, about, for which this is done; all there are where nothing follows
+    `model_steps`   how often those of all blocks are then changed, to give the answers of the full-precision model
+    `rows`          windows of text that are read each time, at least
+    `rate`          the largest change of a weight each time, in units of its step, about
+    `objective`     what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
     """
 
     block_steps: int = 200
+    block_tokens: int = 4096
     model_steps: int = 500
-    rows: int = 6
+    rows: int = 4
     rate: float = 0.01
     objective: Objective = "worst"
 
     def __post_init__(self) -> None:
         whole("block_steps", self.block_steps, least=0)
+        whole("block_tokens", self.block_tokens, least=16)
         whole("model_steps", self.model_steps, least=0)
         whole("rows", self.rows, least=1)
         in_range("rate", self.rate, above=0, most=1)

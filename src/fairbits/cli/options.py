@@ -165,8 +165,12 @@ ModelSteps = Annotated[
     int | None,
     typer.Option(help="fair: how often all codes are then changed together; 500 if not given, 0 for large models."),
 ]
+BlockTokens = Annotated[
+    int | None,
+    typer.Option(help="fair: tokens of each language that blocks are learned with; 4096 if not given, 16384 on a GPU."),
+]
 Rows = Annotated[
-    int | None, typer.Option(help="fair: windows of text that are read for a change; 6 if not given, 32 on a GPU.")
+    int | None, typer.Option(help="fair: windows of text that are read for a change; 4 if not given, 32 on a GPU.")
 ]
 AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
 PlanTokens = Annotated[

@@ -13,6 +13,7 @@ from fairbits.cli.options import (
     AuditFile,
     AvgBits,
     BlockSteps,
+    BlockTokens,
     Device,
     Embeddings,
     Json,
@@ -57,7 +58,8 @@ if TYPE_CHECKING:
 
 POLICY_OPTIONS = (
     *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
-    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "model_steps", "rows"),
+    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "block_tokens"),
+    *("model_steps", "rows"),
 )
 """What some policies or all can be told."""
 DECISIONS = ("policy", *POLICY_OPTIONS, "languages", "audit", "tokens", "sequence", "seed")
@@ -83,6 +85,7 @@ def plan(
     rounding: Rounding = None,
     sensitivity: Sensitivity = None,
     block_steps: BlockSteps = None,
+    block_tokens: BlockTokens = None,
     model_steps: ModelSteps = None,
     rows: Rows = None,
     audit: AuditFile = None,
@@ -135,6 +138,7 @@ def quantize(
     rounding: Rounding = None,
     sensitivity: Sensitivity = None,
     block_steps: BlockSteps = None,
+    block_tokens: BlockTokens = None,
     model_steps: ModelSteps = None,
     rows: Rows = None,
     audit: AuditFile = None,

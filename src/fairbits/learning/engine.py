@@ -26,8 +26,6 @@ from fairbits.rounding.engine import Finished, RoundedBlock, check_plan, round_m
 from fairbits.theory.grid import Grid
 
 ROUNDING = "rounding blocks"
-WALKED = 4096
-"""Positions of a language, about, for which blocks are rounded and learned one by one before all are together."""
 CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
 """What learning keeps: the codes to begin with, what is said of them, and where it stands."""
 Layers = dict[str, Codes]
@@ -75,8 +73,8 @@ class _Job:
 
     @cached_property
     def walked(self) -> Text:
-        """The text that blocks are rounded for, one by one: more of it helps only when all are learned together."""
-        return self.lessons.shortened(WALKED)
+        """The text that blocks are rounded for, one by one."""
+        return self.lessons.shortened(self.how.block_tokens)
 
     def blocks(self, finished: Finished) -> Iterator[RoundedBlock]:
         """Yields the blocks; where all of them are finished, nothing is learned again."""

@@ -24,7 +24,8 @@ class Lessons:
     @classmethod
     def of(cls, text: Text, *, seed: int) -> "Lessons":
         """Returns every seventh document or so kept apart; documents that are parallel go together."""
-        length = np.bincount([window.document for window in text.windows], [w.length for w in text.windows])
+        documents, lengths = zip(*((window.document, window.length) for window in text.windows), strict=True)
+        length = np.bincount(documents, lengths, minlength=len(text.lang))
         kept = set[int]()
         for code in text.languages:
             own = np.flatnonzero(text.lang == code)
@@ -39,14 +40,15 @@ class Lessons:
 
     def shortened(self, positions: int) -> Text:
         """Returns all that is kept apart, and so much of the rest that a language has about so many positions."""
-        language = self.text.language_of
-        found, chosen = np.zeros(len(self.text.languages)), list[int]()
+        language, windows = self.text.language_of, self.text.windows
+        found, apart = np.zeros(len(self.text.languages)), set(self.apart)
+        chosen = list[int]()
         for index in (*self.apart, *self.learned):
-            window = self.text.windows[index]
-            if found[language[window.document]] < positions:
+            own = language[windows[index].document]
+            if index in apart or found[own] < positions:
                 chosen.append(index)
-                found[language[window.document]] += window.length
-        return replace(self.text, windows=tuple(self.text.windows[i] for i in sorted(chosen)))
+                found[own] += windows[index].length
+        return replace(self.text, windows=tuple(windows[i] for i in sorted(chosen)))
 
     def order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
         """Returns the windows of every step: languages take turns, and those of one step are about equally long."""

@@ -13,8 +13,8 @@ from fairbits.risk.evidence import Evidence, How
 LARGEST = 500_000_000
 """Weights of the blocks up to which a model is learned end to end: by count 28 bytes for each of them, 14 GB."""
 
-GPU_ROWS = 32
-"""Windows of text that a GPU reads in about the time that it takes for one."""
+GPU_ROWS, GPU_TOKENS = 32, 16384
+"""Windows of text that a GPU reads in about the time that it takes for one; tokens of a language for its blocks."""
 
 
 def fair(
@@ -25,6 +25,7 @@ def fair(
     block_steps: int = Learning.block_steps,
     model_steps: int | None = None,
     rows: int | None = None,
+    block_tokens: int | None = None,
     avg_bits: float | None = None,
     widths: Sequence[int] = WIDTHS,
     sensitivity: How = "predicted",
@@ -37,11 +38,16 @@ def fair(
     """
     if options.group == "tensor":
         raise InputError("group is tensor; steps are learned per channel or per group of weights: choose one of these")
+    usual = (Learning.rows, Learning.block_tokens) if evidence.device == "cpu" else (GPU_ROWS, GPU_TOKENS)
     if model_steps is None:
         model_steps = Learning.model_steps if sum(evidence.block_weights) <= LARGEST else 0
-    if rows is None:
-        rows = Learning.rows if evidence.device == "cpu" else GPU_ROWS
-    how = Learning(block_steps=block_steps, model_steps=model_steps, rows=rows, objective=objective)
+    how = Learning(
+        block_steps=block_steps,
+        block_tokens=usual[1] if block_tokens is None else block_tokens,
+        model_steps=model_steps,
+        rows=usual[0] if rows is None else rows,
+        objective=objective,
+    )
     if not how.block_steps and not how.model_steps:
         raise InputError(
             "block_steps and model_steps are both 0; fair learns something: give one of them, or take gptq"
@@ -58,5 +64,6 @@ def fair(
         "block_steps": how.block_steps,
         "model_steps": how.model_steps,
         "rows": how.rows,
+        "block_tokens": how.block_tokens,
     }
     return replace(start, policy="fair", settings=settings, learning=how)

@@ -53,7 +53,7 @@ def plan(
 
     `options` are those of the policy (bits, group, …, see `fairbits.policies.takes`); None means not given. `text` is a
     corpus, or where one lies; without it the embedded declaration is used. A policy that reads none takes it only to
-    measure the error of languages in every layer.
+    measure the error of languages in every layer. `tokens` are those of each language: 4096, for fair 16384.
     `audit` is an audit of the model, or where one is saved: mixed takes κ from it. `rounds` are those of the search for
     a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fairbits.language import udhr
-from fairbits.learning.lessons import KEPT_APART, Lessons
+from fairbits.learning.lessons import APART_AT_MOST, KEPT_APART, Lessons
 from fairbits.learning.objective import Candidate, weights_for
 from fairbits.model import Checkpoint
 from fairbits.probe.prepare import text_for
@@ -25,6 +27,38 @@ def test_documents_are_learned_from_or_kept_apart_in_all_languages_alike(text):
         own = [{number for lang, number in side if lang == code} for side in numbers]
         assert len(own[1]) == max(1, round(KEPT_APART * (len(own[0]) + len(own[1]))))
     assert Lessons.of(text, seed=1).apart != lessons.apart
+
+
+def test_no_more_is_kept_apart_of_a_long_text_than_is_needed(text):
+    copies = 40
+    long = replace(
+        text,
+        lang=np.tile(text.lang, copies),
+        document=np.arange(copies * len(text.lang)),
+        size_bytes=np.tile(text.size_bytes, copies),
+        windows=tuple(
+            replace(window, document=window.document + i * len(text.lang))
+            for i in range(copies)
+            for window in text.windows
+        ),
+    )
+    lessons = Lessons.of(long, seed=0)
+    longest = np.bincount([w.document for w in long.windows], [w.length for w in long.windows]).max()
+    for code in long.languages:
+        own = [long.windows[i] for i in lessons.apart if long.lang[long.windows[i].document] == code]
+        assert APART_AT_MOST <= sum(window.length for window in own) < APART_AT_MOST + longest
+
+
+def test_a_shortened_text_has_all_that_is_kept_apart_and_about_as_much_of_every_language(text):
+    lessons = Lessons.of(text, seed=0)
+    short = lessons.shortened(600)
+    apart = {text.windows[i].document for i in lessons.apart}
+    assert {window.document for window in short.windows} >= apart
+    assert all(window in text.windows for window in short.windows)
+    for code in text.languages:
+        lengths = [window.length for window in short.windows if text.lang[window.document] == code]
+        assert 600 <= sum(lengths) < 600 + 128
+    assert lessons.shortened(10**6).windows == text.windows
 
 
 def test_languages_take_turns_and_windows_of_a_step_are_about_equally_long(text):
