@@ -95,7 +95,7 @@ def tables(root: Path) -> Iterator[str]:
         if {"equal", "worst"} <= by_role.keys():
             yield f"| {name} | {' | '.join(minimax(by_role['worst'], by_role['equal']))} |"
     for name, found in measured:
-        if len(found) > 2:
+        if {role(each.policy) for each in found} != {"base", "worst"}:
             yield f"\n### {name}, step by step\n"
             yield from table(found)
 
