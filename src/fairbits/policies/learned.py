@@ -38,14 +38,18 @@ def fair(
     """
     if options.group == "tensor":
         raise InputError("group is tensor; steps are learned per channel or per group of weights: choose one of these")
-    usual = (Learning.rows, Learning.block_tokens) if evidence.device == "cpu" else (GPU_ROWS, GPU_TOKENS)
+    cpu = evidence.device == "cpu"
+    if rows is None:
+        rows = Learning.rows if cpu else GPU_ROWS
+    if block_tokens is None:
+        block_tokens = Learning.block_tokens if cpu else GPU_TOKENS
     if model_steps is None:
         model_steps = Learning.model_steps if sum(evidence.block_weights) <= LARGEST else 0
     how = Learning(
         block_steps=block_steps,
-        block_tokens=usual[1] if block_tokens is None else block_tokens,
+        block_tokens=block_tokens,
         model_steps=model_steps,
-        rows=usual[0] if rows is None else rows,
+        rows=rows,
         objective=objective,
     )
     if not how.block_steps and not how.model_steps:
