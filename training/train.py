@@ -10,7 +10,7 @@ import json
 import math
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.optim import AdamW, Optimizer
 
 from bloom import Bloom
 from llama import Llama
@@ -35,12 +36,12 @@ def epoch(documents: list[Tokens], *, size: int, generator: np.random.Generator)
     return torch.from_numpy(flat[: flat.size // size * size].reshape(-1, size))
 
 
-def batches(documents: list[Tokens], choice: dict[str, Any]) -> Iterator[Tensor]:
+def batches(documents: list[Tokens], choice: dict[str, Any], *, device: str) -> Iterator[Tensor]:
     """Yields (batch, sequence + 1) token arrays without end."""
     generator = np.random.default_rng(choice["seed"])
     while True:
         rows = epoch(documents, size=choice["sequence"] + 1, generator=generator)
-        rows = rows[torch.from_numpy(generator.permutation(len(rows)))].pin_memory().cuda(non_blocking=True).long()
+        rows = rows[torch.from_numpy(generator.permutation(len(rows)))].to(device).long()
         yield from rows[: len(rows) // choice["batch"] * choice["batch"]].split(choice["batch"])
 
 
@@ -53,15 +54,17 @@ def learning_rate(step: int, steps: int, choice: dict[str, Any]) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: Any, held: dict[str, list[Tokens]], choice: dict[str, Any]) -> dict[str, float]:
+def held_out_loss(
+    model: Any, held: dict[str, list[Tokens]], choice: dict[str, Any], *, device: str
+) -> dict[str, float]:
     """Returns nats per token on the held-out documents of each language, as packed as in training."""
     model.eval()
     losses = {}
     for lang, documents in held.items():
         flat = np.concatenate(documents)
         size = choice["sequence"] + 1
-        rows = torch.from_numpy(np.resize(flat, (math.ceil(flat.size / size), size))).cuda().long()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        rows = torch.from_numpy(np.resize(flat, (math.ceil(flat.size / size), size))).to(device).long()
+        with torch.autocast(device, dtype=torch.bfloat16):
             # the same shape as in training, so that nothing is compiled twice
             parts = [
                 torch.cat([part, part[-1:].expand(choice["batch"] - len(part), -1)])
@@ -73,47 +76,71 @@ def held_out_loss(model: Any, held: dict[str, list[Tokens]], choice: dict[str, A
     return losses
 
 
+def build(settings: dict[str, Any], *, vocabulary: int) -> Bloom | Llama:
+    """Returns the model before training."""
+    shape = dict(settings["model"])
+    kind = ARCHITECTURES[shape.pop("architecture")]
+    return kind(vocabulary=vocabulary, dropout=settings["training"]["dropout"], **shape)
+
+
+def adamw(parameters: Iterable[Tensor], choice: dict[str, Any]) -> AdamW:
+    """Returns the optimizer of some parameters; matrices decay, gains and biases do not."""
+    chosen = list(parameters)
+    groups = [
+        {"params": [p for p in chosen if p.ndim == 2], "weight_decay": choice["weight_decay"]},
+        {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return AdamW(groups, lr=1e-3, betas=tuple(choice["betas"]), fused=True)
+
+
+def optimizers(model: Bloom | Llama, choice: dict[str, Any]) -> list[Optimizer]:
+    """Returns what moves the weights."""
+    return [adamw(model.parameters(), choice)]
+
+
 def train(
-    settings: dict[str, Any], split: dict[str, Any], *, vocabulary: int
+    settings: dict[str, Any],
+    split: dict[str, Any],
+    *,
+    vocabulary: int,
+    build: Callable[..., Bloom | Llama] = build,
+    optimizers: Callable[..., list[Optimizer]] = optimizers,
+    device: str = "cuda",
 ) -> tuple[Bloom | Llama, list[dict[str, Any]]]:
-    """Returns the trained model and its history on held-out documents."""
+    """Returns the trained model and its history on held-out documents, where there are any."""
     choice = settings["training"]
     torch.manual_seed(choice["seed"])
     torch.set_float32_matmul_precision("high")
-    shape = dict(settings["model"])
-    kind = ARCHITECTURES[shape.pop("architecture")]
-    model = kind(vocabulary=vocabulary, dropout=choice["dropout"], **shape).cuda()
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": choice["weight_decay"]},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=tuple(choice["betas"]), fused=True)
-    compiled = torch.compile(model)
+    model = build(settings, vocabulary=vocabulary).to(device)
+    movers = optimizers(model, choice)
+    compiled = torch.compile(model) if device == "cuda" else model
     documents = [each for kept, _ in split.values() for each in kept]
-    held = {lang: apart for lang, (_, apart) in split.items()}
+    held = {lang: apart for lang, (_, apart) in split.items() if apart}
     per_step = choice["batch"] * choice["sequence"]
     steps = round(choice["epochs"] * sum(map(len, documents)) / per_step)
     history: list[dict[str, Any]] = []
     began, running = time.perf_counter(), 0.0
-    for step, rows in zip(range(steps), batches(documents, choice), strict=False):
-        for group in optimizer.param_groups:
+    for step, rows in zip(range(steps), batches(documents, choice, device=device), strict=False):
+        for group in (each for mover in movers for each in mover.param_groups):
             group["lr"] = learning_rate(step, steps, choice)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16):
             loss = compiled(rows[:, :-1], rows[:, 1:]).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), choice["clip"])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for mover in movers:
+            mover.step()
+            mover.zero_grad(set_to_none=True)
         running = 0.98 * running + 0.02 * loss.detach() if step else loss.detach()
         if step % (steps // 20 or 1) == 0 or step == steps - 1:
-            per_language = held_out_loss(compiled, held, choice)
-            mean = sum(per_language.values()) / len(per_language)
+            per_language = held_out_loss(compiled, held, choice, device=device)
+            mean = sum(per_language.values()) / len(per_language) if per_language else math.nan
+            worst = max(per_language.items(), key=lambda item: item[1], default=None)
             seconds = time.perf_counter() - began
             history.append({"step": step, "train": float(running), "held_out": per_language, "seconds": seconds})
             rate = (step + 1) * per_step / seconds / 1e6
             print(
                 f"step {step}/{steps} train {float(running):.3f} held out {mean:.3f} "
-                f"worst {max(per_language.items(), key=lambda item: item[1])} {seconds:.0f} s {rate:.2f} M tokens/s",
+                f"worst {worst} {seconds:.0f} s {rate:.2f} M tokens/s",
                 flush=True,
             )
     return model, history
@@ -130,6 +157,16 @@ def save(model: Bloom | Llama, tokenizer_dir: Path, out: Path, settings: dict[st
     PreTrainedTokenizerFast(tokenizer_file=file, **special, clean_up_tokenization_spaces=False).save_pretrained(out)
 
 
+def settings_of(config: str, changes: list[str]) -> dict[str, Any]:
+    """Returns the settings of a file beside this one, changed by SECTION.KEY=VALUE."""
+    settings = tomllib.loads(Path(__file__).with_name(config).read_text(encoding="utf-8"))
+    for change in changes:
+        name, value = change.split("=", 1)
+        section, key = name.split(".", 1)
+        settings[section][key] = json.loads(value)
+    return settings
+
+
 def main() -> None:
     """Runs the training."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -138,10 +175,7 @@ def main() -> None:
     parser.add_argument("--config", default="config.toml", help="the settings, a file beside this one")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     options = parser.parse_args()
-    settings = tomllib.loads(Path(__file__).with_name(options.config).read_text(encoding="utf-8"))
-    for change in options.set:
-        section, key, value = change.replace("=", ".", 1).split(".", 2)
-        settings[section][key] = json.loads(value)
+    settings = settings_of(options.config, options.set)
     tokenizer = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
     split = encode(options.corpus, tokenizer, settings["text"])
     tokens = {lang: sum(map(len, kept)) for lang, (kept, _) in split.items()}

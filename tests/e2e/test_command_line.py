@@ -19,6 +19,7 @@ from typer.main import get_command
 from fairbits.cli import VERBS, app, completion, main, verb
 from fairbits.evaluation.scores import UNITS
 from fairbits.policies import POLICIES
+from fairbits.research import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 GROUP = get_command(app)
@@ -237,6 +238,7 @@ def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
 def test_completion_knows_what_there_is() -> None:
     assert set(completion.POLICIES) == set(POLICIES)
     assert set(completion.UNITS) == set(UNITS)
+    assert completion.EXPERIMENTS == tuple(EXPERIMENTS)
 
 
 def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:

@@ -19,12 +19,12 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     CONDITIONAL = "holds under a condition"
     FAILS = "does not hold"
-    NEEDS_MODEL = "needs a model"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict, one sentence of explanation, the numbers behind it, and, where a model is needed, the command."""
+    """The verdict, one sentence of explanation, the numbers behind it, and the command if a model was measured."""
 
     verdict: Verdict
     summary: str
@@ -66,9 +66,3 @@ def judged(holds: bool, summary: str, /, *, condition: float = False, **numbers:
     """
     verdict = (Verdict.CONDITIONAL if condition else Verdict.HOLDS) if holds else Verdict.FAILS
     return Finding(verdict, summary, {key: float(value) for key, value in numbers.items()})
-
-
-def needs_model(summary: str, /, *, command: str, **numbers: float) -> Finding:
-    """Returns a finding that only a model can complete, naming the command that measures it."""
-    values = {key: float(value) for key, value in numbers.items()}
-    return Finding(Verdict.NEEDS_MODEL, summary, values, command)

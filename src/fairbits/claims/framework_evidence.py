@@ -3,8 +3,9 @@
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.claims.claim import Finding, claim, judged, needs_model
+from fairbits.claims.claim import Finding, claim, judged
 from fairbits.claims.evidence import LISTED, best_alpha, outlier_correlation
+from fairbits.claims.measured import measured
 from fairbits.reference import founding_statistics
 from fairbits.stats import pearson
 from fairbits.theory.distributions import Distribution, Mixture
@@ -23,9 +24,9 @@ from fairbits.theory.refit import families
 def fivefold_gap() -> Finding:
     table = founding_statistics()
     english, arabic = (table.degradation[row] for row in table.rows("eng", "ara"))
-    return needs_model(
-        "arithmetic on numbers read off another study's figures; damage must be measured on the model itself",
-        command="fairbits compare MODEL",
+    return measured(
+        "000-09",
+        "arithmetic on numbers read off another study's figures",
         ratio=arabic / english,
     )
 
@@ -118,9 +119,9 @@ def listed_rows() -> Finding:
     rows = table.rows(*LISTED)
     listed = np.array([[0.205, 43.0], [0.202, 43.0], [0.172, 37.5], [0.177, 38.8]])
     off = np.max(np.abs(np.column_stack([table.outlier_activation[rows], table.kappa_weighted[rows]]) - listed), axis=0)
-    return needs_model(
-        "the listed values are those of the public table, rounded; one sentence per language is too little data",
-        command="fairbits audit MODEL",
+    return measured(
+        "000-14",
+        "the listed values are those of the public table, from one sentence per language",
         largest_difference_in_activation=off[0],
         largest_difference_in_kappa=off[1],
         fewest_tokens=table.tokens.min(),
@@ -178,9 +179,9 @@ def reinterpretation() -> Finding:
 def redundancy_story() -> Finding:
     table = founding_statistics()
     script = pearson(table.latin, table.degradation).estimate
-    return needs_model(
-        "not separated from script, which orders the languages much alike; needs an intervention",
-        command="fairbits research redundancy",
+    return measured(
+        "000-17",
+        "on the public table not separated from script, which orders the languages much alike",
         r_latin_script_with_damage=script.value,
         r_latin_script_with_activation=pearson(table.latin, table.outlier_activation).estimate.value,
     )
@@ -250,9 +251,9 @@ def activation_proxy() -> Finding:
     table = founding_statistics()
     found, _ = outlier_correlation()
     twin = pearson(table.outlier_activation, table.kappa_weighted).estimate.value
-    return needs_model(
-        "the arithmetic holds on the public table; whether the fraction measures redundancy is open",
-        command="fairbits research redundancy",
+    return measured(
+        "000-20",
+        "the arithmetic holds on the public table, where nothing measures redundancy",
         r=found.estimate.value,
         p=found.p,
         r_with_kappa_eff=twin,

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.claims.claim import Finding, claim, judged, needs_model
+from fairbits.claims.claim import Finding, claim, judged
+from fairbits.claims.measured import measured
 from fairbits.theory.allocation import (
     amplification_sensitivity,
     gateway_misses,
@@ -191,9 +192,9 @@ def gpt2_gateways() -> Finding:
     before = np.ptp(damage.sum(axis=2), axis=1)
     rule = list(gateway_set(_LAYERS, _PROTECTED))
     after = np.ptp(np.delete(damage, rule, axis=2).sum(axis=2), axis=1)
-    return needs_model(
-        "informative if measured again: chance alone would hardly put both ends into the four best sets",
-        command="fairbits research gateway-layers",
+    return measured(
+        "004-26",
+        "chance alone would hardly put both ends into the four best sets",
         sets_of_three=sets,
         sets_with_both_ends=both,
         chance_of_the_top_four=math.comb(both, 4) / math.comb(sets, 4),

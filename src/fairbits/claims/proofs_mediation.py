@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairbits.claims.claim import Finding, claim, judged, needs_model
+from fairbits.claims.claim import Finding, claim, judged
 from fairbits.claims.evidence import GAUSSIAN, best_alpha, optimum
+from fairbits.claims.measured import measured
 from fairbits.reference import founding_statistics
 from fairbits.stats import correlation_power, mediate, pearson, sample_size_for_power
 from fairbits.theory.clipping.formulas import banner_laplace
@@ -32,9 +33,9 @@ def _with_noise(share: float) -> StructuralModel:
 )
 def causal_chain() -> Finding:
     n = len(founding_statistics().languages)
-    return needs_model(
-        "an assumption whose conditional independences must be measured, on more languages than the documents have",
-        command="fairbits research mediation",
+    return measured(
+        "004-27",
+        "an assumption that a table of 14 languages cannot test",
         languages=n,
         power_for_a_partial_correlation_of_three_tenths=correlation_power(0.3, n - 1),
         power_for_a_partial_correlation_of_one_half=correlation_power(0.5, n - 1),

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from fairbits.claims.claim import Finding, claim, judged, needs_model
+from fairbits.claims.claim import Finding, claim, judged
 from fairbits.claims.evidence import (
     GAUSSIAN,
     LANGUAGES,
@@ -14,6 +14,7 @@ from fairbits.claims.evidence import (
     rises_with_kappa,
 )
 from fairbits.claims.layer_errors import pair_damages, worst_over_best
+from fairbits.claims.measured import measured
 from fairbits.reference import founding_statistics
 from fairbits.stats import correlation_power, partial_correlation, pearson, sample_size_for_power
 from fairbits.stats.inference import fisher_interval
@@ -70,9 +71,9 @@ def causal_graph() -> Finding:
     a, D, latin = table.outlier_activation, table.degradation, table.latin
     given = partial_correlation(a, D, covariates=latin, resamples=999)
     other = latin == 0
-    return needs_model(
-        "script goes with both ends of the chain, so a table cannot tell cause from confounding; intervene on a model",
-        command="fairbits research mediation",
+    return measured(
+        "001-02",
+        "script goes with both ends of the chain, so the public table cannot tell cause from confounding",
         r_script_activation=pearson(latin, a).estimate.value,
         r_script_degradation=pearson(latin, D).estimate.value,
         r_activation_degradation=pearson(a, D).estimate.value,
@@ -120,9 +121,9 @@ def outlier_layers() -> Finding:
 def activation_spread() -> Finding:
     table = founding_statistics()
     a = table.outlier_activation
-    return needs_model(
-        "the spread is as stated; its cause needs the training shares and activations measured on real text",
-        command="fairbits research training-data",
+    return measured(
+        "001-04",
+        "the spread is that of the public table, which does not show its cause",
         spread=np.ptp(a),
         r_activation_script=pearson(a, table.latin).estimate.value,
         r_activation_tokens_in_the_sentence=pearson(a, table.tokens).estimate.value,
@@ -192,9 +193,9 @@ def necessary_conditions() -> Finding:
 )
 def model_table() -> Finding:
     census = founding_statistics().max_kurtosis
-    return needs_model(
-        "a ranking of models that only measuring their languages can test",
-        command="fairbits screen MODEL...",
+    return measured(
+        "001-07",
+        "a prediction for models of which two were never measured",
         bloom_kappa_in_table=founding_statistics().kurtosis["BLOOM-560M"].max(),
         bloom_kappa_in_census=census["BLOOM-560M"],
         mt5_kappa_in_census=census["mT5-small"],
@@ -263,9 +264,9 @@ def low_kappa_no_disparity() -> Finding:
     "studies; for 80 % power it takes 30 languages.",
 )
 def mt5_prediction() -> Finding:
-    return needs_model(
-        "untested, and 14 languages would be too few to test it",
-        command="fairbits research correlations",
+    return measured(
+        "001-10",
+        "mT5 was not measured, and 14 languages would be too few",
         power_at_14_languages=correlation_power(-0.5, LANGUAGES),
         languages_for_80_percent_power=sample_size_for_power(-0.5, 0.8),
         max_kappa_mt5=founding_statistics().max_kurtosis["mT5-small"],

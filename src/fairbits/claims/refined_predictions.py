@@ -3,8 +3,9 @@
 import numpy as np
 from scipy import stats
 
-from fairbits.claims.claim import Finding, claim, judged, needs_model
+from fairbits.claims.claim import Finding, claim, judged
 from fairbits.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best_alpha, expected_range, optimum
+from fairbits.claims.measured import measured
 from fairbits.reference import founding_statistics
 from fairbits.stats import correlation_power, pearson, sample_size_for_power
 from fairbits.theory.bounds import disparity
@@ -42,9 +43,9 @@ def extra_bits(law: Distribution, bits: int = 4) -> float:
 )
 def critical_width() -> Finding:
     costs = {name: extra_bits(law) for name, law in families(164.0).items()}
-    return needs_model(
-        "at equal κ the cost in bits varies with quantizer and shape; where languages part must be measured",
-        command="fairbits research bit-threshold",
+    return measured(
+        "001-17",
+        "at equal κ the cost in bits varies with quantizer and shape",
         least_bits_lost_at_best_alpha=min(costs.values()),
         most_bits_lost_at_best_alpha=max(costs.values()),
         bits_lost_with_alpha_at_the_largest_weight=np.log2(134 / best_alpha(GAUSSIAN, 4)),
@@ -75,9 +76,9 @@ def protection_effect(name: str) -> float:
     "three fifths, while the three other families narrow it by more than half.",
 )
 def layer_protection() -> Finding:
-    return needs_model(
+    return measured(
+        "001-18",
         "the documents' own model gives a wider gap or a much narrower one, by the shape of the tails",
-        command="fairbits research layer-ablation",
         reduction_t_laws=protection_effect("t"),
         reduction_generalised_gaussians=protection_effect("ggd"),
         reduction_outliers_one_in_a_hundred=protection_effect("gsm 0.01"),
@@ -96,9 +97,9 @@ def training_volume() -> Finding:
     a = table.outlier_activation[table.rows(*ROOTS_BYTES)]
     size = np.array(list(ROOTS_BYTES.values()), dtype=np.float64)
     plain, logged = pearson(size, a), pearson(np.log(size), a)
-    return needs_model(
-        "above one half on six languages, with an interval that includes 0; it takes more languages and real text",
-        command="fairbits research training-data",
+    return measured(
+        "001-19",
+        "on six languages of the public table r is above one half, with an interval that includes 0",
         languages=len(size),
         r=plain.estimate.value,
         p=plain.p,
@@ -138,9 +139,9 @@ def screening_rule() -> Finding:
 def xglm_explanations() -> Finding:
     census = founding_statistics().max_kurtosis
     pythia = [kappa for name, kappa in census.items() if name.startswith("Pythia")]
-    return needs_model(
-        "hypotheses that two models cannot separate; compare models that differ in one respect",
-        command="fairbits research outliers",
+    return measured(
+        "001-21",
+        "hypotheses that two models cannot separate",
         hypotheses=5,
         models_compared=2,
         models_in_census=len(census),

@@ -18,14 +18,14 @@ STYLES = {
     Verdict.HOLDS: ("✓", "green"),
     Verdict.CONDITIONAL: ("~", "yellow"),
     Verdict.FAILS: ("✗", "red"),
-    Verdict.NEEDS_MODEL: ("…", "cyan"),
+    Verdict.UNDECIDED: ("?", "cyan"),
 }
 
 PLURALS = {
     Verdict.HOLDS: "hold",
     Verdict.CONDITIONAL: "hold under a condition",
     Verdict.FAILS: "do not hold",
-    Verdict.NEEDS_MODEL: "need a model",
+    Verdict.UNDECIDED: "are undecided",
 }
 
 SYMBOLS = """\
@@ -156,7 +156,7 @@ def _short(verdict: Verdict) -> str:
         Verdict.HOLDS: "holds",
         Verdict.CONDITIONAL: "conditional",
         Verdict.FAILS: "fails",
-        Verdict.NEEDS_MODEL: "needs model",
+        Verdict.UNDECIDED: "undecided",
     }[verdict]
 
 

@@ -12,6 +12,7 @@ from fairbits.cli.look import inspect, languages, mix, theory
 from fairbits.cli.options import flag
 from fairbits.cli.quantization import plan, quantize
 from fairbits.cli.report import report
+from fairbits.cli.research import research
 from fairbits.cli.run import run
 from fairbits.cli.verb import Verb
 from fairbits.terminal import hush
@@ -64,7 +65,7 @@ VERBS = {
     "The whole job": (run,),
     "Step by step": (audit, plan, quantize, evaluate, report, gate),
     "Compare": (compare, sweep, screen, diff),
-    "Models, languages, theory": (inspect, languages, mix, theory, doctor),
+    "Models, languages, theory": (inspect, languages, mix, theory, research, doctor),
 }
 """In the order in which --help names them."""
 

@@ -22,6 +22,22 @@ POLICIES = (
     "fair",
 )
 """As in `fairbits.policies`, whose import takes seconds; a test holds them together."""
+EXPERIMENTS = (
+    "outliers",
+    "correlations",
+    "bit-threshold",
+    "layer-ablation",
+    "training-data",
+    "own-thresholds",
+    "gateway-layers",
+    "redundancy",
+    "mediation",
+    "bounds",
+    "calibration-language",
+    "null-controls",
+    "training-choices",
+)
+"""As in `fairbits.research`; the same test holds them together."""
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 
 

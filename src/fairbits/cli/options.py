@@ -213,6 +213,23 @@ def names_of(languages: str | None) -> list[str] | None:
     return None if languages is None else [name.strip() for name in languages.split(",")]
 
 
+def shares_of(given: str | None) -> dict[str, float] | None:
+    """Returns the share of each language, by its code.
+
+    >>> shares_of("eng=0.4,fra=0.2")
+    {'eng_Latn': 0.4, 'fra_Latn': 0.2}
+    """
+    if given is None:
+        return None
+    from fairbits.language import find_language  # heavy: only when shares are given
+    from fairbits.language.mix import parse_weights
+
+    weights = parse_weights(given)
+    if isinstance(weights, str) or not all(share > 0 for share in weights.values()):
+        raise InputError(f"--shares is {given!r:.60}; it must be a positive number per language: eng=0.4,fra=0.2")
+    return {find_language(name).code: share for name, share in weights.items()}
+
+
 def group_of(given: str) -> int | None:
     """Returns how many weights share a step; None for the whole row."""
     if given == "channel":

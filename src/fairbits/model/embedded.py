@@ -19,6 +19,20 @@ LANGUAGES = {
     )
 }
 """What each embedded model was trained on, as its card says."""
+TRAINING_TOKENS = {
+    "tiny": dict(
+        zip(
+            LANGUAGES["tiny"],
+            (
+                *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
+                *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485),
+                2_099_754,
+            ),
+            strict=True,
+        )
+    )
+}
+"""How many tokens of each language that was, as `training/history.json` says."""
 
 
 def embedded(target: str) -> Path:
@@ -59,6 +73,18 @@ def embedded_languages(target: str) -> tuple[str, ...] | None:
     (20, None)
     """
     return LANGUAGES[parse_embedded(target)[0]] if target.startswith(PREFIX) else None
+
+
+def training_shares(target: str) -> dict[str, float] | None:
+    """Returns the share of each language in what an embedded model was trained on; None of any other model.
+
+    >>> round(training_shares("embedded:tiny")["eng_Latn"], 3)
+    0.226
+    """
+    if not target.startswith(PREFIX):
+        return None
+    tokens = TRAINING_TOKENS[parse_embedded(target)[0]]
+    return {code: count / sum(tokens.values()) for code, count in tokens.items()}
 
 
 def _kappa(target: str, block: int, text: str) -> float:

@@ -1,8 +1,11 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from fairbits.errors import InputError
 from fairbits.language import find_languages
-from fairbits.model.embedded import ASSETS, LANGUAGES, embedded_languages
+from fairbits.model.embedded import ASSETS, LANGUAGES, TRAINING_TOKENS, embedded_languages, training_shares
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -16,6 +19,15 @@ def test_the_languages_are_those_of_the_card(name) -> None:
 
 def test_every_embedded_model_has_languages() -> None:
     assert {path.parent.name for path in ASSETS.glob("*/config.json")} == LANGUAGES.keys()
+
+
+def test_the_training_tokens_are_those_of_the_training() -> None:
+    history = Path(__file__).parents[3] / "training" / "history.json"
+    counted = json.loads(history.read_text(encoding="utf-8"))["tokens"]
+    names = {find_languages([name])[0].code: count for name, count in counted.items()}
+    assert names == TRAINING_TOKENS["tiny"]
+    assert sum(training_shares("embedded:tiny?outliers=3:9").values()) == pytest.approx(1)
+    assert training_shares("./model") is None
 
 
 def test_other_models_have_none() -> None:
