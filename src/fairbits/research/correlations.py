@@ -5,9 +5,10 @@ import numpy as np
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.research.laboratory import Laboratory, values
+from fairbits.research.measured_traits import of_all
 from fairbits.research.result import Answer, Figure, Judgement, Result, Series, below, written
 from fairbits.research.ties import STRONG, Tie, every, needed, of_sign, tie, ties_table
-from fairbits.research.traits_of_languages import MANY, Traits, contrast, of_all
+from fairbits.research.traits_of_languages import MANY, Traits, contrast
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.stats.intervals import combination
 
@@ -157,10 +158,11 @@ def _design(found: list[Traits]) -> str:
         "nearest at 3 and 4 bits and by the exact clip at 4, bits per byte of evaluation text; activation is the mean "
         "norm of the MLP output on calibration text. Pearson's r with Fisher's and bootstrap intervals over languages, "
         "rank correlation, permutation p adjusted by Holm, and r given training share (own languages), script, bytes "
-        f"per token and base loss. Supported: r at 4 bits lies below 0 in own and in known languages. Not supported: in "
-        f"one of the two its interval does not reach −{STRONG:g}. Known languages are those of the declaration in which "
-        "the model loses less than the entropy of the very tokens, at most 100, drawn evenly from scripts and families; "
-        "many are these and the next ones, if there are fewer than 60, and are shown only. The own are among the known."
+        f"per token and base loss. Supported: r at 4 bits lies below 0 in own and in known languages. Not supported: "
+        f"in one of the two its interval does not reach −{STRONG:g}. Known languages are those of the declaration in "
+        "which the model loses less than the entropy of the very tokens, at most 100, drawn evenly from scripts and "
+        "families; many are these and the next ones, if there are fewer than 60, and are shown only. Most own "
+        "languages are among the known."
     )
 
 

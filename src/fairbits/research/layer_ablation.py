@@ -55,7 +55,7 @@ def layer_ablation(laboratory: Laboratory) -> Result:
     answer = every([falls_by_half(each.reduction(BITS[0])) for each in found.values()])
     told = ", ".join(f"{_percent(each.reduction(BITS[0]))} ({clip})" for clip, each in found.items())
     ranks = " and ".join(f"{each.rank} ({clip})" for clip, each in found.items())
-    because = f"protecting blocks {_named(blocks)} at {BITS[0]} bits narrows the gap by {told}"
+    because = f"protecting blocks {_named(blocks)}, with the rest at {BITS[0]} bits, narrows the gap by {told}"
     reductions = {clip: each.reduction(BITS[0]) for clip, each in found.items()}
     known = {clip: each for clip, each in reductions.items() if each is not None}
     return Result(
@@ -64,9 +64,9 @@ def layer_ablation(laboratory: Laboratory) -> Result:
         question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do?",
         predicted="With the outlier layers at 8 bits and the rest at 4, disparity falls by about half.",
         design=(
-            f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are rounded "
-            f"to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with that of "
-            f"least squared error; against them, at {BITS[0]} bits, {len(sets)} other sets of {len(blocks)} blocks, "
+            f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are "
+            f"rounded to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with "
+            f"that of least squared error; against them, at {BITS[0]} bits, {len(sets)} other sets of {len(blocks)}, "
             f"drawn with seed {laboratory.setting.seed}, {_sharing(sets, blocks)} of them with an outlier block: as "
             f"many blocks at {HIGH} bits. Reductions by drawing the same {n} documents in both runs; "
             f"{ABOUT_HALF[0]:g} to {ABOUT_HALF[1]:g} % is read as about half."

@@ -7,14 +7,14 @@ import numpy as np
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.research.dropout import DRAWS, DROPPED
+from fairbits.research.intervention import BITS, Moved, intervention, moved_table
 from fairbits.research.laboratory import Laboratory, values
+from fairbits.research.measured_traits import of_others, outlier_blocks
 from fairbits.research.result import Answer, Figure, Judgement, Result, Series, Table, brief, together, written
-from fairbits.research.retokenised import MORE, retokenised
-from fairbits.research.ties import POWER
-from fairbits.research.traits_of_languages import OWN, Traits, measure, of_others, outlier_blocks
+from fairbits.research.retokenised import MORE
+from fairbits.research.ties import PERMUTATIONS, POWER
+from fairbits.research.traits_of_languages import Traits
 from fairbits.stats import (
-    Estimate,
-    LanguageFrame,
     Mediation,
     PartialCorrelation,
     correlation_power,
@@ -23,13 +23,12 @@ from fairbits.stats import (
     partial_correlation,
     sample_size_for_power,
 )
-from fairbits.stats.mediation import LEAST_FAMILIES
+from fairbits.steps.audit import FOREIGN
 
 NAME = "mediation"
-BITS = "nearest, 3 bits"
 LEAST = 12
 """Languages without which the chain has no fit."""
-CHANGE = -0.1
+CHANGE = -0.01
 """Standard deviations of T: a worse tokenization, by so little that no language's R falls to 0."""
 MODERATE = 0.3
 """The partial correlation that must not go unseen for an independence to count as uncontradicted."""
@@ -38,55 +37,39 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The fitted chain, the two independences it implies with their p by Holm, and the power to see MODERATE."""
+    """The fitted chain, the two independences it implies with their p by Holm, and the power to see MODERATE.
+
+    `resampled` says over what its intervals are.
+    """
 
     fit: Mediation
+    resampled: str
     implied: dict[str, PartialCorrelation]
     p: dict[str, float]
     power: float
 
 
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """What a worse tokenization of the same text moves, mean over languages.
-
-    `damage` and `dropout` are frames of paired differences in bits per byte; R is 1/dropout, so that it falls where
-    `dropout` rises. `activation` is the change of ā_outlier, `tokens` by how much the number of tokens grows.
-    """
-
-    damage: LanguageFrame
-    dropout: LanguageFrame
-    activation: Estimate
-    tokens: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether all of it moved as the chain says, beyond doubt: A and R down, D up."""
-        return self.damage.mean().low > 0 and self.dropout.mean().low > 0 and self.activation.high < 0
-
-    @property
-    def contradicts(self) -> bool:
-        """Whether D moved beyond doubt while it, or R, or A, moved the wrong way beyond doubt."""
-        damage, lost = self.damage.mean(), self.dropout.mean()
-        wrong = damage.high < 0 or lost.high < 0 or self.activation.low > 0
-        return damage.excludes(0.0) and wrong
-
-
 def mediation(laboratory: Laboratory) -> Result:
     """Does tokenization act through alignment and redundancy? By a fit over languages, and by an intervention."""
-    own, worse, moved = _intervention(laboratory)
+    own, worse, moved = intervention(laboratory)
     model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
     others, notes = of_others(laboratory, model, dropout=True, treatments=[BITS])
     sets = others or [own]
     chains = {each.among: fitted(each, seed=laboratory.setting.seed) for each in sets}
     answer = together([judged(each, moved) for each in chains.values()])
     traits = sets[0]
-    chain, n, damage = chains[traits.among], len(traits.languages), moved.damage.mean()
+    chain, damage = chains[traits.among], moved.damage.mean()
+    n = chain.fit.chain.n
     numbers = (
         f"by the chain a slightly worse T adds {written(chain.fit.chain)} bits per byte to D over {n} languages, "
         + ", ".join(f"{name} has r = {written(each.estimate)}" for name, each in chain.implied.items())
         + f", and {moved.tokens:.0%} more tokens for the same text add {written(damage)} to D, "
         f"{written(moved.dropout.mean())} to 1/R and {written(moved.activation)} to A"
+        + (
+            ""
+            if moved.counts
+            else f", but the base loss is {moved.base:.2f} times as large, so that this decides nothing"
+        )
     )
     return Result(
         name=NAME,
@@ -97,10 +80,10 @@ def mediation(laboratory: Laboratory) -> Result:
         subject=laboratory.subject(range(DRAWS), more_tokens=MORE, chain_languages=n),
         answer=answer,
         verdict=f"The chain and no other way is {answer.value}: {numbers}.",
-        meaning=_meaning(damage),
+        meaning=_meaning(moved),
         tables=(
             *(_chain_table(among, each) for among, each in chains.items()),
-            _moved_table(own, worse, moved),
+            moved_table(own, worse, moved),
             traits.table(),
         ),
         figure=_figure(own, worse),
@@ -123,7 +106,11 @@ def judged(chain: Chain, moved: Moved) -> Answer:
 
 
 def fitted(traits: Traits, *, seed: int) -> Chain:
-    """Returns the chain over the languages: script and base loss are held fixed, families are resampled whole."""
+    """Returns the chain over the languages: script and base loss are held fixed, families are resampled whole.
+
+    Languages that lose nothing by dropped columns have no R and are left out.
+    """
+    traits = traits.with_redundancy()
     n = len(traits.languages)
     if n < LEAST:
         raise InputError(f"{n} languages are too few to fit a chain; name at least {LEAST}")
@@ -133,50 +120,27 @@ def fitted(traits: Traits, *, seed: int) -> Chain:
     held = [each for each in (traits.latin, traits.base_bits) if np.ptp(each) > 0]
     C = np.column_stack(held)
     families = [each.family for each in traits.catalogued]
-    fit = mediate(
-        *(T, A),
-        R=R,
-        D=D,
-        covariates=C,
-        families=families if len(set(families)) >= LEAST_FAMILIES else None,
-        change=CHANGE,
-        rng=seed,
-    )
+    fit, resampled = _fit(T, A, R, D=D, C=C, families=families, seed=seed)
     implied = {
-        "T and R given A": partial_correlation(T, R, covariates=np.column_stack([A, C]), rng=seed),
-        "T and D given R": partial_correlation(T, D, covariates=np.column_stack([1 / R, C]), rng=seed),
+        "T and R given A": partial_correlation(
+            T, R, covariates=np.column_stack([A, C]), resamples=PERMUTATIONS, rng=seed
+        ),
+        "T and D given R": partial_correlation(
+            T, D, covariates=np.column_stack([1 / R, C]), resamples=PERMUTATIONS, rng=seed
+        ),
     }
     adjusted = holm([each.permutation_p for each in implied.values()]).tolist()
     power = correlation_power(MODERATE, n - 1 - C.shape[1])
-    return Chain(fit, implied, dict(zip(implied, adjusted, strict=True)), power)
+    return Chain(fit, resampled, implied, dict(zip(implied, adjusted, strict=True)), power)
 
 
-def _intervention(laboratory: Laboratory) -> tuple[Traits, Traits, Moved]:
-    """Returns the traits of the own languages, those with the same text cut finer, and what that moved."""
-    model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
-    lab = laboratory.lab(model)
-    own = measure(lab, OWN, dropout=True, treatments=[BITS])
-    finer = retokenised(lab)
-    before = lab.bench.predicted.sum()
-    laboratory.lab()  # lets go of the model before the next one comes
-    del lab
-    worse = measure(finer, f"{OWN}, cut finer,", dropout=True, treatments=[BITS])
-    assert own.dropout is not None
-    assert worse.dropout is not None
-    moved = Moved(
-        damage=worse.damage[BITS].minus(own.damage[BITS]),
-        dropout=worse.dropout.minus(own.dropout),
-        activation=over_languages(worse.a - own.a),
-        tokens=float(finer.bench.predicted.sum() / before - 1),
-    )
-    return own, worse, moved
-
-
-def over_languages(change: Floats) -> Estimate:
-    """Returns the mean of one number per language, with its bootstrap-t interval over languages."""
-    n = len(change)
-    frame = LanguageFrame(np.full(n, "all"), np.arange(n), values=change, weights=np.ones(n), unit="ratio")
-    return frame.by_language()["all"]
+def _fit(*chain: Floats, D: Floats, C: Floats, families: list[str], seed: int) -> tuple[Mediation, str]:
+    """Returns the fit, and what was resampled: families, or languages where too few families leave no unique fit."""
+    T, A, R = chain
+    try:
+        return mediate(T, A, R=R, D=D, covariates=C, families=families, change=CHANGE, rng=seed), "families"
+    except InputError:
+        return mediate(T, A, R=R, D=D, covariates=C, change=CHANGE, rng=seed), "languages"
 
 
 def _design(traits: Traits, own: Traits) -> str:
@@ -185,17 +149,25 @@ def _design(traits: Traits, own: Traits) -> str:
         "for the same text, A the share of activation in the outlier blocks (norm of the MLP output), R 1/damage of "
         f"dropping {DROPPED:.0%} of all columns ({DRAWS} draws), D the damage of round to nearest at 3 bits, on "
         f"{len(traits.languages)} {traits.among} languages; script and base loss held fixed, 10,000 resamples of whole "
-        f"families, T worse by {-CHANGE:g} standard deviations. Intervention: in the text of {len(own.languages)} own "
-        f"languages random tokens are cut in two that the vocabulary has, until there are {MORE:.0%} more; same "
-        "documents, same bytes. Not supported: an independence that the chain implies is contradicted (permutation "
-        "test, Holm), or the intervention moves D while D, R or A moves the wrong way. Supported: the chain's interval "
-        f"lies beside 0, the power to see a partial correlation of {MODERATE:g} is {POWER:.0%}, and the intervention "
-        "moves A, R and D as predicted. Where the chain is fitted to many languages and to the known ones among them, "
-        "in which the model loses less than the entropy of the very tokens, both must say so, else it is undecided."
+        f"families (of languages where families are too few), T worse by {-CHANGE:g} standard deviations. "
+        f"Intervention: in the text of {len(own.languages)} own languages random tokens are cut in two that the "
+        f"vocabulary has, until there are {MORE:.0%} more; same documents, same bytes. It counts unless the base loss "
+        f"becomes over {FOREIGN:g} times as large. Not supported: an independence that the chain implies is "
+        "contradicted (permutation test, Holm), or the intervention moves D while D, R or A moves the wrong way. "
+        f"Supported: the chain's interval lies beside 0, the power to see a partial correlation of {MODERATE:g} is "
+        f"{POWER:.0%}, and the intervention moves A, R and D as predicted. Where the chain is fitted to many "
+        "languages and to the known ones among them, in which the model loses less than the entropy of the very "
+        "tokens, both must say so, else it is undecided."
     )
 
 
-def _meaning(damage: Estimate) -> str:
+def _meaning(moved: Moved) -> str:
+    damage = moved.damage.mean()
+    if not moved.counts:
+        return (
+            "Text cut as the model never saw it is foreign to it, and its damage tells nothing of the tokenizer: "
+            "to compare tokenizers, compare models that were trained with them."
+        )
     if not damage.excludes(0.0):
         return "A finer cut of the same text does not change what quantization costs it: the tokenizer is not to blame."
     how = "more" if damage.value > 0 else "less"
@@ -212,18 +184,7 @@ def _chain_table(among: str, chain: Chain) -> Table:
     rows += [(name, written(each.estimate), brief(chain.p[name]), "") for name, each in chain.implied.items()]
     rows += [("E-value of the indirect effect", brief(fit.e_value), "", brief(fit.e_value_limit))]
     columns = ("what", "value", "p (of independences by Holm)", "robustness value; E-value of the limit")
-    return Table(f"The chain in {among} languages", columns, tuple(rows))
-
-
-def _moved_table(own: Traits, worse: Traits, moved: Moved) -> Table:
-    paired = worse.damage[BITS].contrast(own.damage[BITS])
-    lost = moved.dropout.by_language()
-    rows = tuple(
-        (code, written(paired.differences[code]), brief(paired.p_holm[code]), written(lost[code]), brief(change))
-        for code, change in zip(own.languages, (worse.a - own.a).tolist(), strict=True)
-    )
-    columns = ("language", "change of D", "p, Holm", "change of 1/R", "change of A")
-    return Table(f"The same text in {moved.tokens:.0%} more tokens, bits per byte", columns, rows)
+    return Table(f"The chain in {among} languages, intervals over {chain.resampled}", columns, tuple(rows))
 
 
 def _figure(own: Traits, worse: Traits) -> Figure:

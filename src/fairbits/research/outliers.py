@@ -50,7 +50,8 @@ class Run:
 def outliers(laboratory: Laboratory) -> Result:
     """Does disparity need outlier weights, and does it grow with the largest κ?"""
     own = laboratory.lab().kappa
-    models = [*map(laboratory.with_outliers, knob(own)), laboratory.setting.model]  # what follows asks the last again
+    levels = knob(own)
+    models = [*map(laboratory.with_outliers, levels), laboratory.setting.model]  # what follows asks the last again
     runs = list(_runs(laboratory, models))
     gentle = list(_gentle(laboratory.lab()))
     rises = {cell: row[-1].gap.minus(row[0].gap) for cell, row in _rows(runs).items()}
@@ -64,7 +65,7 @@ def outliers(laboratory: Laboratory) -> Result:
         question="Does disparity need outlier weights, and does it grow with the largest κ of a model?",
         predicted=f"No disparity where max κ is below {LOW_KAPPA:g}; the larger max κ, the more of it.",
         design=(
-            f"Two blocks get κ {', '.join(f'{k:g}' for k in KAPPA)} by exact rescaling, at the "
+            f"Two blocks get κ {', '.join(f'{max(level.values()):g}' for level in levels)} by exact rescaling, at the "
             f"same function. Each is rounded to {' and '.join(map(str, BITS))} bits with α at the largest weight, with "
             "the α of least squared error, and by GPTQ on an equal mix. In the model as it is, also only the blocks "
             f"with κ below {LOW_KAPPA:g} are rounded. Disparity is worst less best language, less its noise bias, "
@@ -174,8 +175,8 @@ def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
     }.get(least, "Whether a low κ is safe stays open: measure every language.")
     return f"{first} " + {
         Answer.SUPPORTED: "Outlier weights make it worse whatever the quantizer: look for them before quantizing.",
-        Answer.NOT_SUPPORTED: "Outlier weights are seen to widen the gap with α at the largest weight at most: clip, or use GPTQ.",
-    }.get(causal.answer, "What outlier weights do depends on the quantizer: try more than one.")
+        Answer.NOT_SUPPORTED: "Outlier weights are seen to widen it with α at the largest weight at most.",
+    }.get(causal.answer, "Whether outlier weights widen it under every quantizer stays open.")
 
 
 def _table(runs: Sequence[Run]) -> Table:

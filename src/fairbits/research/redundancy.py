@@ -3,9 +3,10 @@
 from fairbits.checks import Floats
 from fairbits.research.dropout import DRAWS, DROPPED
 from fairbits.research.laboratory import Laboratory, values
+from fairbits.research.measured_traits import of_all
 from fairbits.research.result import Answer, Figure, Judgement, Result, Series, written
 from fairbits.research.ties import STRONG, Tie, every, needed, of_sign, tie, ties_table
-from fairbits.research.traits_of_languages import MANY, Traits, of_all
+from fairbits.research.traits_of_languages import MANY, Traits
 from fairbits.stats import Estimate, spearman
 
 NAME = "redundancy"
@@ -15,7 +16,8 @@ MEASURED = "1/R, dropout"
 
 def redundancy(laboratory: Laboratory) -> Result:
     """Does 1/R predict damage, and is the documents' R̂ = ā_outlier a redundancy?"""
-    found, notes = of_all(laboratory, dropout=True, treatments=[PRIMARY])
+    measured, notes = of_all(laboratory, dropout=True, treatments=[PRIMARY])
+    found = [each.with_redundancy() for each in measured]
     seed = laboratory.setting.seed
     ties = [each for traits in found for each in _ties(traits, seed=seed)]
     main = [each for each in ties if each.x == MEASURED]
@@ -35,12 +37,13 @@ def redundancy(laboratory: Laboratory) -> Result:
             "The variant with outliers in two blocks (κ 125 and 148), in "
             + " and ".join(f"{len(each.languages)} {each.among} languages" for each in found)
             + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every linear map to 0, mean "
-            f"of {DRAWS} draws (seeds 0 to {DRAWS - 1}); beside it the proxies of the audit and the documents' R̂ = "
-            "ā_outlier. Damage is that of round to nearest at 3 bits. Rank correlations with intervals over languages, "
-            "permutation p adjusted by Holm, and r given bytes per token and base loss. Supported: r of 1/R and damage "
-            f"given both lies above 0 in own and in known languages; not supported: in one of the two its interval does "
-            f"not reach {STRONG:g}. Known are languages of the declaration in which the model loses less than the "
-            "entropy of the very tokens; many are at least 60, and are shown only."
+            f"of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. Beside it the "
+            "proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest at 3 bits. Rank "
+            "correlations with intervals over languages, permutation p adjusted by Holm, and r given bytes per token "
+            "and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known languages; not "
+            f"supported: in one of the two its interval does not reach {STRONG:g}. Known are languages of the "
+            "declaration in which the model loses less than the entropy of the very tokens; many are at least 60, and "
+            "are shown only."
         ),
         subject=laboratory.subject(range(DRAWS), dropped=DROPPED),
         answer=answer,
@@ -49,7 +52,7 @@ def redundancy(laboratory: Laboratory) -> Result:
         tables=(
             ties_table("Redundancy and damage at 3 bits", ties),
             ties_table("The documents' R̂ and measured redundancy", stands_in),
-            *(each.table() for each in found),
+            *(each.table() for each in measured),
         ),
         figure=_figure(found),
         judgements=(proxy(found[-1]), survival(found[0])),

@@ -9,16 +9,19 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr, udhr_languages
-from fairbits.research import many_languages
+from fairbits.model.embedded import LANGUAGES
+from fairbits.research import dropout, many_languages, measured_traits
 from fairbits.research.correlations import _listed, _mt5, correlations, fivefold, times_as_much
+from fairbits.research.intervention import Moved, over_languages
 from fairbits.research.laboratory import Laboratory, Setting, values
-from fairbits.research.mediation import Chain, Moved, fitted, judged, over_languages
-from fairbits.research.redundancy import proxy, survival
+from fairbits.research.measured_traits import measure, outlier_blocks
+from fairbits.research.mediation import Chain, fitted, judged, mediation
+from fairbits.research.redundancy import proxy, redundancy, survival
 from fairbits.research.result import Answer
 from fairbits.research.retokenised import cut, cuts_of, retokenised
 from fairbits.research.ties import every, needed, of_sign, tie, ties_table
-from fairbits.research.training_data import explained
-from fairbits.research.traits_of_languages import ACTIVATION, Traits, contrast, deciding, measure, outlier_blocks
+from fairbits.research.training_data import explained, training_data
+from fairbits.research.traits_of_languages import ACTIVATION, Traits, contrast
 from fairbits.stats import Estimate, LanguageFrame
 
 
@@ -164,6 +167,13 @@ class TestManyLanguages:
         assert set(found.known) == {"eng_Latn", "fra_Latn"}
 
 
+def test_without_damage_there_is_no_redundancy() -> None:
+    whole = example()
+    lost = np.where(np.arange(40) < 3, -0.5, 0.5)
+    some = replace(whole, dropout=frame(dict(zip(whole.languages, lost, strict=True)))).with_redundancy()
+    assert some.languages == whole.languages[3:]
+
+
 def test_some_of_the_languages_keep_their_traits() -> None:
     whole = example()
     codes = whole.languages[3:20:2]
@@ -172,7 +182,6 @@ def test_some_of_the_languages_keep_their_traits() -> None:
     assert some.languages == codes == some.damage["nearest, 3 bits"].languages
     assert np.array_equal(some.a, whole.a[at])
     assert some.robustness == pytest.approx(whole.robustness[at])
-    assert [each.among for each in deciding([whole, replace(whole, among="many"), some])] == ["own", "known"]
 
 
 class TestCorrelations:
@@ -222,12 +231,12 @@ class TestRedundancy:
 
 
 def chain_of(p: float, effect: Estimate, power: float) -> Chain:
-    return Chain(SimpleNamespace(chain=effect), {}, {"T and R given A": p, "T and D given R": 0.9}, power)  # type: ignore[arg-type]
+    return Chain(SimpleNamespace(chain=effect), "families", {}, {"T and R given A": p, "T and D given R": 0.9}, power)  # type: ignore[arg-type]
 
 
-def moved_by(damage: float, lost: float, activation: float) -> Moved:
+def moved_by(damage: float, lost: float, activation: float, base: float = 1.1) -> Moved:
     D, lost_too = (frame(dict.fromkeys(("eng_Latn", "heb_Hebr"), each)) for each in (damage, lost))
-    return Moved(D, lost_too, about(activation, 0.05), 0.25)
+    return Moved(D, lost_too, about(activation, 0.05), 0.25, base)
 
 
 class TestMediation:
@@ -242,6 +251,10 @@ class TestMediation:
         assert judged(chain_of(0.5, none, 0.9), self.AGREES) is OPEN
         assert judged(chain_of(0.5, effect, 0.5), self.AGREES) is OPEN
         assert judged(chain_of(0.5, effect, 0.9), moved_by(0.0, 0.0, 0.0)) is OPEN
+
+    def test_foreign_text_decides_nothing(self) -> None:
+        assert judged(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, 0.5, -0.2, base=2.0)) is OPEN
+        assert judged(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, -0.5, -0.2, base=2.0)) is OPEN
 
     def test_a_way_beside_the_chain_contradicts_it(self) -> None:
         rng = np.random.default_rng(3)
@@ -292,11 +305,34 @@ class TestRetokenised:
         assert tokens[1] / tokens[0] == pytest.approx(1.25, abs=0.02)
 
 
-def test_a_small_real_run() -> None:
+def test_a_small_real_run_of_own_languages() -> None:
     laboratory = Laboratory(SMALL)
     result = correlations(laboratory)
     assert {each.claim for each in result.judgements} == {"000-14", "000-09", "001-10"}
     assert result.figure.series[0].labels == OWN
+    assert result.as_bytes()
+    shares = dict(zip(OWN, (0.1, 0.5, 0.3, 0.1), strict=True))
+    trained = training_data(Laboratory(replace(SMALL, shares=shares)))
+    assert {each.claim for each in trained.judgements} == {"001-19", "002-15", "001-04"}
+    assert trained.figure.series[0].x == (0.1, 0.5, 0.3, 0.1)
+
+
+def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = LANGUAGES["tiny"][:16]
+    wide = Laboratory(replace(SMALL, text=shortened(codes)))
+    screening = many_languages.Screening(dict.fromkeys(codes[:15], 0.5) | dict.fromkeys(codes[15:], 1.5))
+    monkeypatch.setattr(dropout, "DRAWS", 2)
+    monkeypatch.setattr(measured_traits, "many", lambda _: (wide, screening))
+    found = redundancy(Laboratory(SMALL))
+    assert [each.title for each in found.tables[2:]] == [
+        f"Traits of {each} languages" for each in ("own", "many", "known")
+    ]
+    assert [len(each.rows) for each in found.tables[2:]] == [4, 16, 15]
+    assert found.answer is OPEN  # four own languages decide nothing
+    result = mediation(wide)
+    assert [each.claim for each in result.judgements] == ["004-27"]
+    assert len(result.tables[0].rows) == 10
+    assert "25% more tokens" in result.tables[2].title
     assert result.as_bytes()
 
 
