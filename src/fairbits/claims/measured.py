@@ -13,8 +13,9 @@ RECORDS = Path(__file__).parents[1] / "assets" / "research"
 """One directory per set of results, one file per experiment."""
 SETS = {
     "declaration": "the embedded model and the declaration",
-    "own-text": "the embedded model and text of its own kind",
-    "second-model": "a second model and text of its own kind",
+    "training-text": "the embedded model and its training text",
+    "second-model": "a second model and its training text",
+    "trained-for-it": "models trained for it and text kept apart from them",
 }
 """Directory -> what was experimented on, in the order in which results are told."""
 VERDICTS = {
@@ -44,10 +45,10 @@ def measured(claim: str, summary: str, /, **numbers: float) -> Finding:
         raise InputError(f"no experiment has judged claim {claim}; the files in {RECORDS} are not all there")
     verdicts = {VERDICTS[each.answer] for each in found}
     verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.UNDECIDED
-    said = "; ".join(f"with {SETS[each.where]} {each.because}" for each in found)
+    said = "; ".join(f"{SETS[each.where]}: {each.because}" for each in found)
     values = {name: float(value) for name, value in numbers.items()}
     for each in found:
-        values |= {f"{name}, {each.where.replace('-', ' ')}": value for name, value in each.numbers.items()}
+        values |= {f"{name}, {each.where.replace('-', ' ')}": float(value) for name, value in each.numbers.items()}
     return Finding(verdict, f"{summary}; {said}", values, f"fairbits research {found[0].experiment}")
 
 

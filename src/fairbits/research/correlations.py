@@ -160,9 +160,9 @@ def _design(found: list[Traits]) -> str:
         "rank correlation, permutation p adjusted by Holm, and r given training share (own languages), script, bytes "
         f"per token and base loss. Supported: r at 4 bits lies below 0 in own and in known languages. Not supported: "
         f"in one of the two its interval does not reach −{STRONG:g}. Known languages are those of the declaration in "
-        "which the model loses less than the entropy of the very tokens, at most 100, drawn evenly from scripts and "
-        "families; many are these and the next ones, if there are fewer than 60, and are shown only. Most own "
-        "languages are among the known."
+        "which the model needs fewer bits than the frequencies of the bytes would, at most 100, drawn evenly from "
+        "scripts and families; many are these and the next ones, if there are fewer than 60, and are shown only. Most "
+        "own languages are among the known."
     )
 
 

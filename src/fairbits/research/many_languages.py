@@ -46,8 +46,8 @@ class Screening:
         count = len(self.known)
         added = f"; the {LEAST - count} next to them are added to make {LEAST}" if count < LEAST else ""
         return (
-            f"In {count} of the {len(self.loss)} languages of the declaration the model needs fewer bits per byte than the "
-            f"frequencies of the bytes would{added}."
+            f"In {count} of the {len(self.loss)} languages of the declaration the model needs fewer bits than "
+            f"the frequencies of the bytes would{added}."
         )
 
 

@@ -57,14 +57,15 @@ def of_all(
 def of_others(
     laboratory: Laboratory, model: str, *, dropout: bool, treatments: Sequence[str]
 ) -> tuple[list[Traits], tuple[str, ...]]:
-    """Returns the traits of many languages, then those of the known ones alone, and how they were found."""
+    """Returns the traits of known languages, after those of many where known ones are few, and how they were found."""
     found = many(laboratory)
     if found is None:
         return [], ()
     other, screening = found
     traits = measure(other.lab(model), MANY, dropout=dropout, treatments=treatments)
     known = [code for code in traits.languages if code in screening.known]
-    return [traits, traits.only(known, KNOWN)], (screening.said(),)
+    enough = len(known) == len(traits.languages)
+    return [*([] if enough else [traits]), traits.only(known, KNOWN)], (screening.said(),)
 
 
 def measure(

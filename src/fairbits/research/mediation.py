@@ -156,8 +156,8 @@ def _design(traits: Traits, own: Traits) -> str:
         "contradicted (permutation test, Holm), or the intervention moves D while D, R or A moves the wrong way. "
         f"Supported: the chain's interval lies beside 0, the power to see a partial correlation of {MODERATE:g} is "
         f"{POWER:.0%}, and the intervention moves A, R and D as predicted. Where the chain is fitted to many "
-        "languages and to the known ones among them, in which the model loses less than the entropy of the very "
-        "tokens, both must say so, else it is undecided."
+        "languages and to the known ones among them, in which the model needs fewer bits than byte frequencies "
+        "would, both must say so, else it is undecided."
     )
 
 

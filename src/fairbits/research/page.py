@@ -18,10 +18,11 @@ disagree, the experiment as a whole is undecided.
 
 Damage is in bits per byte that the text costs more after quantization, paired by document. The gap is that of the
 worst and the best language, less what noise adds to it. Unless said otherwise there is one step per channel.
-`fairbits research NAME` runs one experiment on the embedded model and the declaration that come with the package,
-`--model` and `--text` put yours in their place. Text of the model's own kind and the second model (Llama style,
-10.5 M parameters, `training/llama.toml`) are not part of the project: those numbers show what more text and another
-model say, and need a text of yours to be made again.
+`fairbits research NAME` runs one experiment on the embedded model and the declaration that come with the package;
+`make research DEVICE=cuda` runs all of them. `--model` and `--text` put yours in their place. Training text, which
+is documents that the models have seen in training, and the second model (Llama style, 10.5 M parameters,
+`training/llama.toml`) are not part of the project: those numbers show what more text and another model say, and need
+a text of yours to be made again. Models of 10 to 14 M parameters need not behave as large ones do.
 """
 
 
@@ -49,7 +50,7 @@ def _experiment(number: int, results: Mapping[str, Result]) -> Iterator[str]:
     first = next(iter(results.values()))
     yield from (f"## {first.name}", "", f"{number}. {first.title}. **{first.question}**", "")
     yield from (f"The documents predict: {first.predicted}", "")
-    yield from (f"Design: {first.design}", "", f"Command: `fairbits research {first.name}`", "")
+    yield from (f"Command: `fairbits research {first.name}`", "")
     for where, result in results.items():
         yield from _one(where, result)
 
@@ -60,7 +61,13 @@ def _one(where: str, result: Result) -> Iterator[str]:
     yield from (f"### {label[0].upper()}{label[1:]}", "")
     seeds = f"seed{'s' if len(own.seeds) > 1 else ''} {', '.join(map(str, own.seeds))}"
     yield f"{own.languages} languages, {own.documents:,} documents, {own.tokens:,} tokens, {seeds}."
-    yield from ("", f"![{result.figure.title}](assets/research/{where}-{result.name}.svg)", "")
+    yield from (
+        "",
+        f"Design: {result.design}",
+        "",
+        f"![{result.figure.title}](assets/research/{where}-{result.name}.svg)",
+        "",
+    )
     for table in result.tables:
         yield from _table(table)
     mark, _ = STYLES[result.answer]

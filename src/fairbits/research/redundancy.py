@@ -42,7 +42,7 @@ def redundancy(laboratory: Laboratory) -> Result:
             "correlations with intervals over languages, permutation p adjusted by Holm, and r given bytes per token "
             "and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known languages; not "
             f"supported: in one of the two its interval does not reach {STRONG:g}. Known are languages of the "
-            "declaration in which the model loses less than the entropy of the very tokens; many are at least 60, and "
+            "declaration in which the model needs fewer bits than byte frequencies would; many are at least 60, and "
             "are shown only."
         ),
         subject=laboratory.subject(range(DRAWS), dropped=DROPPED),

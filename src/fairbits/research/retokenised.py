@@ -14,8 +14,8 @@ from fairbits.probe.prepare import longest_input, task_of
 from fairbits.probe.text import Ids, Text, cutter
 from fairbits.research.laboratory import Lab
 
-MORE = 0.25
-"""The share of tokens that are added."""
+MORE = 0.05
+"""The share of tokens that are added; with a quarter more the loss of the embedded model doubles."""
 Cuts = Callable[[int], list[tuple[int, int]]]
 """Returns every pair of tokens that a token can be cut into."""
 
