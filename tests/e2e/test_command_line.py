@@ -50,7 +50,8 @@ def parsed(example: str) -> typer.Context:
 
 
 def test_the_order_of_the_verbs() -> None:
-    order = "run audit plan quantize evaluate report gate compare sweep screen diff inspect languages mix theory doctor"
+    order = "run audit plan quantize evaluate report gate compare sweep screen diff "
+    order += "inspect languages mix theory research doctor"
     assert list(FUNCTIONS) == GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 
 
@@ -238,7 +239,7 @@ def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
 def test_completion_knows_what_there_is() -> None:
     assert set(completion.POLICIES) == set(POLICIES)
     assert set(completion.UNITS) == set(UNITS)
-    assert completion.EXPERIMENTS == tuple(EXPERIMENTS)
+    assert tuple(EXPERIMENTS) == completion.EXPERIMENTS
 
 
 def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:

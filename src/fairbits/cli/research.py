@@ -76,7 +76,7 @@ def research(
     Examples:
       fairbits research
       fairbits research null-controls
-      fairbits research gateway-layers --model ./model --text texts --device cuda --out gateways.json
+      fairbits research outliers --model ./model --text texts --device cuda
     """
     from fairbits.research import EXPERIMENTS, Laboratory, Setting, conduct, named  # heavy: only when the verb runs
     from fairbits.research.page import as_markdown

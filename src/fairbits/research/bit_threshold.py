@@ -19,6 +19,8 @@ from fairbits.steps.critical_width import FLOOR, Width, crossing
 from fairbits.steps.sweep import Sweep
 
 NAME = "bit-threshold"
+SAME = 0.1
+"""Bits; widths nearer to each other than this are told as one."""
 BITS = tuple(range(2, 9))
 CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
 THRESHOLD = 0.01
@@ -165,9 +167,12 @@ def _numbers(swept: Sweeps, moves: Mapping[str, Estimate]) -> dict[str, float]:
 def _meaning(swept: Sweeps) -> str:
     first, second = sorted(CLIPS, key=lambda clip: swept[VARIANT, clip].width.value)
     saved = swept[VARIANT, second].width.value - swept[VARIANT, first].width.value
+    where = (
+        f"{saved:.1f} bits lower with {first} than with {second}" if saved >= SAME else "at one width with both clips"
+    )
     return (
-        f"With outlier weights languages part {saved:.1f} bits lower with {first} than with {second}. "
-        "Find the width with fairbits sweep: it depends on the threshold and the clip, which κ does not know."
+        f"With outlier weights languages part {where}. Find the width with fairbits sweep on text of yours: it depends "
+        "on the threshold and the text, which κ does not know."
     )
 
 

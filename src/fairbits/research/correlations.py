@@ -6,8 +6,8 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.research.laboratory import Laboratory, values
 from fairbits.research.measured_traits import of_all
-from fairbits.research.result import Answer, Figure, Judgement, Result, Series, below, written
-from fairbits.research.ties import STRONG, Tie, every, needed, of_sign, tie, ties_table
+from fairbits.research.result import Answer, Figure, Judgement, Result, Series, below, every, written
+from fairbits.research.ties import STRONG, Tie, needed, of_sign, tie, ties_table
 from fairbits.research.traits_of_languages import MANY, Traits, contrast
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.stats.intervals import combination

@@ -4,8 +4,8 @@ from fairbits.checks import Floats
 from fairbits.research.dropout import DRAWS, DROPPED
 from fairbits.research.laboratory import Laboratory, values
 from fairbits.research.measured_traits import of_all
-from fairbits.research.result import Answer, Figure, Judgement, Result, Series, written
-from fairbits.research.ties import STRONG, Tie, every, needed, of_sign, tie, ties_table
+from fairbits.research.result import Answer, Figure, Judgement, Result, Series, every, written
+from fairbits.research.ties import STRONG, Tie, needed, of_sign, tie, ties_table
 from fairbits.research.traits_of_languages import MANY, Traits
 from fairbits.stats import Estimate, spearman
 

@@ -1,7 +1,7 @@
 """Result: what an experiment asked, what the founding documents predict, what came out, and the verdict."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -208,13 +208,14 @@ def together(answers: Sequence[Answer]) -> Answer:
     return first if all(each == first for each in others) else Answer.UNDECIDED
 
 
-def every(answers: Sequence[Answer]) -> Answer:
+def every(answers: Iterable[Answer]) -> Answer:
     """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not.
 
     >>> every([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
     'not supported'
     """
-    return Answer.NOT_SUPPORTED if Answer.NOT_SUPPORTED in answers else together(answers)
+    found = set(answers)
+    return next(each for each in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if each in found)
 
 
 def _short(value: Any) -> Any:

@@ -43,7 +43,7 @@ def cut(ids: Ids, cuts: Cuts, *, seed: int, more: float = MORE) -> Ids:
 
     Which ones follows from the seed and the tokens alone. The first stays whole: it may be what nothing predicts.
 
-    >>> cut([9, 2, 2, 2], lambda token: [(1, 1)] if token == 2 else [], seed=0)
+    >>> cut([9, 2, 2, 2], lambda token: [(1, 1)] if token == 2 else [], seed=0, more=0.25)
     [9, 2, 1, 1, 2]
     """
     rng = np.random.default_rng(list(seeded(seed, *ids)))

@@ -1,6 +1,6 @@
 """Ties: correlations across languages in full, and what they say of a prediction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,16 +105,6 @@ def of_sign(estimate: Estimate, sign: int) -> Answer:
     if low > 0:
         return Answer.SUPPORTED
     return Answer.NOT_SUPPORTED if high < STRONG else Answer.UNDECIDED
-
-
-def every(answers: Iterable[Answer]) -> Answer:
-    """Returns the answer to a prediction with several parts: all must hold, and one that does not is enough against it.
-
-    >>> every([Answer.SUPPORTED, Answer.NOT_SUPPORTED]).value, every([Answer.SUPPORTED, Answer.UNDECIDED]).value
-    ('not supported', 'undecided')
-    """
-    found = set(answers)
-    return next(each for each in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if each in found)
 
 
 def needed(estimates: Mapping[str, Estimate]) -> str:

@@ -5,8 +5,8 @@ import numpy as np
 from fairbits.checks import Floats
 from fairbits.research.laboratory import Laboratory, values
 from fairbits.research.measured_traits import measure, outlier_blocks
-from fairbits.research.result import Answer, Figure, Judgement, Result, Series, above, written
-from fairbits.research.ties import STRONG, Tie, every, needed, of_sign, tie, ties_table
+from fairbits.research.result import Answer, Figure, Judgement, Result, Series, above, every, written
+from fairbits.research.ties import STRONG, Tie, needed, of_sign, tie, ties_table
 from fairbits.research.traits_of_languages import OWN, Traits
 from fairbits.stats import Estimate
 

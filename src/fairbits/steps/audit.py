@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 DEFAULT_SCHEME = Scheme()
 FOREIGN = 1.25
-"""A heuristic: on text of its own kind the embedded model has 0.95 to 1.05."""
+"""A heuristic: on text that it was trained on the embedded model has 0.95 to 1.05."""
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 

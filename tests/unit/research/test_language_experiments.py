@@ -1,6 +1,5 @@
-"""The experiments that correlate traits of languages: what is chosen, how it is judged, and one small real run."""
+"""The experiments that correlate traits of languages: what is chosen, and how it is judged."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,38 +7,22 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.language import Corpus, udhr, udhr_languages
-from fairbits.model.embedded import LANGUAGES
-from fairbits.research import dropout, many_languages, measured_traits
-from fairbits.research.correlations import _listed, _mt5, correlations, fivefold, times_as_much
+from fairbits.language import udhr, udhr_languages
+from fairbits.research import many_languages
+from fairbits.research.correlations import _listed, _mt5, fivefold, times_as_much
 from fairbits.research.intervention import Moved, over_languages
-from fairbits.research.laboratory import Laboratory, Setting, values
-from fairbits.research.measured_traits import measure, outlier_blocks
-from fairbits.research.mediation import Chain, fitted, judged, mediation
-from fairbits.research.redundancy import proxy, redundancy, survival
-from fairbits.research.result import Answer
-from fairbits.research.retokenised import cut, cuts_of, retokenised
-from fairbits.research.ties import every, needed, of_sign, tie, ties_table
-from fairbits.research.training_data import explained, training_data
+from fairbits.research.laboratory import Laboratory, Setting
+from fairbits.research.mediation import Chain, fitted, judged
+from fairbits.research.redundancy import proxy, survival
+from fairbits.research.result import Answer, every
+from fairbits.research.ties import needed, of_sign, tie, ties_table
+from fairbits.research.training_data import explained
 from fairbits.research.traits_of_languages import ACTIVATION, Traits, contrast
 from fairbits.stats import Estimate, LanguageFrame
-
-
-def shortened(languages: Iterable[str]) -> Corpus:
-    """The declaration, but the beginning of every section only, so that a pass takes no time."""
-    whole = udhr(languages)
-    parts = [
-        {code: tuple(text[:40] for text in texts[-DOCUMENTS:]) for code, texts in split.items()}
-        for split in (whole.calibration, whole.evaluation)
-    ]
-    return Corpus("beginnings", *parts, parallel=True)
-
 
 DOCUMENTS = 6
 CODES = tuple(language.code for language in udhr_languages())
 YES, NO, OPEN = Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED
-OWN = "arb_Arab", "eng_Latn", "fra_Latn", "hin_Deva"
-SMALL = Setting(tokens=64, calibration=64, text=shortened(OWN))
 
 
 def about(value: float, reach: float = 0.1) -> Estimate:
@@ -138,7 +121,7 @@ class TestManyLanguages:
         assert chosen != many_languages.drawn(CODES, 60, seed=1)
 
     def test_named_languages_and_own_text_are_all_there_is(self) -> None:
-        assert many_languages.many(Laboratory(SMALL)) is None
+        assert many_languages.many(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
 
     def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = many_languages.Screening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
@@ -279,70 +262,3 @@ class TestMediation:
         found = over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
         assert found.value == pytest.approx(0.2)
         assert 0 < found.low < 0.2 < found.high < 0.4
-
-
-class TestRetokenised:
-    def test_a_quarter_more_tokens_spell_the_same_text(self) -> None:
-        lab = Laboratory(SMALL).lab()
-        tokenizer = lab.checkpoint.tokenizer()
-        ids = tokenizer("All human beings are born free and equal in dignity and rights.", add_special_tokens=False)[
-            "input_ids"
-        ]
-        finer = cut(ids, cuts_of(tokenizer), seed=0)
-        assert len(finer) == len(ids) + round(0.25 * len(ids))
-        assert tokenizer.decode(finer) == tokenizer.decode(ids)
-        assert finer == cut(ids, cuts_of(tokenizer), seed=0) != cut(ids, cuts_of(tokenizer), seed=1)
-
-    def test_what_cannot_be_cut_stays(self) -> None:
-        assert cut([1, 2, 3, 4], lambda _: [], seed=0) == [1, 2, 3, 4]
-
-    def test_the_lab_has_the_same_documents_and_bytes(self) -> None:
-        lab = Laboratory(SMALL).lab()
-        other = retokenised(lab)
-        assert np.array_equal(other.text.size_bytes, lab.text.size_bytes)
-        assert np.array_equal(other.text.lang, lab.text.lang)
-        tokens = [sum(sum(window.main.text) for window in each.text.windows) for each in (lab, other)]
-        assert tokens[1] / tokens[0] == pytest.approx(1.25, abs=0.02)
-
-
-def test_a_small_real_run_of_own_languages() -> None:
-    laboratory = Laboratory(SMALL)
-    result = correlations(laboratory)
-    assert {each.claim for each in result.judgements} == {"000-14", "000-09", "001-10"}
-    assert result.figure.series[0].labels == OWN
-    assert result.as_bytes()
-    shares = dict(zip(OWN, (0.1, 0.5, 0.3, 0.1), strict=True))
-    trained = training_data(Laboratory(replace(SMALL, shares=shares)))
-    assert {each.claim for each in trained.judgements} == {"001-19", "002-15", "001-04"}
-    assert trained.figure.series[0].x == (0.1, 0.5, 0.3, 0.1)
-
-
-def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = LANGUAGES["tiny"][:16]
-    wide = Laboratory(replace(SMALL, text=shortened(codes)))
-    screening = many_languages.Screening(dict.fromkeys(codes[:15], 0.5) | dict.fromkeys(codes[15:], 1.5))
-    monkeypatch.setattr(dropout, "DRAWS", 2)
-    monkeypatch.setattr(measured_traits, "many", lambda _: (wide, screening))
-    found = redundancy(Laboratory(SMALL))
-    assert [each.title for each in found.tables[2:]] == [
-        f"Traits of {each} languages" for each in ("own", "many", "known")
-    ]
-    assert [len(each.rows) for each in found.tables[2:]] == [4, 16, 15]
-    assert found.answer is OPEN  # four own languages decide nothing
-    result = mediation(wide)
-    assert [each.claim for each in result.judgements] == ["004-27"]
-    assert len(result.tables[0].rows) == 10
-    assert "25% more tokens" in result.tables[2].title
-    assert result.as_bytes()
-
-
-def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
-    laboratory = Laboratory(SMALL)
-    lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(12)))
-    found = measure(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
-    share = found.outlier_share.by_language()
-    assert found.a == pytest.approx([share[code].value for code in found.languages])
-    assert (values(found.damage["nearest, 3 bits"]) > 0).all()
-    assert (found.kappa_eff > 10).all()
-    assert found.quality[found.languages.index("eng_Latn")] == 1.0
-    assert (found.robustness > 0).all()

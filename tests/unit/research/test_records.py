@@ -73,3 +73,12 @@ def test_the_terminal_shows_them(capsys) -> None:
     shown = capsys.readouterr().out
     assert overall(FOUND["bounds"]).value in shown
     assert " ".join(result.verdict.split()) in " ".join(shown.split())
+
+
+def test_the_page_on_what_was_measured_counts_them() -> None:
+    answers = [overall(results) for results in FOUND.values()]
+    against, for_it, open_ones = (
+        answers.count(each) for each in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
+    )
+    said = f"Of {len(answers)} experiments {against} do not support what is predicted, {for_it} do, {open_ones} are"
+    assert f"{said} undecided" in (DOCS / "measured.md").read_text(encoding="utf-8")
