@@ -27,9 +27,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Returns a page whose formulas are no emphasis and no link: α* and E[x²](w − Q(w))²."""
-    if page.file.src_uri != "theory.md":
+    if page.file.src_uri not in ("theory.md", "results.md"):
         return markdown
-    return re.sub(r"(?<=[αE])\*", r"\\*", markdown).replace("](", "]\\(")
+    plain = re.sub(r"(?<=[αBE])\*", r"\\*", markdown)
+    return plain.replace("](", "]\\(") if page.file.src_uri == "theory.md" else plain
 
 
 def command_line() -> str:

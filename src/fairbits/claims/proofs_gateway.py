@@ -182,7 +182,7 @@ def fill_by_sensitivity() -> Finding:
     "{0, 11}.",
     derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be no accident if "
     "sets were exchangeable; overlapping sets are not. Protection need not lower disparity: with additive damages it "
-    "raises it whenever it helps the best language more. Only measured damages of GPT-2 decide.",
+    "raises it whenever it helps the best language more. GPT-2 itself was not measured.",
 )
 def gpt2_gateways() -> Finding:
     sets, both = math.comb(_LAYERS, _PROTECTED), _LAYERS - 2

@@ -5,6 +5,8 @@ same name from a Laboratory to a Result.
 |--------------|-------------------------------------------------------------------------|
 | `laboratory` | a model and its text: what every language loses by what is done to it   |
 | `result`     | question, prediction, design, tables, figure, verdict, what it means    |
+| `gaps`       | gaps between languages, compared by drawing the same documents          |
+| `ties`       | correlations between traits of languages                                |
 | `records`    | the results that come with the package                                  |
 | `render`     | results in the terminal                                                 |
 | `page`       | all results as the page docs/results.md                                 |
@@ -25,21 +27,21 @@ EVERY = "all"
 TRAINED = "training-choices"
 """The experiment that compares models which were trained for it."""
 EXPERIMENTS: Mapping[str, str] = {
-    "outliers": "Does disparity need outlier weights?",
-    "correlations": "Does outlier activation tell damage?",
-    "bit-threshold": "At which width do languages part?",
-    "layer-ablation": "Does it help to protect the outlier layers?",
-    "training-data": "Does the training share tell outlier activation and damage?",
-    "own-thresholds": "Do thresholds of its own help a language?",
+    "outliers": "Does disparity need outlier weights, and grow with them?",
+    "correlations": "Do languages with more outlier activation lose less?",
+    "bit-threshold": "Does the largest κ tell at which width languages part?",
+    "layer-ablation": "Does protecting the outlier layers halve the gap?",
+    "training-data": "Does more training text mean more outlier activation?",
+    "own-thresholds": "Do private copies with thresholds of their own narrow the gap?",
     "gateway-layers": "Are the first and the last layer the ones to protect?",
-    "redundancy": "Does redundancy protect a language?",
-    "mediation": "Does tokenization act through alignment and redundancy?",
+    "redundancy": "Does redundancy tell who is hurt?",
+    "mediation": "Does tokenization act by alignment and redundancy alone?",
     "bounds": "Do the documents' bounds hold?",
-    "calibration-language": "Whom does calibration on one language help?",
-    "null-controls": "Would it show without quantization?",
-    TRAINED: "Which choice in training makes outliers and disparity?",
+    "calibration-language": "Does the language of calibration matter?",
+    "null-controls": "Is there no gap where there is hardly any rounding?",
+    TRAINED: "Do choices in training make outliers and disparity?",
 }
-"""Name -> what it asks, in the order of the page."""
+"""Name -> the prediction that is tested, as a question; in the order of the page."""
 
 
 def named(name: str) -> list[str]:

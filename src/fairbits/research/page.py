@@ -48,7 +48,12 @@ def _summary(records: Records, experiments: Mapping[str, str]) -> Iterator[str]:
 
 def _experiment(number: int, results: Mapping[str, Result]) -> Iterator[str]:
     first = next(iter(results.values()))
-    yield from (f"## {first.name}", "", f"{number}. {first.title}. **{first.question}**", "")
+    yield from (
+        f"## {first.name}",
+        "",
+        f"Experiment {number}: {first.title[0].lower()}{first.title[1:]}. **{first.question}**",
+        "",
+    )
     yield from (f"The documents predict: {first.predicted}", "")
     yield from (f"Command: `fairbits research {first.name}`", "")
     for where, result in results.items():
