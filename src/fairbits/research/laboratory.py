@@ -126,13 +126,10 @@ class Lab:
         nats, size = self.bench.before, self.text.size_bytes
         return {code: float(nats[own].sum() / size[own].sum() / np.log(2)) for code, own in rows.items()}
 
-    def rounded(
-        self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax", group: Group | None = None
-    ) -> LanguageFrame:
+    def rounded(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
         """Returns the damage of rounding to nearest, at one width, or one per block; AS_IT_IS: not rounded."""
-        wanted = self._widths(bits)
-        own = self.setting.group if group is None else group
-        key = "rounded", wanted, clip, own
+        wanted, own = self._widths(bits), self.setting.group
+        key = "rounded", wanted, clip
         if key not in self._found:
             for block, width in enumerate(wanted):
                 if width != AS_IT_IS:
