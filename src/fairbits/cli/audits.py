@@ -9,6 +9,7 @@ import typer
 from fairbits.cli import completion
 from fairbits.cli.options import (
     Bits,
+    GroupOrChannel,
     Json,
     Languages,
     Model,
@@ -31,14 +32,7 @@ def audit(
     languages: Languages = None,
     text: TextFrom = None,
     bits: Bits = 4,
-    group: Annotated[
-        str,
-        typer.Option(
-            help="Weights that share a step, or channel.",
-            metavar="N|channel",
-            autocompletion=completion.one_of("32", "64", "128", "channel"),
-        ),
-    ] = "128",
+    group: GroupOrChannel = "128",
     clip: Annotated[
         str,
         typer.Option(

@@ -58,6 +58,15 @@ GroupOf = Annotated[
         autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
     ),
 ]
+GroupOrChannel = Annotated[
+    str,
+    typer.Option(
+        "--group",
+        help="Weights that share a step, or channel.",
+        metavar="N|channel",
+        autocompletion=completion.one_of("32", "64", "128", "channel"),
+    ),
+]
 Unit = Annotated[
     str,
     typer.Option(

@@ -10,6 +10,7 @@ from fairbits.cli import completion
 from fairbits.cli.options import (
     Device,
     EvaluationTokens,
+    GroupOrChannel,
     Json,
     Languages,
     Seed,
@@ -46,14 +47,7 @@ def research(
     tokens: Tokens = 2048,
     evaluation_tokens: EvaluationTokens = 2048,
     sequence: Sequence = 512,
-    group: Annotated[
-        str,
-        typer.Option(
-            help="Weights that share a step, or channel.",
-            metavar="N|channel",
-            autocompletion=completion.one_of("32", "64", "128", "channel"),
-        ),
-    ] = "channel",
+    group: GroupOrChannel = "channel",
     seed: Seed = 0,
     device: Device = "cpu",
     shares: Annotated[

@@ -17,9 +17,9 @@ from fairbits.research.laboratory import Lab, Laboratory
 from fairbits.research.many_languages import many
 from fairbits.research.traits_of_languages import ACTIVATION, KNOWN, MANY, OWN, Traits
 from fairbits.risk.patterns import Pattern
-from fairbits.risk.redundancy import Redundancy, redundancy
+from fairbits.risk.redundancy import Redundancy
 from fairbits.stats import LanguageFrame
-from fairbits.steps.audit import MEASURES, PATTERNS
+from fairbits.steps.audit import MEASURES, PATTERNS, redundancy_of
 
 KAPPA = 125.0, 148.0
 """The excess kurtosis that the founding documents found in the two outlier layers of BLOOM-560M."""
@@ -139,16 +139,7 @@ def _places(measured: Measurements, kind: PointKind, blocks: Iterable[int]) -> N
 
 
 def _proxies(measured: Measurements, codes: Sequence[str]) -> dict[str, Floats]:
-    found = redundancy(
-        measured.languages,
-        lang=measured.lang,
-        document=measured.document,
-        tokens=measured.predicted,
-        nll=measured.nll,
-        entropy=measured.entropy,
-        unigrams=measured.unigrams,
-        mean_squares={each.name: measured.channels[each.name] for each in measured.points if each.kind == "block"},
-    )
+    found = redundancy_of(measured)
     ways: dict[str, Callable[[Redundancy], float]] = {
         "R, as written": lambda each: each.as_written.value,
         "R, effective dimension": lambda each: each.effective_dimension,

@@ -124,7 +124,7 @@ def conclude(
         kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
         outlier_share=share,
         tokenization=tokenization(corpus.calibration, checkpoint.tokenizer(), parallel=corpus.parallel),
-        redundancy=_redundancy(measured),
+        redundancy=redundancy_of(measured),
         bits_per_byte=_bits_per_byte(measured),
         weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
         certificate=certificate(h, errors, languages=measured.languages),
@@ -154,7 +154,8 @@ def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
     return {code: found[code] for code in measured.languages}
 
 
-def _redundancy(measured: Measurements) -> dict[str, Redundancy]:
+def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
+    """Returns the proxies of each language's redundancy from what one pass over text left."""
     return redundancy(
         measured.languages,
         lang=measured.lang,
