@@ -10,13 +10,17 @@ import pytest
 import torch
 import transformers as t
 
+from fairbits.adaptive.files import Overlays
+from fairbits.adaptive.overlay import Overlay, Patch
 from fairbits.model import Checkpoint
+from fairbits.model.codes import nearest
 from fairbits.model.scheme import Scheme
 from fairbits.steps.audit import audit
 from fairbits.steps.evaluate import evaluate
 from fairbits.steps.plan import plan
 from fairbits.steps.quantize import quantize
 from fairbits.steps.sweep import sweep
+from fairbits.theory.grid import Grid
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
@@ -101,6 +105,33 @@ def finished_run(reading_model, tmp_path_factory: pytest.TempPathFactory) -> Pat
     }
     (out / "run.json").write_text(json.dumps(record))
     return out
+
+
+@pytest.fixture(scope="session")
+def adaptive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Returns the embedded model in 4 bits, and overlays "a" (English, Hebrew) and "b" (Japanese) of a few rows."""
+    out, model = tmp_path_factory.mktemp("adaptive"), Checkpoint("embedded:tiny")
+    quantize(model, plan(model, policy="rtn", bits=4), out=out / "base")
+    base = Checkpoint(out / "base")
+    linears = [weight for block in model.architecture.blocks for weight in block.linears.values()]
+    made = []
+    for name, codes, steps in (("a", linears[::5], linears[1::7]), ("b", linears[2::9], ())):
+        patches = [_finer_rows(model, weight, first=len(name) + len(codes)) for weight in codes]
+        for weight in set(steps) - set(codes):
+            own = base.read(f"{weight.name}_scale").clone()
+            patches.append(Patch("steps", weight.name, weight.module, 4, None, own * 1.125, None, own))
+        made.append(Overlay(name, {"a": ("eng_Latn", "heb_Hebr"), "b": ("jpn_Jpan",)}[name], tuple(patches)))
+    served = {"eng_Latn": "a", "heb_Hebr": "a", "jpn_Jpan": "b", "fra_Latn": "base"}
+    Overlays(base.fingerprint, tuple(made), served).save(out / "overlays")
+    return out / "base", out / "overlays"
+
+
+def _finer_rows(model: Checkpoint, weight: Any, *, first: int) -> Patch:
+    """Returns every fourth row in 8 bits."""
+    rows = torch.arange(first % 4, weight.shape[0], 4)
+    W = model.read(weight.name).float()[rows]
+    found = nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
+    return Patch("codes", weight.name, weight.module, 8, rows, found.steps, found.codes)
 
 
 def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:

@@ -119,7 +119,7 @@ def _run(
             recorder.start(batch)
             with recomputed(blocks):
                 features = split.body(batch)
-            torch.autograd.backward(features, _fisher_gradient(features, batch, split, scores=scores, rng=rng))
+            torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
             recorder.finish()
             done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
             if progress is not None:
@@ -130,7 +130,7 @@ def _run(
             handle.remove()
 
 
-def _fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Scores, rng: torch.Generator) -> Tensor:
+def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Scores, rng: torch.Generator) -> Tensor:
     """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at every predicted position.
 
     The loss of the positions is scored on the way.

@@ -1,0 +1,206 @@
+"""Clip thresholds of activations: a table with a row for every language, and what it is made from."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbits.checks import Floats, finite_array, one_of, same_shape
+from fairbits.errors import InputError
+from fairbits.theory.clipping.exact import clip_sample
+from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace
+from fairbits.theory.grid import Grid
+
+Clip = Literal["exact", "laplace", "gaussian", "absmax"]
+"""How a threshold is found: least squared error, ACIQ's formulas of E|x| and of E[x²], or nothing is clipped."""
+Thresholds = NDArray[np.float32]
+
+LEADING = 9
+"""Mantissa bits that magnitudes of one bin share: a bin is 0.2 % of its value wide, less than a step of 8 bits."""
+TRAILING = 23 - LEADING
+BINS = 256 << LEADING
+TOLERANCE = 1e-4
+"""Relative distance to the optimum at which the search may end; bins cost more than that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Magnitudes:
+    """How |x| is distributed: the bins that occur, ascending, and the share of the entries in each.
+
+    A bin holds the magnitudes that share exponent and leading mantissa bits as float32, so no range must be known.
+    """
+
+    bins: NDArray[np.int32]
+    share: Floats
+
+    @classmethod
+    def of(cls, counts: NDArray[np.integer]) -> "Magnitudes":
+        """Returns the distribution with these counts of all bins."""
+        bins = np.flatnonzero(counts)
+        return cls(bins.astype(np.int32), counts[bins] / counts.sum())
+
+    @classmethod
+    def pooled(cls, parts: Sequence["Magnitudes"]) -> "Magnitudes":
+        """Returns the mixture in which all parts weigh the same, however many entries each was made from."""
+        bins, where = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
+        share = np.bincount(where, np.concatenate([part.share for part in parts])) / len(parts)
+        return cls(bins, share)
+
+    @property
+    def values(self) -> Floats:
+        """The middle of every bin; 0 for the bin of 0."""
+        middles = (self.bins.astype(np.uint32) << TRAILING) + np.uint32(1 << (TRAILING - 1))
+        values = middles.view(np.float32).astype(np.float64)
+        values[self.bins == 0] = 0.0
+        return values
+
+    def alpha(self, bits: int, clip: Clip = "exact") -> float:
+        """Returns the threshold on the symmetric grid; 0 if everything is 0.
+
+        >>> round(Magnitudes.of(bin_counts(torch.tensor([0.5, -1.0, 0.25]))).alpha(8, "absmax"), 2)
+        1.0
+        """
+        grid, values = Grid(bits), self.values
+        if values[-1] == 0:
+            return 0.0
+        if clip == "laplace":
+            return banner_laplace(float(self.share @ values), bits)
+        if clip == "gaussian":
+            return banner_gaussian(float(np.sqrt(self.share @ values**2)), bits)
+        if clip == "absmax":
+            return float(values[-1])
+        return float(grid.alpha(clip_sample(values, grid, importance=self.share, tolerance=TOLERANCE).step))
+
+    def error(self, alpha: float, bits: int) -> float:
+        """Returns E(x − Q(x))² with a threshold."""
+        grid = Grid(bits)
+        return float(self.share @ (self.values - grid.quantize(self.values, grid.step(alpha))) ** 2)
+
+
+def bin_counts(x: Tensor) -> NDArray[np.int64]:
+    """Returns how many entries of x have their magnitude in each bin; x must be finite."""
+    bins = x.detach().abs().float().flatten().view(torch.int32) >> TRAILING
+    counts: NDArray[np.int64] = torch.bincount(bins, minlength=BINS).cpu().numpy()
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationTable:
+    """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
+
+    A point is an input that linear maps share; `modules` names those that see it. The language-blind row is for the
+    mixture in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step
+    α / n.
+    """
+
+    bits: int
+    clip: Clip
+    modules: Mapping[str, tuple[str, ...]]
+    languages: tuple[str, ...]
+    alpha: Thresholds
+    blind: Thresholds
+
+    def __post_init__(self) -> None:
+        """Checks that every point has modules of its own and that every threshold is above 0."""
+        Grid(self.bits)
+        one_of("clip", self.clip, get_args(Clip))
+        _each_once("language", self.languages)
+        _each_once("module", [module for each in self.modules.values() for module in each])
+        if not self.modules or not all(self.modules.values()) or not self.languages:
+            raise InputError("the table has a point without modules, or no point or language; it must have each")
+        for name, rows, shape in (
+            ("alpha", self.alpha, (len(self.languages), len(self.modules))),
+            ("the language-blind row", self.blind, (len(self.modules),)),
+        ):
+            same_shape(name, finite_array(name, rows).shape, "the table", shape)
+            if rows.dtype != np.float32 or (rows <= 0).any():
+                raise InputError(f"{name} is {rows.dtype} from {rows.min():g}; thresholds are float32 and above 0")
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The names of the points, in the order of the columns."""
+        return tuple(self.modules)
+
+    @property
+    def extra_bytes(self) -> int:
+        """What the rows of the languages take beside the language-blind one."""
+        return int(self.alpha.nbytes)
+
+    def row(self, language: str | None) -> Thresholds:
+        """Returns the thresholds of a language; None: the language-blind ones."""
+        found: Thresholds = self.blind if language is None else self.alpha[self.position(language)]
+        return found
+
+    def position(self, language: str) -> int:
+        """Returns the number of a language's row."""
+        if language not in self.languages:
+            raise InputError(
+                f"language {language!r} has no thresholds; there are those of {', '.join(self.languages)}: "
+                "calibrate with text of it, or use the language-blind row (None)"
+            )
+        return self.languages.index(language)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what belongs into a tensor file."""
+        return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns what belongs into JSON beside the tensors."""
+        modules = {point: list(each) for point, each in self.modules.items()}
+        return {"bits": self.bits, "clip": self.clip, "points": modules, "languages": list(self.languages)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> "ActivationTable":
+        """Returns the table that `tensors` and `as_data` were taken from."""
+        try:
+            alpha, blind = (tensors[name].cpu().numpy() for name in ("alpha", "blind"))
+            modules = {str(point): tuple(map(str, each)) for point, each in data["points"].items()}
+            languages = tuple(map(str, data["languages"]))
+            return cls(data["bits"], data["clip"], modules, languages, alpha, blind)
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise InputError(
+                f"the table of activation thresholds cannot be read ({type(problem).__name__}: {problem}); it must be "
+                "as ActivationTable.tensors and ActivationTable.as_data gave it"
+            ) from problem
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationRecord:
+    """What every language shows at every point: `seen` has the distributions of a language in the order of `modules`.
+
+    `left_out` names the linear maps of blocks whose inputs stay as they are, and why.
+    """
+
+    modules: Mapping[str, tuple[str, ...]]
+    seen: Mapping[str, tuple[Magnitudes, ...]]
+    left_out: Mapping[str, str]
+
+    @property
+    def mixed(self) -> tuple[Magnitudes, ...]:
+        """The mixture of all languages with equal weight, at every point."""
+        return tuple(Magnitudes.pooled(parts) for parts in zip(*self.seen.values(), strict=True))
+
+    def table(self, bits: int = 8, clip: Clip = "exact") -> ActivationTable:
+        """Returns the thresholds for activations of `bits` bits."""
+        Grid(bits)
+        one_of("clip", clip, get_args(Clip))
+        rows = {**self.seen, "all languages": self.mixed}
+        alpha = np.array([[each.alpha(bits, clip) for each in row] for row in rows.values()], dtype=np.float32)
+        for code, row in zip(rows, alpha, strict=True):
+            if (row <= 0).any():
+                raise InputError(
+                    f"{list(self.modules)[int(np.argmin(row))]} is 0 everywhere in the text of {code}; a threshold "
+                    "needs activations that differ from 0: give more text, or check the model's weights"
+                )
+        return ActivationTable(bits, clip, dict(self.modules), tuple(self.seen), alpha[:-1], alpha[-1])
+
+
+def _each_once(what: str, names: Iterable[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"{what} {twice[0]} is in the table {Counter(names)[twice[0]]} times; each must be there once")

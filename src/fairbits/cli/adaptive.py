@@ -1,0 +1,102 @@
+"""Verbs of adaptive models: generate."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairbits.cli import completion
+from fairbits.cli.options import Device, Json, Revision, Trust
+from fairbits.errors import InputError, printable
+from fairbits.terminal import err, print_json, print_notes, stages
+
+
+def generate(
+    base: Annotated[
+        str,
+        typer.Argument(
+            help="The quantized model: a directory, or an id on the Hub.",
+            metavar="BASE",
+            autocompletion=completion.model,
+        ),
+    ],
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts to continue; else the lines of stdin.", metavar="[PROMPT]..."),
+    ] = None,
+    overlays: Annotated[
+        Path | None, typer.Option(help="The overlays of the base; else it serves all languages.", metavar="DIR")
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of all prompts; else each is detected.",
+            metavar="CODE",
+            autocompletion=completion.language,
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="New tokens of each prompt, at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model has it.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that have this share.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn; the same text for the same seed.")] = 0,
+    confidence: Annotated[float, typer.Option(help="A language less likely than this has the base.")] = 0.5,
+    device: Device = "cpu",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Continue text with a quantized model that takes the weights of the language it is in.
+
+    The language and the overlay that served it are printed on stderr.
+
+    Examples:
+      fairbits generate ./w4 "All human beings" --overlays ./overlays
+      fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
+      fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
+    """
+    from fairbits.adaptive.model import AdaptiveModel  # heavy: only when the verb runs
+    from fairbits.checks import in_range
+    from fairbits.model import Checkpoint
+
+    in_range("--temperature", temperature, least=0.0)  # 0 is none of transformers
+    in_range("--top-p", top_p, above=0.0, most=1.0)
+    texts = prompts or _lines_of_stdin()
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0, "seed": seed}
+    with stages("loading the model") as show:
+        model = AdaptiveModel(
+            Checkpoint(base, trust_remote_code=trust_remote_code, revision=revision),
+            overlays,
+            confidence=confidence,
+            device=device,
+        )
+        found = model.generate(
+            texts,
+            language=language,
+            max_new_tokens=max_tokens,
+            progress=lambda done, total: show("continuing prompts", done, total),
+            **(drawn if temperature else {"do_sample": False}),
+        )
+    if as_json:
+        print_json([{"prompt": text, **each.as_data()} for text, each in zip(texts, found, strict=True)])
+        return
+    for each in found:
+        choice = each.choice
+        sure = "" if choice.confidence is None else f" {choice.confidence:.2f}"
+        tokens = f"{each.completion_tokens} tokens ({each.finish_reason})"
+        print_notes([f"{choice.language or 'no language'}, {choice.reason}{sure}, by {choice.overlay}: {tokens}"])
+        typer.echo("\n".join(map(printable, each.text.split("\n"))))
+
+
+def _lines_of_stdin() -> list[str]:
+    """Returns the lines that hold something."""
+    stream = typer.get_binary_stream("stdin")
+    if stream.isatty() and not err.quiet:
+        print_notes(["one prompt per line; Ctrl-D ends"])
+    try:
+        text = stream.read().decode()
+    except UnicodeDecodeError as problem:
+        raise InputError(f"stdin is no UTF-8 ({problem.reason} at byte {problem.start:,}); convert it") from None
+    found = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+    if not found:
+        raise InputError('there is no prompt; give one: fairbits generate BASE "All human beings", or lines on stdin')
+    return found

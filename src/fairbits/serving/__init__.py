@@ -1,0 +1,1 @@
+"""The server: completions over HTTP, each by the weights of its language."""

@@ -1,0 +1,144 @@
+"""fairbits serve as a process of its own: it listens, stops in order, and leaves nothing broken when it is killed."""
+
+import hashlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import openai
+import pytest
+
+COMMAND = Path(sys.executable).with_name("fairbits")
+PROMPT = "Tous les êtres humains naissent libres"
+
+
+@contextmanager
+def served(adaptive: tuple[Path, Path], *options: str) -> Iterator[tuple[subprocess.Popen[str], openai.OpenAI]]:
+    """Gives the process, when it has said where it listens, and a client for it."""
+    base, overlays = adaptive
+    command = [COMMAND, "serve", base, "--overlays", overlays, "--name", "tiny", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://[\d.]+:\d+", line)
+            assert found, line
+            with openai.OpenAI(base_url=f"{found[0]}/v1", api_key="none", max_retries=0, timeout=60) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def checksums(adaptive: tuple[Path, Path]) -> dict[Path, str]:
+    files = (file for directory in adaptive for file in directory.rglob("*") if file.is_file())
+    return {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def ended(process: subprocess.Popen[str], sign: signal.Signals) -> tuple[int, str]:
+    """Returns how a process ends at a signal, and what it says."""
+    process.send_signal(sign)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def test_killed_in_the_middle_and_started_again(adaptive: tuple[Path, Path]) -> None:
+    before = checksums(adaptive)
+    with served(adaptive, "--port", "0") as (process, client):
+        port = client.base_url.port
+        whole = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0)
+        stream = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=500, temperature=0, stream=True)
+        next(iter(stream))
+        process.kill()
+        process.wait(timeout=30)
+        stream.close()
+    with served(adaptive, "--port", str(port)) as (process, client):
+        again = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0)
+        assert again.choices == whole.choices
+        taken = subprocess.run(
+            [COMMAND, "serve", adaptive[0], "--port", str(port)], capture_output=True, text=True, check=False
+        )
+        assert taken.returncode == 2
+        assert f"port {port} of 127.0.0.1 cannot be listened at" in taken.stderr
+        assert "Traceback" not in taken.stderr
+        assert ended(process, signal.SIGINT)[0] == 0
+    assert checksums(adaptive) == before
+
+
+def test_the_end_comes_after_what_was_taken(adaptive: tuple[Path, Path]) -> None:
+    with served(adaptive, "--port", "0") as (process, client):
+        answers: list[int] = []
+
+        def ask() -> None:
+            answer = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=60, temperature=0)
+            answers.append(answer.usage.completion_tokens)
+
+        client.models.list()
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        url = f"http://127.0.0.1:{client.base_url.port}/metrics"
+        end = monotonic() + 60
+        while running(url) < 3:
+            assert monotonic() < end
+        code, errors = ended(process, signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert answers == [60, 60, 60]
+        assert (code, "Traceback" in errors) == (0, False)
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", client.base_url.port)) != 0
+
+
+def running(url: str) -> float:
+    """Returns how many choices run or wait."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        numbers = re.findall(rb"^fairbits_(?:running|queue_length) (\S+)$", answer.read(), flags=re.MULTILINE)
+    return sum(map(float, numbers))
+
+
+def test_json_says_where(adaptive: tuple[Path, Path]) -> None:
+    command = [COMMAND, "serve", adaptive[0], "--overlays", adaptive[1], "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        lines: list[str] = []
+        while not lines or lines[-1] != "}\n":
+            lines.append(process.stdout.readline())  # type: ignore[union-attr]
+        said = json.loads("".join(lines))
+        assert said["model"] == adaptive[0].name
+        assert said["languages"] == ["eng_Latn", "heb_Hebr", "jpn_Jpan", "fra_Latn"]
+        with urllib.request.urlopen(f"{said['url']}/health") as answer:
+            assert json.load(answer) == {"status": "ok"}
+        assert ended(process, signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--overlays", "nowhere"), "has no overlays.json"),
+        (("--host", "no.such.host.invalid"), "--host is"),
+        (("--host", "203.0.113.7"), "cannot be listened at"),
+        (("--api-key-file", "nowhere"), "cannot be read"),
+        (("--name", ""), "--name is"),
+        (("--device", "toaster"), "device is"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(adaptive, command, options, said) -> None:
+    code, printed, errors = command("serve", adaptive[0], "--port", "0", *options)
+    assert (code, printed) == (2, "")
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_key_must_be_long(adaptive, command, tmp_path) -> None:
+    (tmp_path / "key").write_text("short\n")
+    code, _, errors = command("serve", adaptive[0], "--port", "0", "--api-key-file", tmp_path / "key")
+    assert code == 2
+    assert "16 characters or more" in errors
