@@ -148,7 +148,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Sco
 
 def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
     """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ; p is used up."""
-    noise = torch.randn(p.shape, generator=rng).mul_(p.sqrt())
+    noise = torch.randn(p.shape, generator=rng).to(p.device).mul_(p.sqrt())
     return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))
 
 

@@ -60,7 +60,7 @@ def overlay(
     # what the model says is written down before the base is loaded: never are both in memory
     with Reference.of(checkpoint, words, device=device, progress=told(progress, "asking the model")) as reference:
         workshop = Workshop(Ground(checkpoint, below, device=device), reference, seed=seed, progress=progress)
-        made, serving, record = _made(workshop, budget=budget, count=clusters, form=form)
+        made, serving, record = overlays_for(workshop, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
@@ -79,7 +79,7 @@ def overlay(
     return result
 
 
-def _made(
+def overlays_for(
     workshop: Workshop, *, budget: float, count: int | None, form: Form
 ) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
     """Returns the overlays, which of them serves a language, and how they were decided on."""

@@ -1,0 +1,264 @@
+"""Where option C pays: a base for all languages, and what is switched in it for the language that arrives.
+
+    python benchmarks/adaptive.py [--model embedded:tiny] [--bits 3 4] [--budgets 0.02 0.05 0.1] [--tokens 2048] …
+
+The base is GPTQ under the equal mix of all languages. Everything is made from the calibration split of the declaration
+(two documents of three; the third decides on clusters) and judged by its evaluation split, in bits per byte added to
+the model as it is. "overlays of 5 %": each takes at most 5 % of the bytes of the base; "one for all" is a single
+overlay that serves every language, which is a larger base; "wrong" is the damage under the overlays of other languages.
+Documents are paired, intervals are of 95 % over documents; "better" and "worse" count the languages that differ beyond
+doubt (Holm). "bytes" is what all overlays take together, and their share of the base.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from activations import difference_row, shown
+from fairbits import Checkpoint
+from fairbits.adaptive.activations import text_of
+from fairbits.adaptive.clusters import clusters
+from fairbits.adaptive.forms import Candidate
+from fairbits.adaptive.ground import Ground
+from fairbits.adaptive.overlay import BASE, Overlay
+from fairbits.adaptive.switch import Switch
+from fairbits.adaptive.workshop import Cluster, Workshop
+from fairbits.checks import Floats
+from fairbits.evaluation.measure import measure
+from fairbits.evaluation.reference import Reference
+from fairbits.probe.prepare import text_for
+from fairbits.stats import LanguageFrame
+from fairbits.steps.bench import corpus_for
+from fairbits.steps.overlay import overlays_for
+from fairbits.steps.plan import plan
+from fairbits.steps.quantize import quantize
+
+MIDDLE = 0.05
+"""The budget at which the number of clusters is decided, and wrong overlays are tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Damage:
+    """What every language loses: added loss, and KL from the model as it is."""
+
+    added: LanguageFrame
+    kl: LanguageFrame
+
+    @property
+    def frames(self) -> tuple[LanguageFrame, LanguageFrame]:
+        """Both."""
+        return self.added, self.kl
+
+
+class Judge:
+    """The evaluation text, and what the model as it is says to it."""
+
+    def __init__(self, checkpoint: Checkpoint, options: argparse.Namespace, keep: ExitStack) -> None:
+        self.corpus = corpus_for(checkpoint, languages=options.languages and options.languages.split(","), text=None)
+        self.text = text_for(checkpoint, self.corpus, split="evaluation", tokens=options.tokens, seed=options.seed)
+        self._seed, self._device = options.seed, options.device
+        self._said = {
+            code: keep.enter_context(Reference.of(checkpoint, text_of(self.text, code), device=options.device))
+            for code in self.text.languages
+        }
+
+    def asked(self, ground: Ground, overlay: Overlay | None, cluster: Cluster) -> Floats:
+        """Returns tokens, loss before and after and KL of every document of some languages under an overlay."""
+        switch = Switch(ground.model, () if overlay is None else (overlay,))
+        switch.to(BASE if overlay is None else overlay.name)
+        sums = np.zeros((4, len(self.text.lang)))
+        for code in cluster:
+            found = measure(ground.model, self._said[code], device=self._device)
+            sums += found.predicted, found.nll_reference, found.nll_quantized, found.kl
+        switch.to(BASE)
+        return sums
+
+    def damage(self, sums: Floats) -> Damage:
+        """Returns the damage of every language: added loss, and KL."""
+        tokens, before, after, kl = sums
+        return Damage(self._frame(before, after, tokens), self._frame(np.zeros_like(kl), kl, tokens))
+
+    def served(self, ground: Ground, overlays: Mapping[Cluster, Overlay | None]) -> Damage:
+        """Returns the damage of every language under the overlay of its cluster."""
+        return self.damage(np.sum([self.asked(ground, own, cluster) for cluster, own in overlays.items()], axis=0))
+
+    def _frame(self, before: Floats, after: Floats, tokens: Floats) -> LanguageFrame:
+        return LanguageFrame.from_nll(
+            self.text.lang,
+            self.text.document,
+            reference=before,
+            quantized=after,
+            tokens=tokens,
+            size_bytes=self.text.size_bytes,
+            seed=self._seed,
+        )
+
+
+class Table:
+    """The rows of a width, printed as they come."""
+
+    def __init__(self, title: str, base: Damage, size: int) -> None:
+        self.base, self._size, self._title = base, size, title
+        self.differences: dict[str, list[str]] = {"added bits per byte": [], "KL, bits per byte": []}
+        self.notes: list[str] = []
+        columns = "| weights | added: worst | mean | gap | KL: worst | mean | gap | overlays | bytes |"
+        print(f"\n### {title}: bits per byte\n\n{columns}\n|---|---|---|---|---|---|---|---|---|")
+        self.add("base", base, [])
+
+    def add(self, name: str, found: Damage, overlays: list[Overlay]) -> None:
+        """Prints a row, and keeps its difference to the base."""
+        extra = sum(each.size_bytes for each in overlays)
+        numbers = " | ".join(
+            f"{shown(frame.worst()[1])} {frame.worst()[0]} | {shown(frame.mean())} | {shown(frame.gap())}"
+            for frame in (found.added, found.kl)
+        )
+        print(f"| {name} | {numbers} | {len(overlays)} | {extra:,} ({extra / self._size:.1%}) |", flush=True)
+        if found is not self.base:
+            self.compare(f"{name}, less base", found, self.base)
+
+    def compare(self, name: str, found: Damage, other: Damage) -> None:
+        """Keeps a paired difference."""
+        for rows, mine, base in zip(self.differences.values(), found.frames, other.frames, strict=True):
+            rows.append(difference_row(name, mine, base))
+
+    def close(self) -> None:
+        """Prints the differences."""
+        for what, rows in self.differences.items():
+            print(f"\n### {self._title}: differences, {what}\n\n| weights | worst | mean | gap | better | worse |")
+            print("\n".join(("|---|---|---|---|---|---|", *rows)))
+        print("", *self.notes, sep="\n", flush=True)
+
+
+def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int, options: argparse.Namespace) -> None:
+    """Prints the tables of one width."""
+    title = f"{checkpoint.target}, {bits} bits"
+    words = text_for(checkpoint, judge.corpus, tokens=options.calibration, seed=options.seed)
+    with Reference.of(checkpoint, words, device=options.device) as reference:
+        ground = Ground(checkpoint, base, device=options.device)
+        workshop = Workshop(ground, reference, seed=options.seed)
+        languages = tuple(words.languages)
+        alone: list[Cluster] = [(code,) for code in languages]
+        table = Table(title, judge.served(ground, dict.fromkeys(alone)), ground.size_bytes)
+
+        def all_rows(name: str, form: str) -> None:
+            own = {each: workshop.overlay(each[0], each, workshop.candidates(each, form), None) for each in alone}
+            table.add(name, judge.served(ground, own), list(own.values()))
+
+        all_rows("scale switching, own steps of every language", "steps")
+        grouped = _clustered(workshop, table, judge, options)
+        all_rows("private copies, own codes of every language", "codes")
+        all_rows("private residuals of 2 bits, all rows", "residual")
+        table.close()
+        _wrong(title, judge, ground, grouped)
+
+
+def _clustered(
+    workshop: Workshop, table: Table, judge: Judge, options: argparse.Namespace
+) -> tuple[Damage, dict[Cluster, Overlay]]:
+    """Prints the rows of overlays; returns those of the middle budget and what they do."""
+    ground, languages = workshop.ground, tuple(workshop.text.languages)
+    count = options.clusters
+    if count is None:
+        _, _, record = overlays_for(workshop, budget=MIDDLE, count=None, form="residual")
+        count, tried = record["clusters"], record["tried"].items()
+        summary = "; ".join(f"{k}: worst {each['worst']:.4f}, mean {each['mean']:.4f}" for k, each in tried)
+        table.notes.append(f"KL on the text kept apart, bits per byte, by number of clusters: {summary}")
+    groups = clusters(workshop.patterns(), count)
+    found: dict[Cluster, list[Candidate]] = {each: workshop.candidates(each, "residual") for each in groups}
+    whole = found.get(languages) or workshop.candidates(languages, "residual")
+    middle, damages = None, {}
+    for budget in options.budgets:
+        own = {each: workshop.overlay(each[0], each, found[each], budget) for each in groups}
+        damages[budget] = judge.served(ground, own)
+        table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(own.values()))
+        if budget == MIDDLE:
+            middle = damages[budget], own
+    for budget in sorted({*options.budgets, min(MIDDLE * count, 1.0)}):
+        one = workshop.overlay("one", languages, whole, budget)
+        same = judge.served(ground, {languages: one})
+        table.add(f"one for all of {budget:.0%}", same, [one])
+        if budget in damages:
+            table.compare(f"overlays of {budget:.0%}, less one for all of {budget:.0%}", damages[budget], same)
+        elif middle is not None:
+            table.compare(f"overlays of {MIDDLE:.0%}, less one for all of their bytes", middle[0], same)
+    table.notes.append("Clusters: " + "; ".join(", ".join(each) for each in groups))
+    assert middle is not None
+    return middle
+
+
+def _wrong(title: str, judge: Judge, ground: Ground, grouped: tuple[Damage, dict[Cluster, Overlay]]) -> None:
+    """Prints what the overlay of another cluster does to every language."""
+    right, own = grouped
+    base = judge.served(ground, dict.fromkeys(own))
+    if len(own) < 2:
+        print(f"\n### {title}: there is one cluster, and no wrong overlay", flush=True)
+        return
+    # of every cluster's languages: their mean under all other overlays, and each of these alone
+    mean = np.zeros((4, len(judge.text.lang)))
+    away: dict[str, list[float]] = {}
+    for cluster in own:
+        sums = [judge.asked(ground, overlay, cluster) for each, overlay in own.items() if each != cluster]
+        mean += np.mean(sums, axis=0)
+        for code in cluster:
+            away[code] = [_kl_of(judge, each, code) for each in sums]
+    wrong = judge.damage(mean)
+    print(f"\n### {title}: KL under the wrong overlay of {MIDDLE:.0%}, bits per byte")
+    print("\n| language | base | right | wrong, mean | wrong, worst |\n|---|---|---|---|---|")
+    for code, each in base.kl.by_language().items():
+        values = each.value, right.kl.language(code).value, wrong.kl.language(code).value, max(away[code])
+        print(f"| {code} | {' | '.join(f'{value:.4f}' for value in values)} |")
+    print("\n| wrong less base | worst | mean | gap | better | worse |\n|---|---|---|---|---|---|")
+    print(difference_row("added bits per byte", wrong.added, base.added))
+    print(difference_row("KL", wrong.kl, base.kl), flush=True)
+
+
+def _kl_of(judge: Judge, sums: Floats, code: str) -> float:
+    own = judge.text.lang == code
+    return float(sums[3][own].sum() / judge.text.size_bytes[own].sum() / np.log(2))
+
+
+def arguments() -> argparse.Namespace:
+    """Returns what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="embedded:tiny")
+    parser.add_argument("--languages", help="such as eng_Latn,heb_Hebr; all of the model if not given")
+    parser.add_argument("--bits", nargs="+", type=int, default=[3, 4])
+    parser.add_argument("--budgets", nargs="+", type=float, default=[0.02, MIDDLE, 0.1])
+    parser.add_argument("--clusters", type=int, help="how many; decided on text kept apart if not given")
+    parser.add_argument("--tokens", type=int, default=2048, help="of evaluation text, per language")
+    parser.add_argument("--calibration", type=int, default=2048, help="tokens of calibration text, per language")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the tables of every width."""
+    options = arguments()
+    start = time.perf_counter()
+    checkpoint = Checkpoint(options.model)
+    with ExitStack() as keep:
+        judge = Judge(checkpoint, options, keep)
+        print(
+            f"{len(judge.text.languages)} languages, {len(judge.text.lang)} documents, seed {options.seed}, "
+            f"torch {torch.__version__} on {options.device}",
+            flush=True,
+        )
+        for bits in options.bits:
+            place = Path(keep.enter_context(tempfile.TemporaryDirectory())) / "base"
+            asked = {"tokens": options.calibration, "seed": options.seed, "device": options.device}
+            made = plan(checkpoint, policy="gptq", bits=bits, group="channel", text=judge.corpus, **asked)
+            quantize(checkpoint, made, out=place, text=judge.corpus, device=options.device)
+            report(checkpoint, Checkpoint(place), judge, bits=bits, options=options)
+    print(f"\n{time.perf_counter() - start:,.0f} s")
+
+
+if __name__ == "__main__":
+    main()
