@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs pictures bench predict policies fair peers validity research clean
+.PHONY: demo test test-real docs pictures bench predict policies fair adaptive activations switching peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -44,6 +44,16 @@ policies: .venv/developing  # two hours on 2 cores, minutes on a GPU: what every
 fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds to GPTQ; TEXT is a corpus of yours
 	$(BIN)/python benchmarks/fair.py --text $(TEXT) --scores build/fair
 	$(BIN)/python benchmarks/fair_tables.py build/fair
+
+adaptive: .venv/developing  # long without a GPU: what rows of their own give the languages, at what size
+	$(BIN)/python benchmarks/adaptive.py
+
+activations: .venv/developing  # long without a GPU: what activations on a grid cost, with one threshold for all and with their own
+	$(BIN)/python benchmarks/activations.py
+
+switching: .venv/developing  # what switching takes, and what an adaptive server gives beside a static one
+	$(BIN)/python benchmarks/switching.py
+	$(BIN)/python benchmarks/serving.py
 
 peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel

@@ -5,15 +5,20 @@ python benchmarks/detection.py --write    puts them, and the list of languages, 
 
 Evaluation sections only. A sentence ends at its punctuation or at a line; short texts are the first 10, 3 or 1 words
 of the sentences that have more. Where words are not parted by spaces, two Han or kana characters, four letters of
-Thai, Lao, Khmer or Burmese, or two Tibetan syllables count as one word.
+Thai, Lao, Khmer or Burmese, or two Tibetan syllables count as one word. An adaptive model acts on a language that is
+at least as likely as CONFIDENCE and else has its base: the last two tables say what it would do, with text of the
+languages it serves and of others.
 """
 
 import argparse
 import re
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
+from fairbits.adaptive.model import CONFIDENCE
 from fairbits.language import Detector, Language, catalog, detectable_languages, udhr, udhr_languages
+from fairbits.language.catalog import find_languages
 from fairbits.language.declaration import CALIBRATION, EVALUATION, declaration
 
 EMBEDDED = [
@@ -21,10 +26,14 @@ EMBEDDED = [
     "jpn", "kor", "rus", "spa", "swa", "tha", "tur", "vie", "yor", "zho",
 ]  # fmt: skip
 LENGTHS = (None, 10, 3, 1)
+SHORT = (1, 3, 10)
 SENTENCE = re.compile(r"(?<=[.!?;:。！？；।॥።؟։။།༎])\s*|\n")
 UNSPACED = {"Hans": 2, "Hant": 2, "Jpan": 2, "Thai": 4, "Laoo": 4, "Khmr": 4, "Mymr": 4}
 LEAST = 2  # words in a sentence
 DOCS = Path(__file__).parents[1] / "docs/languages.md"
+
+Told = dict[int | None, dict[str, list[tuple[bool, float]]]]
+"""By length in words and by language, of every text: whether its language was told right, and how confidently."""
 
 
 def sentences(language: Language, documents: tuple[str, ...]) -> list[list[str]]:
@@ -42,33 +51,71 @@ def words(language: Language, sentence: str) -> list[str]:
     return re.findall(r"[^\s፡]+[\s፡]*", sentence)
 
 
-def accuracy(names: list[str]) -> dict[int | None, dict[str, tuple[int, int]]]:
-    """Returns, by length in words and by language, how many texts were told right, and of how many."""
-    corpus, detector = udhr(names), Detector(names)
-    result: dict[int | None, dict[str, tuple[int, int]]] = {}
+def told(texts_of: Iterable[str], among: Iterable[str]) -> Told:
+    """Returns what a detector that knows the languages of `among` makes of texts in others or in the same."""
+    corpus, detector = udhr(texts_of), Detector(among)
+    result: Told = {}
     for length in LENGTHS:
         result[length] = {}
         for language in corpus.languages:
             texts = sentences(language, corpus.evaluation[language.code])
             cut = ["".join(s[:length]).strip() for s in texts if length is None or len(s) >= length]
-            cut = [text for text in cut if any(map(str.isalpha, text))]
-            right = sum(detector.detect(text).language == language for text in cut)
-            result[length][language.code] = right, len(cut)
+            found = [detector.detect(text) for text in cut if any(map(str.isalpha, text))]
+            result[length][language.code] = [(each.language == language, each.confidence) for each in found]
     return result
 
 
-def table(result: dict[int | None, dict[str, tuple[int, int]]]) -> str:
+def table(result: Told) -> str:
     """Returns a Markdown table: accuracy over all texts, mean over languages, and the worst languages."""
     lines = ["| text | n | accuracy | mean of languages | lowest languages |", "|---|---|---|---|---|"]
     for length, by_language in result.items():
-        right, n = (sum(counts) for counts in zip(*by_language.values(), strict=True))
-        shares = {code: r / n for code, (r, n) in by_language.items()}
+        shares = {code: accuracy(texts) for code, texts in by_language.items()}
+        every = [text for texts in by_language.values() for text in texts]
         lowest = ", ".join(
             f"{code} {share:.2f}" for code, share in sorted(shares.items(), key=lambda item: item[1])[:4]
         )
-        label = "sentence" if length is None else f"{length} word{'s' if length > 1 else ''}"
-        lines.append(f"| {label} | {n:,} | {right / n:.3f} | {sum(shares.values()) / len(shares):.3f} | {lowest} |")
+        mean = statistics.mean(shares.values())
+        lines.append(f"| {label(length)} | {len(every):,} | {accuracy(every):.3f} | {mean:.3f} | {lowest} |")
     return "\n".join(lines)
+
+
+def table_of_languages(result: Told) -> str:
+    """Returns a Markdown table: for every language and short length accuracy, and what is acted on."""
+    heads = [f"{label(length)}: accuracy (n) | right / base / wrong" for length in SHORT]
+    lines = [f"| language | {' | '.join(heads)} |", f"|---|{'---|---|' * len(SHORT)}"]
+    rows = {code: [result[length][code] for length in SHORT] for code in result[SHORT[0]]}
+    rows["all"] = [[text for texts in result[length].values() for text in texts] for length in SHORT]
+    for code, cells in rows.items():
+        shown = (f"{accuracy(texts):.2f} ({len(texts):,}) | {acted(texts)}" for texts in cells)
+        lines.append(f"| {code} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def table_of_others(result: Told) -> str:
+    """Returns a Markdown table: how often text of languages that are not served is taken for one that is."""
+    lines = ["| text | n | acted on | confidence, median |", "|---|---|---|---|"]
+    for length, by_language in result.items():
+        sure = [confidence for texts in by_language.values() for _, confidence in texts]
+        share = statistics.mean(each >= CONFIDENCE for each in sure)
+        lines.append(f"| {label(length)} | {len(sure):,} | {share:.3f} | {statistics.median(sure):.3f} |")
+    return "\n".join(lines)
+
+
+def accuracy(texts: list[tuple[bool, float]]) -> float:
+    """Returns the share of texts whose language was told right."""
+    return statistics.mean(right for right, _ in texts)
+
+
+def acted(texts: list[tuple[bool, float]]) -> str:
+    """Returns the shares that are served as their own language, by the base, and as another language."""
+    sure = [right for right, confidence in texts if confidence >= CONFIDENCE]
+    right, wrong = sure.count(True) / len(texts), sure.count(False) / len(texts)
+    return f"{right:.2f} / {1 - len(sure) / len(texts):.2f} / {wrong:.2f}"
+
+
+def label(length: int | None) -> str:
+    """Returns how long a text is."""
+    return "sentence" if length is None else f"{length} word{'s' if length > 1 else ''}"
 
 
 def both() -> list[str]:
@@ -76,6 +123,12 @@ def both() -> list[str]:
     known = set(detectable_languages()) & set(udhr_languages())
     doubles = {"zho_Hant", "srp_Latn", "uzn_Cyrl"}
     return [language.code for language in catalog() if language in known and language.code not in doubles]
+
+
+def others() -> list[str]:
+    """Returns those of them that are none of the embedded model's."""
+    embedded = {language.code for language in find_languages(EMBEDDED)}
+    return [code for code in both() if code not in embedded]
 
 
 TEXT = """# Languages
@@ -124,6 +177,18 @@ All {n_both} languages that have a declaration and are known to py3langid, one s
 
 {both}
 
+Short texts in each of the {n_embedded} languages. An [adaptive model](adaptive.md) acts on a language that is at least
+{confidence:g} likely, and else has its base: "right" is the share of texts served as what they are, "base" of those
+too doubtful to act on, "wrong" of those served as another language.
+
+{each}
+
+Text in the {n_others} others of the languages above, to a detector that knows only the {n_embedded}: the share that it
+takes for one of its own with a confidence of at least {confidence:g}. Confidence is relative to the languages at hand;
+it does not say that a text is in none of them.
+
+{others}
+
 Chinese, Serbian and Uzbek are one label in both of their scripts: a detector takes one of the two. Bosnian is mostly
 taken for Croatian, Indonesian for Malay, Nynorsk for Bokmål.
 
@@ -133,7 +198,7 @@ taken for Croatian, Indonesian for Malay, Nynorsk for Bokmål.
 """
 
 
-def page(embedded: str, every: str) -> str:
+def page(tables: dict[str, str]) -> str:
     """Returns docs/languages.md."""
     declared, detectable = udhr_languages(), set(detectable_languages())
     whole = [language for language in declared if declaration(language.code)[0]]
@@ -154,9 +219,10 @@ def page(embedded: str, every: str) -> str:
         share=statistics.median(a / (a + b) for a, b in sizes),
         partial=", ".join(language.name for language in declared if language not in whole),
         n_embedded=len(EMBEDDED),
-        embedded=embedded,
         n_both=len(both()),
-        both=every,
+        n_others=len(others()),
+        confidence=CONFIDENCE,
+        **tables,
         catalog="\n".join(rows),
     )
 
@@ -166,10 +232,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/languages.md")
     write = parser.parse_args().write
-    embedded, every = table(accuracy(EMBEDDED)), table(accuracy(both()))
-    print(f"{len(EMBEDDED)} languages\n\n{embedded}\n\n{len(both())} languages\n\n{every}")
+    embedded = told(EMBEDDED, EMBEDDED)
+    tables = {
+        "embedded": table(embedded),
+        "both": table(told(both(), both())),
+        "each": table_of_languages(embedded),
+        "others": table_of_others(told(others(), EMBEDDED)),
+    }
+    print(f"{len(EMBEDDED)} languages\n\n{tables['embedded']}\n\n{len(both())} languages\n\n{tables['both']}")
+    print(f"\neach of {len(EMBEDDED)}\n\n{tables['each']}\n\n{len(others())} others\n\n{tables['others']}")
     if write:
-        DOCS.write_text(page(embedded, every), encoding="utf-8")
+        DOCS.write_text(page(tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fairbits.adaptive.model import AdaptiveModel as AdaptiveModel
     from fairbits.evaluation.scores import Scores as Scores
     from fairbits.language import Corpus as Corpus
     from fairbits.language import read_corpus as read_corpus
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fairbits.steps.diff import diff as diff
     from fairbits.steps.evaluate import evaluate as evaluate
     from fairbits.steps.gate import gate as gate
+    from fairbits.steps.overlay import overlay as overlay
     from fairbits.steps.plan import plan as plan
     from fairbits.steps.quantize import quantize as quantize
     from fairbits.steps.report import report as report
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fairbits.steps.sweep import sweep as sweep
 
 _HOMES = {
+    "AdaptiveModel": "fairbits.adaptive.model",
     "Audit": "fairbits.risk.audit",
     "Checkpoint": "fairbits.model",
     "Corpus": "fairbits.language",
@@ -43,6 +46,7 @@ _HOMES = {
     "diff": "fairbits.steps.diff",
     "evaluate": "fairbits.steps.evaluate",
     "gate": "fairbits.steps.gate",
+    "overlay": "fairbits.steps.overlay",
     "plan": "fairbits.steps.plan",
     "quantize": "fairbits.steps.quantize",
     "read_corpus": "fairbits.language",

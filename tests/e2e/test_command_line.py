@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 from rich.cells import cell_len
 from typer.main import get_command
 
+from fairbits.adaptive.overlay import Form
 from fairbits.cli import VERBS, app, completion, main, verb
 from fairbits.evaluation.scores import UNITS
 from fairbits.policies import POLICIES
@@ -50,8 +52,8 @@ def parsed(example: str) -> typer.Context:
 
 
 def test_the_order_of_the_verbs() -> None:
-    order = "run audit plan quantize evaluate report gate compare sweep screen diff "
-    order += "inspect languages mix theory research doctor"
+    order = "run audit plan quantize evaluate report gate overlay generate serve "
+    order += "compare sweep screen diff inspect languages mix theory research doctor"
     assert list(FUNCTIONS) == GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 
 
@@ -240,6 +242,7 @@ def test_completion_knows_what_there_is() -> None:
     assert set(completion.POLICIES) == set(POLICIES)
     assert set(completion.UNITS) == set(UNITS)
     assert tuple(EXPERIMENTS) == completion.EXPERIMENTS
+    assert get_args(Form) == completion.FORMS
 
 
 def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:
@@ -263,6 +266,7 @@ def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:
         ("fairbits audit embedded:tiny --languages eng_Latn,heb", ["eng_Latn,heb_Hebr"]),
         ("fairbits compare m --policies rtn,g", ["rtn,gateway", "rtn,gptq"]),
         ("fairbits report run --format m", ["md"]),
+        ("fairbits overlay m --form c", ["codes"]),
     ],
 )
 def test_completion_in_the_shell(words, offered) -> None:

@@ -29,6 +29,7 @@ FILES = {
     "audit": ["fairbits.risk.audit"],
     "plan": ["fairbits.plans"],
     "scores": ["fairbits.evaluation.scores_file"],
+    "overlays": ["fairbits.adaptive.files", "fairbits.adaptive.activation_table", "fairbits.steps.overlay"],
     "sweep": ["fairbits.steps.sweep"],
     "compare": ["fairbits.steps.comparison"],
     "verdict": ["fairbits.steps.gate"],
@@ -104,6 +105,7 @@ def test_scripts_and_make_targets_exist(page: str) -> None:
 
 PAGES_WITH_PYTHON = [
     *[[page] for page in ("docs/index.md", "docs/audit.md", "docs/screening.md", "docs/models.md", "docs/text.md")],
+    ["docs/adaptive.md"],
     ["docs/quantize.md", "docs/evaluate.md"],  # the second begins with what the first has written
     *[[page] for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md")],
 ]

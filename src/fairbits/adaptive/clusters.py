@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import cut_tree, linkage
 
 from fairbits.adaptive.ground import Ground
 from fairbits.checks import Floats
@@ -36,6 +36,7 @@ def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...
         return tuple((code,) for code in codes)
     # what all languages have in common says nothing about who is alike
     table = np.stack([patterns[code] for code in codes])
-    labels = fcluster(linkage(table - table.mean(axis=0), method="ward"), count, criterion="maxclust")
-    found = [tuple(code for code, own in zip(codes, labels, strict=True) if own == label) for label in set(labels)]
+    # cut by count: a height can part no languages that are equally far from each other
+    labels = cut_tree(linkage(table - table.mean(axis=0), method="ward"), n_clusters=[count])[:, 0]
+    found = [tuple(codes[i] for i in np.flatnonzero(labels == label)) for label in range(count)]
     return tuple(sorted(found, key=lambda each: (-len(each), each)))

@@ -1,5 +1,6 @@
 """An overlay: rows of linear maps as they suit one language, or a few, over those of the base."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fairbits.errors import InputError
 from fairbits.model.codes import Codes
 from fairbits.model.packed import packed_tensors
 
@@ -71,6 +73,12 @@ class Overlay:
     name: str
     languages: tuple[str, ...]
     patches: tuple[Patch, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that no linear map has two patches: the second would be of rows that the first has changed."""
+        twice = [name for name, times in Counter(each.tensor for each in self.patches).items() if times > 1]
+        if twice:
+            raise InputError(f"the overlay {self.name!r:.80} changes {twice[0]} twice; each map must be there once")
 
     @cached_property
     def size_bytes(self) -> int:

@@ -1,7 +1,9 @@
 """Switch: puts the rows of an overlay into a loaded model, and takes them out again bit for bit.
 
 Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only steps change, nothing is
-kept: the codes k = w/s are read off the weights, as the base's w = k·s and the overlay's w = k·s' both are exact.
+kept: the codes k are read off the weights. A weight is k·s rounded to the type of the model; bfloat16, the coarsest,
+moves it by 2^−8/(1 + 2^−8) of its value at most, so w/s lies within ½ of k for all |k| ≤ 128, if it is not rounded to
+that type again. Where a step is 0, or a weight beyond the type, the rows are kept after all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,18 +20,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+Placed = tuple[Tensor, Patch, bool]
+"""A parameter as (out, in), what changes in it, and whether its rows are kept meanwhile."""
+
+
 class Switch:
     """A loaded base, and which overlay lies over it now. One thread at a time may use it."""
 
     def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
         """Checks that every overlay fits the model, and takes their codes to where it is."""
         modules = dict(model.named_modules())
-        self._patches: dict[str, list[tuple[Tensor, Patch]]] = {BASE: []}
-        placed: dict[int, list[tuple[Tensor, Patch]]] = {}
+        self._patches: dict[str, list[Placed]] = {BASE: []}
+        placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
             if id(overlay.patches) not in placed:
                 found = ((_weight(modules, patch, model), patch) for patch in overlay.patches)
-                placed[id(overlay.patches)] = [(W, patch.on(W.device)) for W, patch in found]
+                here = ((W, patch.on(W.device)) for W, patch in found)
+                placed[id(overlay.patches)] = [(W, patch, not _is_readable(W, patch)) for W, patch in here]
             self._patches[overlay.name] = placed[id(overlay.patches)]
         self._kept: list[tuple[Tensor, Patch, Tensor | None]] = []
         self.now = BASE
@@ -46,19 +53,19 @@ class Switch:
             return
         self._back()
         try:
-            for W, patch in self._patches[name]:
-                self._put(W, patch)
+            for W, patch, keep in self._patches[name]:
+                self._put(W, patch, keep=keep)
         except BaseException:  # a keyboard's as well: half an overlay serves no language
             self._back()
             raise
         self.now = name
 
-    def _put(self, W: Tensor, patch: Patch) -> None:
+    def _put(self, W: Tensor, patch: Patch, *, keep: bool) -> None:
         own = W.clone() if patch.rows is None else W.index_select(0, patch.rows)
         values = _values(own, patch)
         self._kept.append((W, patch, own))  # before anything is written
         _write(W, patch.rows, values)
-        if patch.codes is None:
+        if not keep:
             self._kept[-1] = (W, patch, None)  # can be computed again
 
     @torch.no_grad()
@@ -90,8 +97,20 @@ def _restepped(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
     old, new = (patch.steps, patch.base_steps) if back else (patch.base_steps, patch.steps)
     blocks = own.reshape(len(own), old.shape[1], -1)
     old, new = (steps.to(own.dtype)[:, :, None] for steps in (old, new))
-    codes = (blocks / torch.where(old == 0, 1.0, old)).round_()
-    return (codes * new).reshape(own.shape)
+    wide = torch.promote_types(own.dtype, torch.float32)
+    codes = (blocks.to(wide) / torch.where(old == 0, 1.0, old).to(wide)).round_()
+    return (codes.to(own.dtype) * new).reshape(own.shape)
+
+
+@torch.no_grad()
+def _is_readable(W: Tensor, patch: Patch) -> bool:
+    """Returns whether the rows of the base can be computed from those of the patch, bit for bit."""
+    if patch.codes is not None:
+        return False
+    own = W if patch.rows is None else W.index_select(0, patch.rows)
+    again = _restepped(_restepped(own, patch, back=False), patch, back=True)
+    # 0 and −0 are equal
+    return torch.equal(own, again) and torch.equal(own.signbit(), again.signbit())
 
 
 def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
@@ -110,12 +129,13 @@ def _weight(modules: Mapping[str, torch.nn.Module], patch: Patch, model: "PreTra
             "give the base that the overlays were made for"
         )
     W = parameter.data.T if patch.transposed else parameter.data
-    columns = None if patch.codes is None else patch.codes.shape[1]
-    last = len(W) - 1 if patch.rows is None else int(patch.rows.max())
-    fits = last < len(W) and columns in (None, W.shape[1]) and W.shape[1] % patch.steps.shape[1] == 0
-    if not fits or (patch.rows is None and patch.count != len(W)):
+    rows = torch.arange(len(W)) if patch.rows is None else patch.rows
+    columns = W.shape[1] if patch.codes is None else patch.codes.shape[1]
+    fits = len(rows) == patch.count > 0 and bool((rows >= 0).all() and (rows < len(W)).all())
+    if not fits or columns != W.shape[1] or W.shape[1] % patch.steps.shape[1]:
         raise InputError(
-            f"an overlay changes {patch.count} rows of {patch.module} up to row {last} with {columns or 'its own'} "
-            f"columns, and the model has {tuple(W.shape)}; give the base that the overlays were made for"
+            f"an overlay changes {patch.count} rows of {columns} columns in {patch.module}, up to row "
+            f"{int(rows.max()) if len(rows) else None}, and the model has {tuple(W.shape)} there; "
+            "give the base that the overlays were made for"
         )
     return W

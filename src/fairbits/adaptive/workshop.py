@@ -39,7 +39,7 @@ class Workshop:
         self.ground, self.text, self._seed = ground, reference.text, seed
         self._tell = progress or (lambda _what, _done, _total: None)
         self._school = Class(reference, ground.model, device=str(ground.model.device), compute=torch.float32)
-        self._apart = _kept_apart(self.text)
+        self._apart = kept_apart(self.text)
         self._sensitivity: dict[str, dict[str, Tensor]] = {}
 
     def patterns(self) -> dict[str, Floats]:
@@ -102,7 +102,7 @@ class Workshop:
         return ratio
 
 
-def _kept_apart(text: Text) -> frozenset[int]:
+def kept_apart(text: Text) -> frozenset[int]:
     """Returns every third document of each language."""
     documents: dict[str, list[int]] = {code: [] for code in text.languages}
     for document in sorted({window.document for window in text.windows}):

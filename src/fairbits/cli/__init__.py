@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fairbits import __version__
+from fairbits.cli.adaptive import generate, overlay
 from fairbits.cli.audits import audit, diff, screen
 from fairbits.cli.doctor import doctor
 from fairbits.cli.evaluation import compare, evaluate, gate, sweep
@@ -14,6 +15,7 @@ from fairbits.cli.quantization import plan, quantize
 from fairbits.cli.report import report
 from fairbits.cli.research import research
 from fairbits.cli.run import run
+from fairbits.cli.serving import serve
 from fairbits.cli.verb import Verb
 from fairbits.terminal import hush
 
@@ -64,6 +66,7 @@ def fairbits(
 VERBS = {
     "The whole job": (run,),
     "Step by step": (audit, plan, quantize, evaluate, report, gate),
+    "Adapt and serve": (overlay, generate, serve),
     "Compare": (compare, sweep, screen, diff),
     "Models, languages, theory": (inspect, languages, mix, theory, research, doctor),
 }

@@ -1,14 +1,129 @@
-"""Verbs of adaptive models: generate."""
+"""Verbs of adaptive models: overlay, generate."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from fairbits.cli import completion
-from fairbits.cli.options import Device, Json, Revision, Trust
+from fairbits.cli.options import (
+    Device,
+    Json,
+    Languages,
+    Model,
+    Revision,
+    Seed,
+    Sequence,
+    TextFrom,
+    Tokens,
+    Trust,
+    names_of,
+)
 from fairbits.errors import InputError, printable
-from fairbits.terminal import err, print_json, print_notes, stages
+from fairbits.terminal import err, out, print_json, print_notes, stages
+
+
+def overlay(
+    model: Model,
+    base: Annotated[
+        str,
+        typer.Option(help="What fairbits quantize made of MODEL.", metavar="DIR", autocompletion=completion.model),
+    ],
+    out_directory: Annotated[
+        Path | None,
+        typer.Option("--out", help="The directory to write; overlays in --base if not given.", metavar="DIR"),
+    ] = None,
+    languages: Languages = None,
+    budget: Annotated[
+        str, typer.Option(help="The share of the base's bytes that one overlay may take.", metavar="SHARE")
+    ] = "5%",
+    clusters: Annotated[
+        int | None, typer.Option(help="How many overlays; else text kept apart decides.", min=1)
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="What is stored of a row: what it lacks, the row anew, or its steps.",
+            metavar="residual|codes|steps",
+            autocompletion=completion.one_of(*completion.FORMS),
+        ),
+    ] = "residual",
+    activations: Annotated[
+        int | None,
+        typer.Option(help="Round the inputs of linear maps too, to so many bits.", metavar="BITS", min=2, max=8),
+    ] = None,
+    text: TextFrom = None,
+    tokens: Tokens = 2048,
+    sequence: Sequence = 512,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Make small sets of rows that suit some languages better, to lie over a quantized base.
+
+    A language that gains nothing on text kept apart stays with the base.
+
+    Examples:
+      fairbits overlay embedded:tiny --base tiny-w4 --budget 5%
+      fairbits overlay ./model --base w4 --text texts --out overlays
+      fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
+    """
+    from fairbits.adaptive.files import MANIFEST  # heavy: only when the verb runs
+    from fairbits.checks import one_of
+    from fairbits.language.render import taken
+    from fairbits.model import Checkpoint
+    from fairbits.model.json_files import read_object
+    from fairbits.steps.overlay import overlay as overlaid
+    from fairbits.steps.overlay_table import overlay_table
+
+    share, named = share_of(budget), names_of(languages)
+    one_of("--form", form, completion.FORMS)
+    print_notes(taken(named or ()))
+    below = Checkpoint(base, trust_remote_code=trust_remote_code)
+    place = below.directory / "overlays" if out_directory is None else out_directory
+    with stages("opening the model") as show:
+        found = overlaid(
+            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            base=below,
+            out=place,
+            languages=named,
+            text=text,
+            budget=share,
+            clusters=clusters,
+            form=form,  # type: ignore[arg-type]
+            activations=activations,
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+            device=device,
+            progress=show,
+        )
+    if as_json:
+        print_json(read_object(place / MANIFEST))
+        return
+    out.print(overlay_table(found))
+    command = f"fairbits generate {quote(base)} --overlays {quote(str(place))}"
+    out.print(Text(f"wrote {printable(str(place))}; next: {printable(command)}"), soft_wrap=True)
+
+
+def share_of(given: str) -> float:
+    """Returns a share that is written in percent or as a number up to 1.
+
+    >>> share_of("5%"), share_of("0.05")
+    (0.05, 0.05)
+    """
+    written = given.strip()
+    try:
+        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share <= 1:
+        raise InputError(f"--budget is {given!r:.40}; it must be a share of the base from 0 to 1: 5%, or 0.05")
+    return share
 
 
 def generate(

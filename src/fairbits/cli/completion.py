@@ -38,6 +38,8 @@ EXPERIMENTS = (
     "training-choices",
 )
 """As in `fairbits.research`; the same test holds them together."""
+FORMS = ("residual", "codes", "steps")
+"""As in `fairbits.adaptive.overlay`; the same test holds them together."""
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 
 
