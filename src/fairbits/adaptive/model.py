@@ -21,7 +21,7 @@ from fairbits.language.catalog import Language
 from fairbits.language.corpus import encodable
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
-from fairbits.probe.prepare import longest_input
+from fairbits.probe.prepare import stated_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -182,7 +182,7 @@ class AdaptiveModel:
         ids = self.tokenizer(text, verbose=False)["input_ids"]
         if not ids:
             raise InputError(f"prompts[{place}] is {text!r:.40}, which has no token; give text to continue")
-        room = longest_input(self.checkpoint)
+        room = stated_positions(self.checkpoint)
         if len(ids) + settings.most > room:
             raise InputError(
                 f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are asked for; "

@@ -65,16 +65,18 @@ def task_of(checkpoint: Checkpoint) -> Task:
 
 
 def longest_input(checkpoint: Checkpoint) -> int:
-    """Returns how many positions the configuration allows; very many if it does not say."""
-    config = checkpoint.config
-    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    limits = [limit for limit in stated if isinstance(limit, int) and limit > 0]
-    if not limits:
-        return 2**31
+    """Returns how many positions of text the model takes; very many if its configuration does not say."""
+    stated = stated_positions(checkpoint)
     # tables of positions in the manner of RoBERTa begin behind the padding token
     table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
-    offset = (config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0
-    return min(limits) - offset
+    return stated - ((checkpoint.config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0)
+
+
+def stated_positions(checkpoint: Checkpoint) -> int:
+    """Returns how many positions the configuration states, which a packed checkpoint has too; very many if none."""
+    config = checkpoint.config
+    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
 
 
 def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairbits.adaptive.model import AdaptiveModel, Choice
 from fairbits.errors import InputError
-from fairbits.probe.prepare import longest_input
+from fairbits.probe.prepare import stated_positions
 from fairbits.serving.asked import Asked, Limits, Sampling, too_long
 from fairbits.serving.problems import RequestError, wrong
 from fairbits.serving.row import Failure, Piece, Row
@@ -55,7 +55,7 @@ class Reader:
 
     def __init__(self, model: AdaptiveModel, limits: Limits) -> None:
         self._model, self._limits = model, limits
-        self._room = longest_input(model.checkpoint)
+        self._room = stated_positions(model.checkpoint)
 
     def rows(self, asked: Asked, tell: Callable[[Told], None]) -> list[Row]:
         """Returns a row for every choice, those of one prompt beside each other."""

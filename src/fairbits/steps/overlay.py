@@ -12,6 +12,7 @@ from fairbits.adaptive.ground import Ground, check_base
 from fairbits.adaptive.overlay import BASE, Form, Overlay
 from fairbits.adaptive.workshop import Cluster, Progress, Workshop, best_count
 from fairbits.checks import in_range, one_of, whole
+from fairbits.errors import InputError
 from fairbits.evaluation.reference import Reference
 from fairbits.language import Corpus
 from fairbits.model.checkpoint import Checkpoint
@@ -47,12 +48,14 @@ def overlay(
     `budget` is the share of the base's bytes that one overlay may take. Languages are put into clusters by what matters
     to them; how many is decided by the damage of the worst language on text kept apart, or given by `clusters`. A
     language whose damage there does not fall stays with the base. `activations` is a width in bits: thresholds of the
-    inputs of linear maps are then found for every overlay and for the base, and both run with rounded inputs.
+    inputs of linear maps are then found for every language and for all together, in the base, and inputs are rounded.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     below = base if isinstance(base, Checkpoint) else Checkpoint(base)
     _check(budget, clusters, form, activations)
     check_device(device)
+    if out is None and below.kind != "directory":
+        raise InputError(f"{below.target} is no directory to write overlays into; say where (--out)")
     place = check_directory(below.directory / "overlays" if out is None else Path(out))
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)

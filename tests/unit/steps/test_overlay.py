@@ -125,7 +125,6 @@ def test_thresholds_make_an_overlay_of_every_language(
         assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, raises=InputError, reason="the length of an input is asked of the packed weights")
 def test_a_base_that_limits_positions_continues_a_text(base: Path) -> None:
     assert AdaptiveModel(base).generate("Hello", max_new_tokens=2)
 
