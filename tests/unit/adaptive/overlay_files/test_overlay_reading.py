@@ -1,70 +1,28 @@
 """Overlays on disk."""
 
 import json
-import resource
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from fairbits.adaptive.activation_table import ActivationTable
-from fairbits.adaptive.files import MANIFEST, Overlays, check_directory
-from fairbits.adaptive.overlay import BASE, Overlay, Patch
+from fairbits.adaptive.files import MANIFEST, Overlays
+from fairbits.adaptive.overlay import BASE, Patch
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.safetensors_files import map_tensor
 from fairbits.model.safetensors_header import read_header
 from fairbits.model.safetensors_writing import in_memory, sha256_of, write_tensors
 
-ROWS = torch.tensor([0, 5, 31])
 Q, K, V = (f"model.layers.0.self_attn.{each}_proj" for each in "qkv")
 
 
-def table() -> ActivationTable:
-    alpha = np.array([[0.1, 2.5], [1e-30, 3e30], [7.0, 0.3]], dtype=np.float32)
-    return ActivationTable(
-        8, "exact", {"one": (Q, K), "other": (V,)}, ("eng_Latn", "heb_Hebr", "jpn_Jpan"), alpha, alpha[0]
-    )
-
-
-@pytest.fixture(scope="module")
-def made(llama_base: Checkpoint) -> Overlays:
-    """Returns overlays in all forms, with some rows and with all; two of them share theirs, one has none."""
-    rng = torch.Generator().manual_seed(0)
-
-    def steps(name: str) -> torch.Tensor:
-        return llama_base.read(f"{name}.weight_scale").clone()
-
-    def codes(rows: int, bits: int) -> torch.Tensor:
-        return torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (rows, 32), generator=rng).to(torch.int8)
-
-    def patch(form: Any, name: str, bits: int, **rest: Any) -> Patch:
-        return Patch(form, f"{name}.weight", name, bits, **rest)
-
-    shared = (
-        patch("residual", Q, 2, rows=ROWS, steps=0.1 * steps(Q)[ROWS], codes=codes(3, 2)),
-        patch("codes", K, 3, rows=None, steps=steps(K), codes=codes(len(steps(K)), 3)),
-        patch("steps", V, 3, rows=None, steps=1.1 * steps(V), base_steps=steps(V)),
-    )
-    own = (patch("steps", Q, 3, rows=ROWS, steps=1.2 * steps(Q)[ROWS], base_steps=steps(Q)[ROWS]),)
-    served = {"eng_Latn": "eng_Latn", "heb_Hebr": "heb_Hebr", "jpn_Jpan": "jpn_Jpan", "fra_Latn": BASE}
-    overlays = (
-        Overlay("eng_Latn", ("eng_Latn",), shared),
-        Overlay("heb_Hebr", ("heb_Hebr",), shared),
-        Overlay("jpn_Jpan", ("jpn_Jpan",), own),
-        Overlay("none", (), ()),
-    )
-    return Overlays(llama_base.fingerprint, overlays, served, {"why": "שלום", "n": 3}, table())
-
-
-@pytest.fixture
-def place(made: Overlays, tmp_path: Path) -> Path:
-    made.save(tmp_path / "overlays")
-    return tmp_path / "overlays"
+def files_of(place: Path) -> list[dict[str, Any]]:
+    said = manifest_of(place)
+    return [*said["overlays"], said["activations"]]
 
 
 def manifest_of(place: Path) -> dict[str, Any]:
@@ -247,96 +205,3 @@ def test_files_that_were_damaged_on_the_way_are_refused(made: Overlays, tmp_path
         assert "truncated" in told()
     (tmp_path / MANIFEST).write_text((tmp_path / MANIFEST).read_text()[:-20])
     assert "no valid JSON" in told()
-
-
-def files_of(place: Path) -> list[dict[str, Any]]:
-    said = manifest_of(place)
-    return [*said["overlays"], said["activations"]]
-
-
-def test_saving_over_older_ones_leaves_only_the_newer(made: Overlays, place: Path, llama_base: Checkpoint) -> None:
-    newer = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
-    (place / "notes.txt").write_text("mine")
-    check_directory(place)
-    for given in (newer, made, newer):
-        given.save(place)
-        assert_same(Overlays.load(place, llama_base), given)
-    assert len(list(place.iterdir())) == 3
-    assert (place / "notes.txt").read_text() == "mine"
-
-
-def test_an_older_manifest_cannot_have_other_files_removed(made: Overlays, tmp_path: Path) -> None:
-    place = tmp_path / "overlays"
-    place.mkdir()
-    for name in ("other.safetensors", "overlays/notes.txt"):
-        (tmp_path / name).write_text("mine")
-    said = {"overlays": [{"file": name} for name in ("../other.safetensors", "notes.txt", "jpn_Jpan.safetensors", 3)]}
-    (place / MANIFEST).write_text(json.dumps({**said, "activations": None}))
-    made.save(place)
-    assert all((tmp_path / name).exists() for name in ("other.safetensors", "overlays/notes.txt"))
-    assert (place / "jpn_Jpan.safetensors").exists()  # named by both
-
-
-def test_a_full_disk_leaves_what_was_there(made: Overlays, tmp_path: Path, llama_base: Checkpoint) -> None:
-    older = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
-    older.save(tmp_path / "old")
-    before = {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()}
-    made.save(tmp_path / "whole")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for room in {0, *(each.stat().st_size - 1 for each in (tmp_path / "whole").iterdir())}:
-        for place in ("old", "new"):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # no file may become larger
-            try:
-                with pytest.raises(InputError, match="cannot be written"):
-                    made.save(tmp_path / place)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()} == before
-        assert not list(check_directory(tmp_path / "new").iterdir())
-    assert_same(Overlays.load(tmp_path / "old", llama_base), older)
-
-
-def test_a_record_that_is_no_json_leaves_nothing(made: Overlays, tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        replace(made, record={"what": object()}).save(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_directories_that_cannot_take_overlays_are_refused(made: Overlays, place: Path, tmp_path: Path) -> None:
-    file, other = tmp_path / "file", tmp_path / "other"
-    file.write_text("x")
-    other.mkdir()
-    assert check_directory(other) == other
-    (other / "config.json").write_text("{}")
-    for wrong, told in (
-        (file, "is no directory"),
-        (file / "overlays", "cannot be written to"),
-        (other, r"holds other files \(config.json"),
-        (tmp_path / ("x" * 300), "cannot be used"),
-    ):
-        with pytest.raises(InputError, match=told):
-            check_directory(wrong)
-        if wrong != other:
-            with pytest.raises(InputError, match="cannot be written"):
-                made.save(wrong)
-    for right in (place, tmp_path / "a" / "b", Path("not-there")):
-        assert check_directory(right) == right
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", BASE, "a b", "a.b", "x\0", "C:x"])
-def test_names_that_no_file_should_have_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match="an overlay has the name"):
-        Overlays("0" * 64, (Overlay(name, (), ()),), {})
-
-
-def test_an_overlay_may_be_called_as_the_thresholds_are(llama_base: Checkpoint, made: Overlays, tmp_path: Path) -> None:
-    same_name = replace(made, overlays=(Overlay("activations", (), made.overlays[2].patches),), languages={})
-    same_name.save(tmp_path)
-    assert_same(Overlays.load(tmp_path, llama_base), same_name)
-
-
-def test_rows_take_what_their_patch_says(made: Overlays) -> None:
-    residual = made.overlays[0].patches[0]
-    stored = sum(each.nbytes for each in residual.tensors().values())
-    words = 32 * 2 // 32
-    assert stored == 3 * (4 * words + 2 * residual.steps.itemsize + 4)
