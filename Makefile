@@ -45,10 +45,10 @@ fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds
 	$(BIN)/python benchmarks/fair.py --text $(TEXT) --scores build/fair
 	$(BIN)/python benchmarks/fair_tables.py build/fair
 
-adaptive: .venv/developing  # long without a GPU: what rows of their own give the languages, at what size
+adaptive: .venv/developing  # an hour and a half on 2 cores, minutes on a GPU: what rows of their own give the languages, at what size
 	$(BIN)/python benchmarks/adaptive.py
 
-activations: .venv/developing  # long without a GPU: what activations on a grid cost, with one threshold for all and with their own
+activations: .venv/developing  # an hour on 2 cores, minutes on a GPU: what activations on a grid cost, with one threshold for all and with their own
 	$(BIN)/python benchmarks/activations.py
 
 switching: .venv/developing  # what switching takes, and what an adaptive server gives beside a static one
