@@ -156,12 +156,14 @@ def test_codes_that_only_get_worse_are_not_taken(llama):
         same(one, other)
 
 
-def test_the_worst_language_counts_most(llama):
-    means, worst = (
-        errors(*llama, layers(learned(*llama, replace(HOW, objective=each, block_steps=80), blocks=[0])[0]), block=0)
-        for each in ("mean", "worst")
-    )
-    assert worst.max() < means.max()
+def test_learning_for_the_worst_language_brings_languages_together(llama, monkeypatch):
+    gaps = {"mean": 0.0, "worst": 0.0}
+    for seed in range(1, 7):  # of one seed it is chance, which differs from processor to processor
+        monkeypatch.setitem(globals(), "SEED", seed)
+        for objective in gaps:
+            how = replace(HOW, objective=objective, block_steps=80)
+            gaps[objective] += np.ptp(errors(*llama, layers(learned(*llama, how, blocks=[0])[0]), block=0))
+    assert gaps["worst"] < 0.8 * gaps["mean"]
 
 
 def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(llama):

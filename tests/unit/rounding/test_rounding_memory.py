@@ -1,6 +1,7 @@
 """Rounding a model takes the memory of a block and of the text's activations, not that of the model."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -95,4 +96,5 @@ def test_memory_is_a_small_part_of_the_model(deep):
     )
     rounded, before, peak = map(int, done.stdout.split())
     assert rounded == 7 * BLOCKS
-    assert peak - before < 60e6  # with what is imported on the way
+    # with what is imported on the way, which is more on ARM: 77e6 there in all
+    assert peak - before < (60e6 if platform.machine() == "x86_64" else 90e6)
