@@ -1,5 +1,7 @@
 """Overlays in every form, in memory and saved."""
 
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,28 @@ def made(llama_base: Checkpoint) -> Overlays:
 def place(made: Overlays, tmp_path: Path) -> Path:
     made.save(tmp_path / "overlays")
     return tmp_path / "overlays"
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
+
+
+def compare(one: Overlays, other: Overlays) -> None:
+    assert (one.base, dict(one.languages), dict(one.record)) == (other.base, dict(other.languages), dict(other.record))
+    for mine, its in zip(one.overlays, other.overlays, strict=True):
+        assert (mine.name, mine.languages) == (its.name, its.languages)
+        for patch, twin in zip(mine.patches, its.patches, strict=True):
+            assert all(same(getattr(patch, each.name), getattr(twin, each.name)) for each in fields(Patch))
+    assert (one.activations is None) == (other.activations is None)
+    if one.activations is not None and other.activations is not None:
+        assert one.activations.as_data() == other.activations.as_data()
+        for name, tensor in one.activations.tensors().items():
+            assert torch.equal(tensor.view(torch.int32), other.activations.tensors()[name].view(torch.int32))
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[[Overlays, Overlays], None]:
+    """Returns the function that compares overlays bit for bit."""
+    return compare

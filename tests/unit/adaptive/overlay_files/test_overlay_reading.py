@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from fairbits.adaptive.files import MANIFEST, Overlays
-from fairbits.adaptive.overlay import BASE, Patch
+from fairbits.adaptive.overlay import BASE
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.safetensors_files import map_tensor
 from fairbits.model.safetensors_header import read_header
 from fairbits.model.safetensors_writing import in_memory, sha256_of, write_tensors
+
+Same = Callable[[Overlays, Overlays], None]
+
 
 Q, K, V = (f"model.layers.0.self_attn.{each}_proj" for each in "qkv")
 
@@ -30,26 +33,9 @@ def manifest_of(place: Path) -> dict[str, Any]:
     return found
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
-
-
-def assert_same(one: Overlays, other: Overlays) -> None:
-    assert (one.base, dict(one.languages), dict(one.record)) == (other.base, dict(other.languages), dict(other.record))
-    for mine, its in zip(one.overlays, other.overlays, strict=True):
-        assert (mine.name, mine.languages) == (its.name, its.languages)
-        for patch, twin in zip(mine.patches, its.patches, strict=True):
-            assert all(same(getattr(patch, each.name), getattr(twin, each.name)) for each in fields(Patch))
-    assert (one.activations is None) == (other.activations is None)
-    if one.activations is not None and other.activations is not None:
-        assert one.activations.as_data() == other.activations.as_data()
-        for name, tensor in one.activations.tensors().items():
-            assert torch.equal(tensor.view(torch.int32), other.activations.tensors()[name].view(torch.int32))
-
-
-def test_what_is_saved_is_loaded_bit_for_bit(made: Overlays, place: Path, llama_base: Checkpoint) -> None:
+def test_what_is_saved_is_loaded_bit_for_bit(
+    assert_same: Same, made: Overlays, place: Path, llama_base: Checkpoint
+) -> None:
     found = Overlays.load(place, llama_base)
     assert_same(made, found)
     assert found.overlays[0].patches is found.overlays[1].patches
@@ -139,7 +125,7 @@ FIRST = ("overlays", 0, "patches", 0)
     ],
 )
 def test_a_manifest_that_was_changed_is_refused(
-    made: Overlays, tmp_path: Path, llama_base: Checkpoint, change: Any, told: str
+    assert_same: Same, made: Overlays, tmp_path: Path, llama_base: Checkpoint, change: Any, told: str
 ) -> None:
     served = {code: name for code, name in made.languages.items() if code != "heb_Hebr"}
     alone = replace(made, overlays=made.overlays[:1] + made.overlays[2:], languages=served)

@@ -2,49 +2,23 @@
 
 import json
 import resource
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from fairbits.adaptive.files import MANIFEST, Overlays, check_directory
-from fairbits.adaptive.overlay import BASE, Overlay, Patch
+from fairbits.adaptive.overlay import BASE, Overlay
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 
-
-def manifest_of(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place / MANIFEST).read_text())
-    return found
+Same = Callable[[Overlays, Overlays], None]
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return bool(one == other)
-
-
-def assert_same(one: Overlays, other: Overlays) -> None:
-    assert (one.base, dict(one.languages), dict(one.record)) == (other.base, dict(other.languages), dict(other.record))
-    for mine, its in zip(one.overlays, other.overlays, strict=True):
-        assert (mine.name, mine.languages) == (its.name, its.languages)
-        for patch, twin in zip(mine.patches, its.patches, strict=True):
-            assert all(same(getattr(patch, each.name), getattr(twin, each.name)) for each in fields(Patch))
-    assert (one.activations is None) == (other.activations is None)
-    if one.activations is not None and other.activations is not None:
-        assert one.activations.as_data() == other.activations.as_data()
-        for name, tensor in one.activations.tensors().items():
-            assert torch.equal(tensor.view(torch.int32), other.activations.tensors()[name].view(torch.int32))
-
-
-def files_of(place: Path) -> list[dict[str, Any]]:
-    said = manifest_of(place)
-    return [*said["overlays"], said["activations"]]
-
-
-def test_saving_over_older_ones_leaves_only_the_newer(made: Overlays, place: Path, llama_base: Checkpoint) -> None:
+def test_saving_over_older_ones_leaves_only_the_newer(
+    assert_same: Same, made: Overlays, place: Path, llama_base: Checkpoint
+) -> None:
     newer = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
     (place / "notes.txt").write_text("mine")
     check_directory(place)
@@ -67,7 +41,9 @@ def test_an_older_manifest_cannot_have_other_files_removed(made: Overlays, tmp_p
     assert (place / "jpn_Jpan.safetensors").exists()  # named by both
 
 
-def test_a_full_disk_leaves_what_was_there(made: Overlays, tmp_path: Path, llama_base: Checkpoint) -> None:
+def test_a_full_disk_leaves_what_was_there(
+    assert_same: Same, made: Overlays, tmp_path: Path, llama_base: Checkpoint
+) -> None:
     older = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
     older.save(tmp_path / "old")
     before = {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()}
@@ -119,7 +95,9 @@ def test_names_that_no_file_should_have_are_refused(name: str) -> None:
         Overlays("0" * 64, (Overlay(name, (), ()),), {})
 
 
-def test_an_overlay_may_be_called_as_the_thresholds_are(llama_base: Checkpoint, made: Overlays, tmp_path: Path) -> None:
+def test_an_overlay_may_be_called_as_the_thresholds_are(
+    assert_same: Same, llama_base: Checkpoint, made: Overlays, tmp_path: Path
+) -> None:
     same_name = replace(made, overlays=(Overlay("activations", (), made.overlays[2].patches),), languages={})
     same_name.save(tmp_path)
     assert_same(Overlays.load(tmp_path, llama_base), same_name)
