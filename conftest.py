@@ -1,5 +1,5 @@
 """Imports the packages first, so that doctests of a single file meet the same classes as the package does."""
 
-import fairbits.claims
+import fairbits.science.claims
 import fairbits.stats
 import fairbits.theory  # noqa: F401

@@ -17,19 +17,19 @@ import numpy as np
 import torch
 
 from fairbits import Checkpoint
-from fairbits.adaptive.activation_table import ActivationRecord, ActivationTable
-from fairbits.adaptive.activations import ActivationQuantizer, record_activations, text_of
 from fairbits.checks import Floats
-from fairbits.evaluation.in_place import put, restore
 from fairbits.language import udhr
-from fairbits.learning import carry_out
+from fairbits.measure.passes.loss import document_losses
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.in_place import put, restore
 from fairbits.model.embedded import embedded_languages
-from fairbits.probe.loss import document_losses
-from fairbits.probe.prepare import text_for
-from fairbits.probe.text import Text
-from fairbits.research.gaps import Gap
+from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
+from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.quantize.learning import carry_out
+from fairbits.science.experiments.gaps import Gap
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.steps.plan import plan as planned
+from fairbits.verbs.plan import plan as planned
 
 MODELS = ("embedded:tiny", "embedded:tiny?outliers=3:125,7:148")
 BLIND, OWN, OTHER, DYNAMIC = "language-blind", "own", "another's", "per token"

@@ -23,22 +23,22 @@ import torch
 
 from activations import difference_row, shown
 from fairbits import Checkpoint
-from fairbits.adaptive.activations import text_of
-from fairbits.adaptive.clusters import clusters
-from fairbits.adaptive.forms import Candidate
-from fairbits.adaptive.ground import Ground
-from fairbits.adaptive.overlay import BASE, Overlay
-from fairbits.adaptive.switch import Switch
-from fairbits.adaptive.workshop import Cluster, Workshop
 from fairbits.checks import Floats
-from fairbits.evaluation.measure import measure
-from fairbits.evaluation.reference import Reference
-from fairbits.probe.prepare import text_for
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.measure import measure
+from fairbits.measure.scores.reference import Reference
+from fairbits.overlays.activations import text_of
+from fairbits.overlays.base_model import Ground
+from fairbits.overlays.builder import Cluster, Workshop
+from fairbits.overlays.clusters import clusters
+from fairbits.overlays.forms import Candidate
+from fairbits.overlays.overlay import BASE, Overlay
+from fairbits.overlays.switch import Switch
 from fairbits.stats import LanguageFrame
-from fairbits.steps.bench import corpus_for
-from fairbits.steps.overlay import overlays_for
-from fairbits.steps.plan import plan
-from fairbits.steps.quantize import quantize
+from fairbits.trials.plan_trial import corpus_for
+from fairbits.verbs.overlay import overlays_for
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import quantize
 
 MIDDLE = 0.05
 """The budget at which the number of clusters is decided, and wrong overlays are tried."""

@@ -16,10 +16,10 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairbits.adaptive.model import CONFIDENCE
 from fairbits.language import Detector, Language, catalog, detectable_languages, udhr, udhr_languages
 from fairbits.language.catalog import find_languages
 from fairbits.language.declaration import CALIBRATION, EVALUATION, declaration
+from fairbits.overlays.model import CONFIDENCE
 
 EMBEDDED = [
     "amh", "ara", "ben", "deu", "eng", "fin", "fra", "heb", "hin", "ind",

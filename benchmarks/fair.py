@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 
 from fairbits import Checkpoint
-from fairbits.evaluation.in_place import put, restore
-from fairbits.evaluation.scores import Identity, Scores
 from fairbits.language import Corpus, read_corpus, udhr
-from fairbits.learning import carry_out
-from fairbits.plans import Plan
-from fairbits.steps.plan import plan as planned
-from fairbits.steps.quantize import calibration_text
-from fairbits.steps.variants import variant
-from fairbits.steps.yardstick import Yardstick
+from fairbits.measure.scores.in_place import put, restore
+from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.quantize.learning import carry_out
+from fairbits.quantize.plan import Plan
+from fairbits.trials.reference_answers import Yardstick
+from fairbits.verbs.plan import plan as planned
+from fairbits.verbs.quantize import calibration_text
+from fairbits.verbs.variants import variant
 
 POLICIES = (
     "gptq",

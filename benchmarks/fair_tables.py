@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fair import Setting
-from fairbits.evaluation.scores import Scores
+from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
 
 UNIT = "nats_per_token"

@@ -18,9 +18,9 @@ import numba
 import torch
 from safetensors.torch import save_file
 
+from fairbits.model.files.safetensors_files import map_tensor
+from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.moments import moments_of, row_moments
-from fairbits.model.safetensors_files import map_tensor
-from fairbits.model.safetensors_header import read_header
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6

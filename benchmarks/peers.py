@@ -28,13 +28,13 @@ import torch
 from safetensors.torch import load_file
 
 from fairbits import Checkpoint
-from fairbits.evaluation.in_place import restore
-from fairbits.evaluation.measure import Answers, measure
 from fairbits.language import build_mix
 from fairbits.language.mix_file import Mix
-from fairbits.risk.evidence import is_rounded
+from fairbits.measure.scores.in_place import restore
+from fairbits.measure.scores.measure import Answers, measure
+from fairbits.quantize.evidence import is_rounded
 from fairbits.stats import LanguageFrame
-from fairbits.steps.bench import Bench
+from fairbits.trials.plan_trial import Bench
 
 WORKERS = Path(__file__).parent / "peers"
 OURS = "fairbits"

@@ -21,8 +21,8 @@ import torch
 from fairbits import Checkpoint
 from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.model.embedded import embedded_languages
-from fairbits.steps.compare import compare
-from fairbits.steps.comparison import Comparison, Entry
+from fairbits.verbs.compare import compare
+from fairbits.verbs.comparison import Comparison, Entry
 
 POLICIES = (
     "gptq",

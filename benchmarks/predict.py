@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from fairbits import Audit, Checkpoint, Scheme
 from fairbits.checks import Floats
 from fairbits.language import find_language, read_corpus, udhr
+from fairbits.measure.passes import probe
+from fairbits.measure.passes.loss import document_losses
+from fairbits.measure.passes.points import probed_linears
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import Text
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
-from fairbits.probe import probe
-from fairbits.probe.loss import document_losses
-from fairbits.probe.points import probed_linears
-from fairbits.probe.prepare import text_for
-from fairbits.probe.text import Text
 from fairbits.stats import spearman
-from fairbits.steps.audit import conclude
+from fairbits.verbs.audit import conclude
 
 HISTORY = Path(__file__).parents[1] / "training/history.json"
 HALVES = 200

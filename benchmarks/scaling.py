@@ -17,11 +17,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from fairbits import Checkpoint
 from fairbits.language import udhr
-from fairbits.learning import carry_out
 from fairbits.model.embedded import embedded_languages
-from fairbits.plans import Plan
-from fairbits.steps.plan import plan as planned
-from fairbits.steps.quantize import calibration_text
+from fairbits.quantize.learning import carry_out
+from fairbits.quantize.plan import Plan
+from fairbits.verbs.plan import plan as planned
+from fairbits.verbs.quantize import calibration_text
 
 MODELS = {"8B": (32, 1.0), "70B": (80, 3.9)}
 """Blocks, and weights of a block in units of that of the 8B model."""

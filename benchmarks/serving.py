@@ -25,13 +25,13 @@ import numpy as np
 import openai
 import torch
 
-from fairbits.adaptive.files import Overlays
-from fairbits.adaptive.model import AdaptiveModel
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.serving.app import Service, application
-from fairbits.serving.asked import Limits
-from fairbits.serving.server import bind, make_server
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.model import AdaptiveModel
+from fairbits.serve.app import Service, application
+from fairbits.serve.request import Limits
+from fairbits.serve.server import bind, make_server
 from switching import made
 
 CHARACTERS = 60  # of a prompt

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairbits.adaptive.files import Overlays
-from fairbits.adaptive.model import AdaptiveModel
-from fairbits.adaptive.overlay import BASE, Overlay, Patch
-from fairbits.adaptive.switch import Switch
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
 from fairbits.model.codes import nearest
-from fairbits.steps.plan import plan
-from fairbits.steps.quantize import quantize
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.model import AdaptiveModel
+from fairbits.overlays.overlay import BASE, Overlay, Patch
+from fairbits.overlays.switch import Switch
 from fairbits.theory.grid import Grid
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import quantize
 
 LANGUAGES = ("eng_Latn", "heb_Hebr", "jpn_Jpan")
 SHARE = 0.05

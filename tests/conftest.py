@@ -10,17 +10,17 @@ import pytest
 import torch
 import transformers as t
 
-from fairbits.adaptive.files import Overlays
-from fairbits.adaptive.overlay import Overlay, Patch
 from fairbits.model import Checkpoint
 from fairbits.model.codes import nearest
 from fairbits.model.scheme import Scheme
-from fairbits.steps.audit import audit
-from fairbits.steps.evaluate import evaluate
-from fairbits.steps.plan import plan
-from fairbits.steps.quantize import quantize
-from fairbits.steps.sweep import sweep
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.overlay import Overlay, Patch
 from fairbits.theory.grid import Grid
+from fairbits.verbs.audit import audit
+from fairbits.verbs.evaluate import evaluate
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import quantize
+from fairbits.verbs.sweep import sweep
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}

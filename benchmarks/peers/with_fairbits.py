@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 from job import Job, Prepared, Quantized, work
 
-from fairbits import Checkpoint, policies
-from fairbits.learning import carry_out
-from fairbits.plans import Calibration
-from fairbits.probe.text import NO_LABEL, Part, Text, Window
-from fairbits.risk.evidence import Evidence
-from fairbits.rounding.engine import RoundedBlock
+from fairbits import Checkpoint
+from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
+from fairbits.quantize import policies
+from fairbits.quantize.evidence import Evidence
+from fairbits.quantize.learning import carry_out
+from fairbits.quantize.plan import Calibration
+from fairbits.quantize.rounding.engine import RoundedBlock
 
 
 def prepare(job: Job) -> Prepared:

@@ -8,52 +8,52 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fairbits.version import __version__
 
 if TYPE_CHECKING:
-    from fairbits.adaptive.model import AdaptiveModel as AdaptiveModel
-    from fairbits.evaluation.scores import Scores as Scores
     from fairbits.language import Corpus as Corpus
     from fairbits.language import read_corpus as read_corpus
     from fairbits.language import udhr as udhr
+    from fairbits.measure.audit.audit import Audit as Audit
+    from fairbits.measure.scores.scores import Scores as Scores
     from fairbits.model import Checkpoint as Checkpoint
     from fairbits.model.scheme import Scheme as Scheme
-    from fairbits.plans import Plan as Plan
-    from fairbits.risk.audit import Audit as Audit
-    from fairbits.steps.audit import audit as audit
-    from fairbits.steps.compare import compare as compare
-    from fairbits.steps.diff import diff as diff
-    from fairbits.steps.evaluate import evaluate as evaluate
-    from fairbits.steps.gate import gate as gate
-    from fairbits.steps.overlay import overlay as overlay
-    from fairbits.steps.plan import plan as plan
-    from fairbits.steps.quantize import quantize as quantize
-    from fairbits.steps.report import report as report
-    from fairbits.steps.run import run as run
-    from fairbits.steps.screen import screen as screen
-    from fairbits.steps.sweep import sweep as sweep
+    from fairbits.overlays.model import AdaptiveModel as AdaptiveModel
+    from fairbits.quantize.plan import Plan as Plan
+    from fairbits.verbs.audit import audit as audit
+    from fairbits.verbs.compare import compare as compare
+    from fairbits.verbs.diff import diff as diff
+    from fairbits.verbs.evaluate import evaluate as evaluate
+    from fairbits.verbs.gate import gate as gate
+    from fairbits.verbs.overlay import overlay as overlay
+    from fairbits.verbs.plan import plan as plan
+    from fairbits.verbs.quantize import quantize as quantize
+    from fairbits.verbs.report import report as report
+    from fairbits.verbs.run import run as run
+    from fairbits.verbs.screen import screen as screen
+    from fairbits.verbs.sweep import sweep as sweep
 
 _HOMES = {
-    "AdaptiveModel": "fairbits.adaptive.model",
-    "Audit": "fairbits.risk.audit",
+    "AdaptiveModel": "fairbits.overlays.model",
+    "Audit": "fairbits.measure.audit.audit",
     "Checkpoint": "fairbits.model",
     "Corpus": "fairbits.language",
-    "Plan": "fairbits.plans",
+    "Plan": "fairbits.quantize.plan",
     "Scheme": "fairbits.model.scheme",
-    "Scores": "fairbits.evaluation.scores",
-    "audit": "fairbits.steps.audit",
-    "compare": "fairbits.steps.compare",
-    "diff": "fairbits.steps.diff",
-    "evaluate": "fairbits.steps.evaluate",
-    "gate": "fairbits.steps.gate",
-    "overlay": "fairbits.steps.overlay",
-    "plan": "fairbits.steps.plan",
-    "quantize": "fairbits.steps.quantize",
+    "Scores": "fairbits.measure.scores.scores",
+    "audit": "fairbits.verbs.audit",
+    "compare": "fairbits.verbs.compare",
+    "diff": "fairbits.verbs.diff",
+    "evaluate": "fairbits.verbs.evaluate",
+    "gate": "fairbits.verbs.gate",
+    "overlay": "fairbits.verbs.overlay",
+    "plan": "fairbits.verbs.plan",
+    "quantize": "fairbits.verbs.quantize",
     "read_corpus": "fairbits.language",
-    "report": "fairbits.steps.report",
-    "run": "fairbits.steps.run",
-    "screen": "fairbits.steps.screen",
-    "sweep": "fairbits.steps.sweep",
+    "report": "fairbits.verbs.report",
+    "run": "fairbits.verbs.run",
+    "screen": "fairbits.verbs.screen",
+    "sweep": "fairbits.verbs.sweep",
     "udhr": "fairbits.language",
 }
 """Where the names of the package live: they are imported when they are asked for, as torch takes seconds."""

@@ -17,6 +17,15 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things.
+
+    >>> counted(1, "block"), counted(1200, "block")
+    ('1 block', '1,200 blocks')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class FairbitsError(Exception):
     """A problem the user can act on: what arrived, what must hold, what to do."""
 

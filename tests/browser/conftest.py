@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairbits.reports import Report
-from fairbits.steps.report import report
+from fairbits.verbs.report import report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -21,7 +21,7 @@ CODE = """
 import sys
 from fairbits.language import Corpus
 from fairbits.model.scheme import Scheme
-from fairbits.steps.audit import audit
+from fairbits.verbs.audit import audit
 
 def memory(name):
     lines = open("/proc/self/status").read().splitlines()

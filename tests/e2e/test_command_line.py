@@ -17,11 +17,11 @@ import typer
 from rich.cells import cell_len
 from typer.main import get_command
 
-from fairbits.adaptive.overlay import Form
 from fairbits.cli import VERBS, app, completion, main, verb
-from fairbits.evaluation.scores import UNITS
-from fairbits.policies import POLICIES
-from fairbits.research import EXPERIMENTS
+from fairbits.measure.scores.scores import UNITS
+from fairbits.overlays.overlay import Form
+from fairbits.quantize.policies import POLICIES
+from fairbits.science.experiments import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 GROUP = get_command(app)

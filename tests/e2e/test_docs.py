@@ -26,16 +26,16 @@ INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 INLINE = re.compile(r"`(fairbits [a-z][^`\n]*)`")
 PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
 FILES = {
-    "audit": ["fairbits.risk.audit"],
-    "plan": ["fairbits.plans"],
-    "scores": ["fairbits.evaluation.scores_file"],
-    "overlays": ["fairbits.adaptive.files", "fairbits.adaptive.activation_table", "fairbits.steps.overlay"],
-    "sweep": ["fairbits.steps.sweep"],
-    "compare": ["fairbits.steps.comparison"],
-    "verdict": ["fairbits.steps.gate"],
+    "audit": ["fairbits.measure.audit.audit"],
+    "plan": ["fairbits.quantize.plan"],
+    "scores": ["fairbits.measure.scores.scores_file"],
+    "overlays": ["fairbits.overlays.files", "fairbits.overlays.activation_table", "fairbits.verbs.overlay"],
+    "sweep": ["fairbits.verbs.sweep"],
+    "compare": ["fairbits.verbs.comparison"],
+    "verdict": ["fairbits.verbs.gate"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.steps.run.job", "fairbits.steps.run.directory"],
-    "research": ["fairbits.research.result"],
+    "run": ["fairbits.verbs.run.job", "fairbits.verbs.run.directory"],
+    "research": ["fairbits.science.experiments.result"],
 }
 """The modules that write each file of docs/reference/files.md."""
 

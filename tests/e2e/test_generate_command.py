@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.adaptive.model import AdaptiveModel
+from fairbits.overlays.model import AdaptiveModel
 
 ENGLISH, HEBREW, JAPANESE = "All human beings are", "כל בני האדם נולדו", "すべての人間は"
 

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 import fairbits as fb
-from fairbits.model.writing import QuantizedWriter
-from fairbits.plans import Plan
+from fairbits.model.files.writing import QuantizedWriter
+from fairbits.quantize.plan import Plan
 
 TINY = "embedded:tiny"
 SMALL = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "64", "--sequence", "64")

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from fairbits.science.theory import disparity, foreign_alpha_bound, own_optimum_bound, total_variation, tv_bound
+from fairbits.science.theory.bounds import alpha_limit, exact_mse_limit, excess_bounds, mse_limit, sample_limits
+from fairbits.science.theory.refit import families
 from fairbits.theory import (
     Empirical,
     Gaussian,
@@ -15,16 +18,9 @@ from fairbits.theory import (
     additive_alpha,
     additive_mse,
     clip_law,
-    disparity,
-    foreign_alpha_bound,
     mse,
     noise_constant,
-    own_optimum_bound,
-    total_variation,
-    tv_bound,
 )
-from fairbits.theory.bounds import alpha_limit, exact_mse_limit, excess_bounds, mse_limit, sample_limits
-from fairbits.theory.refit import families
 
 
 def random_law(rng):

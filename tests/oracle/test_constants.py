@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from fairbits.science.theory.refit import loss_curves, refit
 from fairbits.theory import (
     Gaussian,
     GaussianScaleMixture,
@@ -22,7 +23,6 @@ from fairbits.theory import (
     mse,
 )
 from fairbits.theory.clipping.formulas import REFITTED_CONSTANTS
-from fairbits.theory.refit import loss_curves, refit
 
 TABLE = list(csv.DictReader(Path(__file__).with_name("constants.csv").read_text().splitlines()))
 

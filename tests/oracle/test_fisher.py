@@ -13,15 +13,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from fairbits.language import Corpus
+from fairbits.measure.passes import probe
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.points import points_of, probed_linears
+from fairbits.measure.passes.recorder import FORMS, Recorder
+from fairbits.measure.passes.run import fisher_direction
+from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
+from fairbits.measure.passes.weight_errors import column_errors, weight_errors
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
-from fairbits.probe import probe
-from fairbits.probe.batches import batches
-from fairbits.probe.points import points_of, probed_linears
-from fairbits.probe.recorder import FORMS, Recorder
-from fairbits.probe.run import fisher_direction
-from fairbits.probe.text import NO_LABEL, Part, Text, Window
-from fairbits.probe.weight_errors import column_errors, weight_errors
 from fairbits.theory import Grid
 
 WORDS = 24

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fairbits.language import Corpus
+from fairbits.measure.passes import Measurements, probe, run
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import NO_LABEL, Window
 from fairbits.model import Checkpoint
-from fairbits.probe import Measurements, probe, run
-from fairbits.probe.batches import batches
-from fairbits.probe.prepare import text_for
-from fairbits.probe.text import NO_LABEL, Window
 
 ENGLISH = (
     "Rain.",

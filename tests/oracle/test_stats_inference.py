@@ -7,16 +7,8 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from fairbits.stats import (
-    correlation_power,
-    holm,
-    leave_one_out,
-    partial_correlation,
-    pearson,
-    permutation_test,
-    sample_size_for_power,
-    spearman,
-)
+from fairbits.science.stats import correlation_power, partial_correlation, permutation_test, sample_size_for_power
+from fairbits.stats import holm, leave_one_out, pearson, spearman
 
 rng = np.random.default_rng(42)
 X = rng.normal(size=14)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from fairbits.stats import mediate
+from fairbits.science.stats import mediate
 
 
 def chain(n, *, seed=0, direct=0.0, noise=0.02):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbits.stats import leave_one_out, partial_correlation, pearson, permutation_test, spearman
+from fairbits.science.stats import partial_correlation, permutation_test
+from fairbits.stats import leave_one_out, pearson, spearman
 
 # lang, degradation, outlier activation fraction, weighted kurtosis
 ROWS = [

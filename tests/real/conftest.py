@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.model import Checkpoint
-from fairbits.model.cache import cache_directory
+from fairbits.model.files.cache import cache_directory
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,11 @@ ROWS = {}
 for table in sorted((Path(__file__).parent / "bad_input").glob("*.py")):
     ROWS |= runpy.run_path(str(table))["ROWS"]
 
-PACKAGES = ("theory", "theory.allocation", "stats")
+PACKAGES = ("theory", "theory.allocation", "stats", "science.theory", "science.stats")
 MODULES = (
-    *("grid", "distributions", "moments", "noise", "bounds", "language", "refit", "redundancy", "mediation"),
-    *("clipping.blocks", "clipping.exact", "clipping.formulas", "clipping.stream"),
+    *(f"theory.{name}" for name in ("grid", "distributions", "moments", "noise")),
+    *(f"theory.clipping.{name}" for name in ("blocks", "exact", "formulas", "stream")),
+    *(f"science.theory.{name}" for name in ("bounds", "language", "refit", "redundancy", "mediation")),
 )
 FLAGS = {"signed", "relative", "simultaneous"}
 """Yes or no: anything is one of them."""
@@ -141,7 +142,7 @@ def public_names():
         package = importlib.import_module(f"fairbits.{path}")
         found |= {name: getattr(package, name) for name in package.__all__}
     for path in MODULES:
-        module = importlib.import_module(f"fairbits.theory.{path}")
+        module = importlib.import_module(f"fairbits.{path}")
         own = {name: item for name, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__}
         found |= {name: item for name, item in own.items() if callable(item) and not name.startswith("_")}
     classes = [item for item in found.values() if inspect.isclass(item)]

@@ -11,7 +11,9 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize("package", ["fairbits.theory", "fairbits.stats", "fairbits.claims", "fairbits.language"])
+@pytest.mark.parametrize(
+    "package", ["fairbits.theory", "fairbits.stats", "fairbits.science.claims", "fairbits.language"]
+)
 def test_no_torch_or_transformers(package) -> None:
     loaded = modules_after(f"import {package}")
     assert package in loaded

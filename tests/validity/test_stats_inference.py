@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbits.stats import partial_correlation, pearson, permutation_test, spearman
+from fairbits.science.stats import partial_correlation, permutation_test
+from fairbits.stats import pearson, spearman
 
 FAMILY = np.repeat(np.arange(4), [5, 4, 3, 2])
 ERROR = 4 * np.sqrt(0.05 * 0.95 / 3000)

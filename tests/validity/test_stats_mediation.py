@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairbits.stats import mediate
+from fairbits.science.stats import mediate
 
 TRIALS = 500
 

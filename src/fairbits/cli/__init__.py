@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from fairbits import __version__
 from fairbits.cli.adaptive import generate, overlay
 from fairbits.cli.audits import audit, diff, screen
 from fairbits.cli.doctor import doctor
@@ -16,8 +15,9 @@ from fairbits.cli.report import report
 from fairbits.cli.research import research
 from fairbits.cli.run import run
 from fairbits.cli.serving import serve
+from fairbits.cli.terminal import hush
 from fairbits.cli.verb import Verb
-from fairbits.terminal import hush
+from fairbits.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 

@@ -21,8 +21,8 @@ from fairbits.cli.options import (
     Trust,
     names_of,
 )
+from fairbits.cli.terminal import err, out, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
-from fairbits.terminal import err, out, print_json, print_notes, stages
 
 
 def overlay(
@@ -72,13 +72,13 @@ def overlay(
       fairbits overlay ./model --base w4 --text texts --out overlays
       fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
     """
-    from fairbits.adaptive.files import MANIFEST  # heavy: only when the verb runs
     from fairbits.checks import one_of
-    from fairbits.language.render import taken
+    from fairbits.cli.tables.languages import taken
+    from fairbits.cli.tables.overlay import overlay_table
     from fairbits.model import Checkpoint
-    from fairbits.model.json_files import read_object
-    from fairbits.steps.overlay import overlay as overlaid
-    from fairbits.steps.overlay_table import overlay_table
+    from fairbits.model.files.json_files import read_object
+    from fairbits.overlays.files import MANIFEST  # heavy: only when the verb runs
+    from fairbits.verbs.overlay import overlay as overlaid
 
     share, named = share_of(budget), names_of(languages)
     one_of("--form", form, completion.FORMS)
@@ -169,9 +169,9 @@ def generate(
       fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
       fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
     """
-    from fairbits.adaptive.model import AdaptiveModel  # heavy: only when the verb runs
     from fairbits.checks import in_range
     from fairbits.model import Checkpoint
+    from fairbits.overlays.model import AdaptiveModel  # heavy: only when the verb runs
 
     in_range("--temperature", temperature, least=0.0)  # 0 is none of transformers
     in_range("--top-p", top_p, above=0.0, most=1.0)

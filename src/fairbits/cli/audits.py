@@ -24,7 +24,7 @@ from fairbits.cli.options import (
     names_of,
     write_out,
 )
-from fairbits.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 
 
 def audit(
@@ -58,13 +58,13 @@ def audit(
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.audit import audit_table
+    from fairbits.cli.tables.audit_details import audit_details
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
+    from fairbits.measure.audit.audit import check_audit_target, rounded
     from fairbits.model import Checkpoint
     from fairbits.model.scheme import Scheme
-    from fairbits.risk.audit import check_audit_target, rounded
-    from fairbits.steps.audit import audit as audited
-    from fairbits.steps.audit_details import audit_details
-    from fairbits.steps.audit_table import audit_table
+    from fairbits.verbs.audit import audit as audited
 
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
@@ -120,14 +120,14 @@ def screen(
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits screen ./model ./other --languages eng,heb
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
-    from fairbits.steps.audit import corpus_of
-    from fairbits.steps.screen import screen as screened
-    from fairbits.steps.screen import screen_table
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.screen import screen_table
+    from fairbits.language.reading import open_corpus
+    from fairbits.verbs.screen import screen as screened
 
     names = names_of(languages)
     print_notes(taken(names or ()))
-    corpus = None if names is None and text is None else corpus_of(text, names)
+    corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
         found = screened(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
     if as_json:
@@ -150,9 +150,9 @@ def diff(
       fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits diff ./model ./other --json
     """
+    from fairbits.cli.tables.diff import diff_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
-    from fairbits.steps.diff import diff as compared
-    from fairbits.steps.diff import diff_table
+    from fairbits.verbs.diff import diff as compared
 
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:

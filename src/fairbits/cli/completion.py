@@ -21,7 +21,7 @@ POLICIES = (
     "gptq",
     "fair",
 )
-"""As in `fairbits.policies`, whose import takes seconds; a test holds them together."""
+"""As in `fairbits.quantize.policies`, whose import takes seconds; a test holds them together."""
 EXPERIMENTS = (
     "outliers",
     "correlations",
@@ -37,9 +37,9 @@ EXPERIMENTS = (
     "null-controls",
     "training-choices",
 )
-"""As in `fairbits.research`; the same test holds them together."""
+"""As in `fairbits.science.experiments`; the same test holds them together."""
 FORMS = ("residual", "codes", "steps")
-"""As in `fairbits.adaptive.overlay`; the same test holds them together."""
+"""As in `fairbits.overlays.overlay`; the same test holds them together."""
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 
 

@@ -1,8 +1,8 @@
 """The verb that looks at the machine and the packages: doctor."""
 
 from fairbits.cli.options import Json
+from fairbits.cli.terminal import out, print_json, stages
 from fairbits.errors import InputError
-from fairbits.terminal import out, print_json, stages
 
 
 def doctor(as_json: Json = False) -> None:
@@ -12,8 +12,8 @@ def doctor(as_json: Json = False) -> None:
       fairbits doctor
       fairbits doctor --json
     """
-    from fairbits.steps.doctor import examine  # heavy: only when the verb runs
-    from fairbits.steps.doctor_table import doctor_table
+    from fairbits.cli.tables.doctor import doctor_table
+    from fairbits.verbs.doctor import examine  # heavy: only when the verb runs
 
     with stages("looking at packages and devices"):
         found = examine()

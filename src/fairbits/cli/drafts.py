@@ -6,7 +6,7 @@ from fairbits.cli.options import flag_of
 from fairbits.errors import InputError
 
 if TYPE_CHECKING:
-    from fairbits.plans import Plan
+    from fairbits.quantize.plan import Plan
 
 
 def check_agrees(plan: "Plan", told: dict[str, Any]) -> "Plan":

@@ -30,8 +30,8 @@ from fairbits.cli.options import (
     widths_of,
     write_out,
 )
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import printable
-from fairbits.terminal import out, print_json, print_notes, stages
 
 
 def evaluate(
@@ -66,10 +66,10 @@ def evaluate(
       fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.evaluate import evaluate_table
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
-    from fairbits.steps.evaluate import evaluate as evaluated
-    from fairbits.steps.evaluate_table import evaluate_table
+    from fairbits.verbs.evaluate import evaluate as evaluated
 
     check_out(out_file, "scores.json")  # before anything that takes time
     names = names_of(languages)
@@ -122,8 +122,8 @@ def gate(
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
     """
     from fairbits.artifacts import write_files
-    from fairbits.steps.gate import gate as gated  # heavy: only when the verb runs
-    from fairbits.steps.gate import junit
+    from fairbits.verbs.gate import gate as gated  # heavy: only when the verb runs
+    from fairbits.verbs.gate import junit
 
     check_out(junit_file, "gate.xml")
     verdict = gated(
@@ -184,10 +184,10 @@ def compare(
       fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.compare import compare_table
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
-    from fairbits.steps.compare import compare as compared
-    from fairbits.steps.compare_table import compare_table
+    from fairbits.verbs.compare import compare as compared
 
     check_out(out_file, "compare.json")  # before anything that takes time
     names = names_of(languages)
@@ -251,10 +251,10 @@ def sweep(
       fairbits sweep embedded:tiny --bits 2..8
       fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.sweep import sweep_table
     from fairbits.model import Checkpoint
-    from fairbits.steps.sweep import sweep as swept
-    from fairbits.steps.sweep_table import sweep_table
+    from fairbits.verbs.sweep import sweep as swept
 
     check_out(out_file, "sweep.json")  # before anything that takes time
     names = names_of(languages)

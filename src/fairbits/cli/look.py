@@ -7,8 +7,8 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.options import Json, Model, Revision, Seed, TextFrom, Trust, flag, names_of, write_out
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import InputError
-from fairbits.terminal import out, print_json, print_notes, stages
 
 
 def theory(
@@ -23,7 +23,7 @@ def theory(
       fairbits theory --claim 000-07
       fairbits theory --json > claims.json
     """
-    from fairbits.claims import all_claims, find_claim, render  # heavy: only when the verb runs
+    from fairbits.science.claims import all_claims, find_claim, render  # heavy: only when the verb runs
 
     if as_json and markdown:
         raise InputError("--json and --markdown were both given; choose one")
@@ -86,8 +86,8 @@ def languages(
       fairbits languages
       fairbits languages he zh swahili
     """
+    from fairbits.cli.tables.languages import language_data, language_table, taken
     from fairbits.language import catalog, find_languages
-    from fairbits.language.render import language_data, language_table, taken
 
     found = find_languages(names) if names else catalog()
     print_notes(taken(names or ()))
@@ -131,10 +131,10 @@ def mix(
       fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
     """
+    from fairbits.cli.tables.languages import mix_table, taken
     from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
     from fairbits.language.mix_file import check_target
-    from fairbits.language.render import mix_table, taken
     from fairbits.model import Checkpoint
 
     check_target(out_file)  # before anything that takes time

@@ -7,13 +7,13 @@ import typer
 
 from fairbits.artifacts import check_writable
 from fairbits.cli import completion
+from fairbits.cli.terminal import print_notes
 from fairbits.errors import InputError
-from fairbits.terminal import print_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairbits.plans import Group
+    from fairbits.quantize.plan import Group
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:

@@ -49,12 +49,12 @@ from fairbits.cli.options import (
     widths_of,
     write_out,
 )
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
-from fairbits.terminal import out, print_json, print_notes, stages
 
 if TYPE_CHECKING:
     from fairbits.model import Checkpoint
-    from fairbits.plans import Plan
+    from fairbits.quantize.plan import Plan
 
 POLICY_OPTIONS = (
     *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
@@ -105,8 +105,8 @@ def plan(
       fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
       fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
+    from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
-    from fairbits.steps.plan_table import plan_table
 
     told = _told(locals())
     check_out(out_file, "plan.json")  # before anything that takes time
@@ -163,10 +163,10 @@ def quantize(
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
+    from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
-    from fairbits.steps.plan_table import plan_table
-    from fairbits.steps.quantize import check_quantize
-    from fairbits.steps.quantize import quantize as quantized
+    from fairbits.verbs.quantize import check_quantize
+    from fairbits.verbs.quantize import quantize as quantized
 
     told = _told(locals())
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
@@ -190,7 +190,7 @@ def quantize(
 
 
 def _told(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of `fairbits.steps.plan.plan` that were given, among the arguments of a verb."""
+    """Returns the options of `fairbits.verbs.plan.plan` that were given, among the arguments of a verb."""
     told = {name: given[name] for name in (*DECISIONS, "text", "device") if given[name] is not None}
     made: dict[str, Callable[[Any], Any]] = {
         "group": plan_group_of,
@@ -204,8 +204,8 @@ def _told(given: dict[str, Any]) -> dict[str, Any]:
 
 def _made(told: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
     """Returns the plan of a file, or of the draft that an interrupted run has left; None if one must be made."""
-    from fairbits.plans import Plan
-    from fairbits.steps.quantize import drafted
+    from fairbits.quantize.plan import Plan
+    from fairbits.verbs.quantize import drafted
 
     if plan_file is not None:
         return Plan.load(_alone(plan_file, told))
@@ -219,9 +219,9 @@ def _shape(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(checkpoint: "Checkpoint", told: dict[str, Any]) -> "Plan":
-    from fairbits.language.render import taken
-    from fairbits.policies import DEFAULT
-    from fairbits.steps.plan import plan as planned
+    from fairbits.cli.tables.languages import taken
+    from fairbits.quantize.policies import DEFAULT
+    from fairbits.verbs.plan import plan as planned
 
     _check_taken(told.get("policy", DEFAULT), told)
     print_notes(taken(told.get("languages", ())))
@@ -231,7 +231,7 @@ def _planned(checkpoint: "Checkpoint", told: dict[str, Any]) -> "Plan":
 
 def _check_taken(policy: str, told: dict[str, Any]) -> None:
     """Raises if a policy does not take an option, and says which policies do."""
-    from fairbits.policies import POLICIES, takes
+    from fairbits.quantize.policies import POLICIES, takes
 
     known = takes(policy)
     for name in POLICY_OPTIONS:

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from fairbits.cli import completion
 from fairbits.cli.options import Json, check_out
+from fairbits.cli.terminal import out, stages
 from fairbits.errors import InputError, printable
-from fairbits.terminal import out, stages
 
 PAGE = "report.html"
 FORMS = ("html", "md", "json")
@@ -49,7 +49,7 @@ def report(
     """
     from fairbits.artifacts import write_files  # heavy: only when the verb runs
     from fairbits.reports.record import check_name, format_of
-    from fairbits.steps.report import report as reported
+    from fairbits.verbs.report import report as reported
 
     chosen = _form(form, as_json) or ("html" if out_file is None else format_of(out_file))
     if out_file is None and chosen == "html":

@@ -24,8 +24,8 @@ from fairbits.cli.options import (
     shares_of,
     write_out,
 )
+from fairbits.cli.terminal import done, out, print_json, stages
 from fairbits.errors import InputError
-from fairbits.terminal import done, out, print_json, stages
 
 EVERY = "all"
 
@@ -72,10 +72,16 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cuda
     """
-    from fairbits.research import EXPERIMENTS, Laboratory, Setting, conduct, named  # heavy: only when the verb runs
-    from fairbits.research.page import as_markdown
-    from fairbits.research.records import all_records
-    from fairbits.research.render import as_list, as_panel
+    from fairbits.science.experiments import (  # heavy: only when the verb runs
+        EXPERIMENTS,
+        Laboratory,
+        Setting,
+        conduct,
+        named,
+    )
+    from fairbits.science.experiments.page import as_markdown
+    from fairbits.science.experiments.records import all_records
+    from fairbits.science.experiments.render import as_list, as_panel
 
     if markdown and (name is not None or out_file is not None):
         raise InputError("--markdown prints what was found before; it takes no experiment and no --out")

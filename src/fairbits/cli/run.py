@@ -24,7 +24,7 @@ from fairbits.cli.options import (
     plan_group_of,
     widths_of,
 )
-from fairbits.terminal import done, out, print_json, print_notes, stages
+from fairbits.cli.terminal import done, out, print_json, print_notes, stages
 
 
 def run(
@@ -84,10 +84,10 @@ def run(
       fairbits run ./model --languages eng,fra,heb --out run
       fairbits run ./model --text texts --bits 3 --baselines rtn --widths none
     """
-    from fairbits.language.render import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.run import as_data, next_steps, run_table
     from fairbits.model import Checkpoint
-    from fairbits.steps.run import run as done_by
-    from fairbits.steps.run.table import as_data, next_steps, run_table
+    from fairbits.verbs.run import run as done_by
 
     names = names_of(languages)
     print_notes(taken(names or ()))

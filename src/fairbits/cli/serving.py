@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fairbits.cli.options import Device, Json, Model, Trust
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import InputError
-from fairbits.terminal import out, print_json, print_notes, stages
 
 
 def serve(
@@ -42,10 +42,10 @@ def serve(
       fairbits serve quantized --overlays overlays
       fairbits serve quantized --overlays overlays --port 9000 --max-batch 16
     """
-    from fairbits.adaptive.model import AdaptiveModel  # heavy: only when the verb runs
-    from fairbits.serving.asked import Limits
-    from fairbits.serving.server import bind, check_installed, read_key
-    from fairbits.serving.server import serve as run
+    from fairbits.overlays.model import AdaptiveModel  # heavy: only when the verb runs
+    from fairbits.serve.request import Limits
+    from fairbits.serve.server import bind, check_installed, read_key
+    from fairbits.serve.server import serve as run
 
     check_installed()
     key, called = read_key(api_key_file), _name(base, name)

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from fairbits.cli.terminal import out, print_error
 from fairbits.errors import FairbitsError
-from fairbits.terminal import out, print_error
 
 EVERYWHERE = ("quiet", "debug")
 """Options of the command itself, which may stand behind the verb as well."""

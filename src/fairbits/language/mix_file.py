@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairbits import __version__
 from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import InputError
+from fairbits.version import __version__
 
 SCHEMA = "fairbits.mix/1"
 

@@ -8,6 +8,7 @@ from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language.catalog import catalog, find_language, find_languages
 from fairbits.language.corpus import SPLITS, Corpus, Documents, clean, split_documents
+from fairbits.language.declaration import udhr
 from fairbits.language.lines import json_lines, text_lines
 
 LIMIT = 64_000_000
@@ -208,3 +209,14 @@ def _code(name: str, where: str) -> str:
         return find_language(name).code
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def open_corpus(text: str | Path | Corpus | None, languages: Iterable[str] | None) -> Corpus:
+    """Returns the text of the named languages, or of all that the text has."""
+    if text is None:
+        if languages is None:
+            raise InputError("languages must be named: without text of yours there are hundreds of them")
+        return udhr(languages)
+    if isinstance(text, Corpus):
+        return text if languages is None else text.restrict(languages)
+    return read_corpus(text, languages=languages)

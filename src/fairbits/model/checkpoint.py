@@ -13,10 +13,10 @@ import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
-from fairbits.model.json_files import read_object
+from fairbits.model.files.json_files import read_object
+from fairbits.model.files.safetensors_files import map_tensor, read_weights
+from fairbits.model.files.safetensors_header import TensorInfo
 from fairbits.model.loading import load_config, load_model, load_tokenizer
-from fairbits.model.safetensors_files import map_tensor, read_weights
-from fairbits.model.safetensors_header import TensorInfo
 from fairbits.model.source import Kind, find_source
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairbits.checks import positive
 from fairbits.errors import InputError
-from fairbits.model.cache import kept_directory
+from fairbits.model.files.cache import kept_directory
 
 PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"

@@ -8,10 +8,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fairbits import __version__
 from fairbits.errors import printable
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, WeightMoments
+from fairbits.version import __version__
 
 SCHEMA = "fairbits.inspection/1"
 SHOWN = 3  # tensors named in a note

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from fairbits import __version__
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
 from fairbits.reports.languages import language_rows, units_of
 from fairbits.reports.provenance import notes, provenance
 from fairbits.reports.sources import Sources
+from fairbits.version import __version__
 
 SCHEMA = "fairbits.report/1"
 

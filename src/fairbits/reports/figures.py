@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbits.plans import Plan
+from fairbits.quantize.plan import Plan
 from fairbits.reports.languages import describe
 from fairbits.reports.sources import Json, Sources, entries, estimate, number, part, table
 from fairbits.stats import spearman

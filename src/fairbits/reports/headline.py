@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairbits.evaluation.scores import Scores
-from fairbits.plans import UNEQUAL_BUDGETS
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantize.plan import UNEQUAL_BUDGETS
 from fairbits.reports.languages import describe
 from fairbits.reports.sources import Sources
 from fairbits.stats import Contrast, Estimate

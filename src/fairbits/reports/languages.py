@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import UNITS, Scores
 from fairbits.language.catalog import Language, find_language
+from fairbits.measure.scores.scores import UNITS, Scores
 from fairbits.reports.sources import Json, Sources, estimate, table
 from fairbits.stats import Contrast
 

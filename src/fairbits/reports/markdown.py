@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from fairbits.errors import InputError, printable
-from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.language import udhr
+from fairbits.measure.scores.scores import SIGNIFICANT
 from fairbits.reports.page import grouped, size
 
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")

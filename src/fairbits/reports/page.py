@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from fairbits.errors import printable
-from fairbits.evaluation.scores import SIGNIFICANT
+from fairbits.measure.scores.scores import SIGNIFICANT
 from fairbits.reports.headline import SAME_SIZE
 
 EARLY = "theme.js"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fairbits import __version__
-from fairbits.evaluation.scores import ASKED
+from fairbits.measure.scores.scores import ASKED
 from fairbits.reports.sources import Sources, entries, table
+from fairbits.version import __version__
 
 THREADS = "torch threads"
 """How many of them a run had: sums of floating point depend on it."""

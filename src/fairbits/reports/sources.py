@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import Scores
-from fairbits.plans import Plan
-from fairbits.risk import audit as risk_audit
+from fairbits.measure.audit import audit as risk_audit
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantize.plan import Plan
 from fairbits.stats import Contrast
 
 Json = Mapping[str, Any]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fairbits.theory import bounds, language, moments, refit
+from fairbits.science.theory import bounds, language, refit
+from fairbits.theory import moments
 from fairbits.theory.distributions import (
     Empirical,
     Gaussian,

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fairbits.theory import allocation, mediation, redundancy
+from fairbits.science.theory import mediation, redundancy
+from fairbits.theory import allocation
 from fairbits.theory.allocation import Problem
 
 SIZES = np.array([[4, 8], [4, 8], [2, 6]])

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fairbits import stats
-from fairbits.reference import founding_statistics
+from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.science import stats as science_stats
 from fairbits.stats import LanguageFrame
 
 SOURCE = np.random.default_rng(0)
@@ -69,7 +70,7 @@ ROWS = {
         {"pvalues": (np.array([0.1, 0.5]), "array", "required", "flat", "nonnegative", {"above 1": [0.5, 1.1]})},
     ),
     "permutation_test": (
-        stats.permutation_test,
+        science_stats.permutation_test,
         PAIR
         | {
             "method": ("spearman", "choice"),
@@ -79,7 +80,7 @@ ROWS = {
         },
     ),
     "partial_correlation": (
-        stats.partial_correlation,
+        science_stats.partial_correlation,
         PAIR
         | {
             "covariates": (Z, *SIDE[:3], "not all zero", {"collinear": np.column_stack([Z, 2 * Z]), "scalar": 1.0}),
@@ -90,7 +91,7 @@ ROWS = {
         },
     ),
     "correlation_power": (
-        stats.correlation_power,
+        science_stats.correlation_power,
         {
             "rho": (0.5, "number", {"one": 1.0, "minus one": -1.0}),
             "n": (14, "count", {"three": 3}),
@@ -99,7 +100,7 @@ ROWS = {
         },
     ),
     "sample_size_for_power": (
-        stats.sample_size_for_power,
+        science_stats.sample_size_for_power,
         {
             "rho": (0.5, "number", {"zero": 0.0, "one": 1.0}),
             "power": (0.8, "share", {"below alpha": 0.01}),
@@ -107,8 +108,8 @@ ROWS = {
             "method": ("exact", "choice"),
         },
     ),
-    "e_value": (stats.e_value, {"effect": (0.5, "number"), "sd": (1.0, "positive")}),
-    "robustness_value": (stats.robustness_value, {"t": (4.0, "number"), "df": (20, "count")}),
+    "e_value": (science_stats.e_value, {"effect": (0.5, "number"), "sd": (1.0, "positive")}),
+    "robustness_value": (science_stats.robustness_value, {"t": (4.0, "number"), "df": (20, "count")}),
     "LanguageFrame": (
         LanguageFrame,
         {
@@ -166,7 +167,7 @@ ROWS = {
         },
     ),
     "mediate": (
-        stats.mediate,
+        science_stats.mediate,
         {
             "T": (T, *OF_CHAIN),
             "A": (A, *OF_CHAIN),

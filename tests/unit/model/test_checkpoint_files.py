@@ -15,8 +15,8 @@ from safetensors.torch import save, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.safetensors_files import read_weights
-from fairbits.model.safetensors_header import DTYPES, read_header
+from fairbits.model.files.safetensors_files import read_weights
+from fairbits.model.files.safetensors_header import DTYPES, read_header
 
 INDEX = "model.safetensors.index.json"
 
@@ -107,7 +107,7 @@ def test_a_header_length_of_ten_gigabytes_allocates_nothing(tmp_path: Path) -> N
     code = """
 import resource, sys
 from pathlib import Path
-from fairbits.model.safetensors_header import InputError, read_header
+from fairbits.model.files.safetensors_header import InputError, read_header
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
 for path in sys.argv[1:]:

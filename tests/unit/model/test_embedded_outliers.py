@@ -9,7 +9,7 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.model import Checkpoint, weight_moments
-from fairbits.model.cache import cache_directory
+from fairbits.model.files.cache import cache_directory
 
 ASKED = {3: 125.0, 7: 148.0, 10: 164.0}
 TARGET = "embedded:tiny?outliers=3:125,7:148,10:164"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes
-from fairbits.model.packed import (
+from fairbits.model.files.packed import (
     Stored,
     packed_tensors,
     planned_bytes,
@@ -25,7 +25,7 @@ from fairbits.model.packed import (
     table_tensors,
     tied_copies,
 )
-from fairbits.model.quantization_config import check_storable, quantization_config
+from fairbits.model.files.quantization_config import check_storable, quantization_config
 
 Reading = Callable[[str], Checkpoint]
 
@@ -65,7 +65,7 @@ def test_packing_is_the_one_written_bit_by_bit_and_its_inverse_is_exact(bits: in
 def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = random_codes(3)
     whole = packed_tensors("w.weight", codes)
-    monkeypatch.setattr("fairbits.model.packed.WEIGHTS_AT_ONCE", 100)  # two rows
+    monkeypatch.setattr("fairbits.model.files.packed.WEIGHTS_AT_ONCE", 100)  # two rows
     parts = packed_tensors("w.weight", codes)
     assert torch.equal(parts["w.weight_packed"], whole["w.weight_packed"])
     assert torch.equal(read_packed(parts, "w.weight", Stored(3)).codes, codes.codes)

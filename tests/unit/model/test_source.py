@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.cache import cache_directory, kept_directory
 from fairbits.model.embedded import parse_embedded
+from fairbits.model.files.cache import cache_directory, kept_directory
 from fairbits.model.outliers import write_with_outliers
 
 ID = "someone/some-model"

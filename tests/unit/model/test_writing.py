@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes, nearest
-from fairbits.model.packed import Stored, planned_bytes, step_dtype
-from fairbits.model.writing import QuantizedWriter
+from fairbits.model.files.packed import Stored, planned_bytes, step_dtype
+from fairbits.model.files.writing import QuantizedWriter
 from fairbits.theory.grid import Grid
 
 SIZE: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 80}

@@ -18,7 +18,7 @@ from fairbits.reports.content import content
 from fairbits.reports.markdown import ROUNDED, card, text
 from fairbits.reports.page import grouped
 from fairbits.reports.sources import Sources
-from fairbits.steps.report import sources_of_run
+from fairbits.verbs.report import sources_of_run
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.evaluation.scores import Scores
-from fairbits.plans import Plan
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantize.plan import Plan
 from fairbits.reports import Method, Sources
 from fairbits.reports.sources import AUDIT, RUN, digest, entries, number, part, read_json, table
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.science.theory import alpha_by_importance
 from fairbits.theory import (
     Empirical,
     Gaussian,
@@ -16,7 +17,6 @@ from fairbits.theory import (
     StudentT,
     Uniform,
     WeightHistogram,
-    alpha_by_importance,
     clip_blocks,
     clip_law,
     clip_sample,

@@ -101,7 +101,7 @@ def _overwrite(file: Path, info: "TensorInfo", tensor: torch.Tensor) -> None:
 
 
 def _as_json(plan: OutlierPlan, checkpoint: "Checkpoint") -> str:
-    from fairbits import __version__
+    from fairbits.version import __version__
 
     source = {"target": checkpoint.target, "sha256": checkpoint.fingerprint, "notes": checkpoint.notes}
     content = {"schema": 1, "fairbits": __version__, "source": source, **asdict(plan)}

@@ -1,0 +1,273 @@
+"""An audit for a terminal of 80 columns: who is predicted to be hurt, where it comes from, what else is known."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.checks import Floats, instance
+from fairbits.cli.tables.bars import LENGTH, filled
+from fairbits.errors import counted, printable
+from fairbits.language.catalog import find_language
+from fairbits.measure.audit.audit import Audit
+from fairbits.measure.audit.founders import Check, Condition, FoundersView
+from fairbits.measure.audit.outliers import OutlierBlocks
+from fairbits.stats import Estimate
+
+BLANK = Text(" ")
+TOP = 5  # blocks and tensors named as carriers of the damage
+REMARKS = {
+    "C1": "not necessary (001-09)",
+    "C2": "BLOOM-560M fails it (001-22)",
+    "C3": "κ alone does not tell (001-17)",
+}
+"""What became of the conditions, in few words."""
+LEGEND = (
+    "D̂: predicted rise of the loss, with 95 % intervals over documents. bits/B: bits per byte, to compare languages "
+    "by. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
+)
+SCOPE = "It holds for this text, whatever the model does with it; it bounds errors of weights, not the loss."
+
+
+def audit_table(audit: Audit) -> Group:
+    """Returns what a person wants to see first; `audit_details` has the rest."""
+    instance("audit", audit, Audit)
+    return Group(
+        *_heading(audit),
+        "",
+        _languages(audit),
+        Text(LEGEND, style="dim"),
+        *_gaps(audit),
+        *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
+        *section("What the founding documents say", _founders(audit)),
+        *section("What is proved", _certificate(audit)),
+        *section("Notes", (Text(printable(note)) for note in audit.subject.notes)),
+    )
+
+
+def section(title: str, parts: Iterable[RenderableType]) -> list[RenderableType]:
+    """Returns the parts below a title, or nothing if there are none."""
+    indented = [Padding.indent(part, 2) for part in parts]
+    return ["", Text(title, style="bold"), *indented] if indented else []
+
+
+def columns(*headers: str, left: tuple[int, ...] = (), header: bool = True) -> Table:
+    """Returns an empty table: a name, which gives way where there is no room, then numbers, or text on the left."""
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column(headers[0], overflow="fold")
+    for i, each in enumerate(headers[1:], start=1):
+        table.add_column(each, justify="left" if i in left else "right", no_wrap=True)
+    return table
+
+
+def name_of(code: str) -> str:
+    """Returns the name of a language as it stands beside its code, which tells the script and the variety.
+
+    >>> name_of("zho_Hans"), name_of("arb_Arab")
+    ('Chinese', 'Arabic')
+    """
+    return find_language(code).name.partition(" (")[0].removeprefix("Standard ")
+
+
+def bar(value: float, top: float) -> Text:
+    """Returns a bar of length ∝ value, LENGTH characters long at `top`; empty for nothing.
+
+    >>> bar(1.5, 3.0).plain
+    '████    '
+    """
+    return Text(filled(value / top if top > 0 else 0.0).ljust(LENGTH), style="red")
+
+
+def unit_of(top: float) -> tuple[float, str]:
+    """Returns what numbers up to `top` are multiplied by so that they are short, and how their unit begins.
+
+    >>> unit_of(0.0004)
+    (1000.0, '10⁻³ ')
+    """
+    for factor, prefix in ((1.0, ""), (1e3, "10⁻³ "), (1e6, "10⁻⁶ ")):
+        if top * factor >= 0.01:
+            return factor, prefix
+    return 1.0, ""
+
+
+def writer(top: float, digits: int = 4) -> Callable[[float], str]:
+    """Returns how numbers up to `top` are written: all with the same decimals, `top` with about that many digits.
+
+    >>> writer(0.0731)(0.0123), writer(12.5)(0.0123)
+    ('0.0123', '0.01')
+    """
+    before = int(np.floor(np.log10(top))) + 1 if top > 0 else 1
+    decimals = int(np.clip(digits - before, 0, digits))
+    return lambda number: f"{number:.{decimals}f}"
+
+
+def worst_first(damage: Mapping[str, Estimate]) -> list[str]:
+    """Returns the codes by their damage, the largest first; those of equal damage in their order."""
+    return sorted(damage, key=lambda code: -damage[code].value)
+
+
+def shares_of(damage: Floats) -> Floats:
+    """Returns each row divided by its sum; 0 where that is 0."""
+    total = damage.sum(axis=1, keepdims=True)
+    share: Floats = np.divide(damage, total, out=np.zeros_like(damage), where=total > 0)
+    return share
+
+
+def _heading(audit: Audit) -> list[Text]:
+    about, measured = audit.subject, audit.measured
+    amounts = (
+        counted(len(audit.languages), "language"),
+        counted(len(measured.document), "document"),
+        counted(int(measured.predicted.sum()), "predicted token"),
+    )
+    return [
+        Text.assemble((printable(about.target), "bold cyan"), "  ", (audit.scheme.name, "bold")),
+        Text(printable(f"{about.class_name}, {counted(len(audit.moments.blocks), 'block')}"), style="dim"),
+        Text(printable(f"{about.split} text of {about.corpus}: {', '.join(amounts)}"), style="dim"),
+    ]
+
+
+def _languages(audit: Audit) -> Table:
+    """Returns one row per language, worst first."""
+    damage, by_byte = audit.predicted.estimates(), audit.predicted.bits_per_byte.by_language()
+    (top, factor, prefix), (top_byte, factor_byte, prefix_byte) = (
+        (top, *unit_of(top)) for top in (max(each.value for each in found.values()) for found in (damage, by_byte))
+    )
+    number, limit, per_byte = writer(top * factor), writer(top * factor, 3), writer(top_byte * factor_byte)
+    table = columns(
+        *("\nlanguage", "\ncode", f"D̂, {prefix}nats per token\n(95 % interval)", ""),
+        *(f"D̂, {prefix_byte}\nbits/B", "loss,\nbits/B", "bytes\n/token", "tokens\n/eng"),
+        left=(1, 2, 3),
+    )
+    for code in worst_first(damage):
+        own, cut = damage[code], audit.tokenization[code]
+        ratio = cut.tokens_per_sentence_ratio
+        interval = f" ({limit(own.low * factor)}–{limit(own.high * factor)})"
+        table.add_row(
+            name_of(code),
+            Text(code, style="dim"),
+            Text.assemble(number(own.value * factor), (interval, "dim")),
+            bar(own.value, top),
+            per_byte(by_byte[code].value * factor_byte),
+            f"{audit.bits_per_byte[code].value:.2f}",
+            f"{cut.bytes_per_token.value:.2f}",
+            "–" if ratio is None else f"{ratio.value:.2f}",
+        )
+    return table
+
+
+def _gaps(audit: Audit) -> list[RenderableType]:
+    """Returns how far the worst and the best language part, per token and per byte; nothing of one language."""
+    if len(audit.languages) == 1:
+        return []
+    damage = audit.predicted.estimates()
+    worst, *_, best = worst_first(damage)
+    gap, gap_per_byte = audit.predicted.nats_per_token.gap(), audit.predicted.bits_per_byte.gap()
+    one, other = find_language(worst).name, find_language(best).name
+    if gap.low > 0 and damage[best].value > 0:
+        times = f"{damage[worst].value / damage[best].value:.2g} times"
+        lead = f"{one} is predicted to lose {times} what {other} loses per token."
+    else:
+        lead = f"Per token {one} stands worst and {other} best, by a distance that noise may explain."
+    found = ((gap, "nats/token"), (gap_per_byte, "bits/byte"))
+    gaps = ", ".join(f"{each.value:.3g} {unit} ({each.low:.2g} to {each.high:.2g})" for each, unit in found)
+    return ["", Text(lead), Text(f"Worst minus best, less what noise adds: {gaps}.")]
+
+
+def _carriers(audit: Audit) -> Table:
+    """Returns the blocks and the tensors with the largest shares of the damage."""
+    found = audit.predicted
+    worst = worst_first(found.estimates())[0]
+    row = audit.languages.index(worst)
+    blocks, tensors = shares_of(found.by_block), shares_of(found.by_linear)
+    top = float(max(blocks.mean(0).max(), tensors.mean(0).max()))
+    several = len(audit.languages) > 1
+    table = columns("share of D̂", "mean", "", *([find_language(worst).name] if several else []), left=(2,))
+    for names, shares in (([f"block {i}" for i in range(blocks.shape[1])], blocks), (found.linears, tensors)):
+        mean = shares.mean(0)
+        for i in np.argsort(-mean, kind="stable")[:TOP]:
+            own = [f"{shares[row, i]:.1%}"] if several else []
+            table.add_row(Text(printable(names[i])), f"{mean[i]:.1%}", bar(mean[i], top), *own)
+        if names is not found.linears:
+            table.add_row()
+    return table
+
+
+def _outliers(audit: Audit) -> Text:
+    """Returns the outlier blocks by both rules."""
+    return Text(
+        f"Blocks whose κ stands out: {_blocks(audit.founders.outliers)} by the founding documents' threshold, "
+        f"{_blocks(audit.robust)} beside the model's other blocks."
+    )
+
+
+def _blocks(found: OutlierBlocks) -> str:
+    if found.blocks is None or found.threshold is None:
+        return "unknown (too few blocks)"
+    return f"{', '.join(map(str, found.blocks)) or 'none'} (κ > {found.threshold:.3g})"
+
+
+def _founders(audit: Audit) -> Iterator[RenderableType]:
+    """Yields class, strategy, conditions and checklist as written, and in few words what became of them."""
+    view = audit.founders
+    strategy = view.strategy.text.rstrip(".")
+    if len(view.strategy.options) > 1:
+        strategy = f"{strategy}: {'; '.join(view.strategy.options)}"
+    yield Text.assemble("Risk class ", (view.risk, "bold"), f". {strategy}.")
+    yield Text(f"κ_eff {_range(audit.kappa_weighted)}; R̂ {_range(audit.outlier_share)}.")
+    yield BLANK
+    table = columns("", "", "", "", left=(1, 2, 3), header=False)
+    for each in view.conditions:
+        word, style = {True: ("holds", "yellow"), False: ("fails", ""), None: ("unknown", "")}[each.holds]
+        table.add_row(each.name, _condition(each), Text(word, style=style), Text(REMARKS[each.name], style="dim"))
+    yield table
+    here = {True: "here", False: "not here", None: "open here"}[view.expects_disparity]
+    yield Text(f"They expect disparity where all three hold: {here}.")
+    yield BLANK
+    checklist = columns("", "", left=(1,), header=False)
+    checklist.columns[1].no_wrap = False
+    for check in view.checklist:
+        mark = Text("✓", style="green") if check.passed else Text("✗", style="red")
+        checklist.add_row(mark, Text.assemble(check.text, (f": {_behind(check, view)}", "dim")))
+    yield checklist
+
+
+def _condition(condition: Condition) -> str:
+    """Returns a condition with its numbers: C3 asks for less than its threshold, the others for more."""
+    what, sign = {"C1": ("max κ", ">"), "C2": ("variance of R̂", ">"), "C3": ("bits", "<")}[condition.name]
+    value = "?" if condition.value is None else f"{condition.value:.3g}"
+    return f"{what} {value} {sign} {condition.threshold:.3g}"
+
+
+def _behind(check: Check, view: FoundersView) -> str:
+    """Returns the number behind a box of the checklist; the strategy has been named before."""
+    return f"max κ {check.number:.3g}" if check.detail == view.strategy.text else check.detail
+
+
+def _range(found: Mapping[str, Estimate]) -> str:
+    """Returns the least and the largest of the languages."""
+    least, most = (choose(found, key=lambda code: found[code].value) for choose in (min, max))
+    low, high = (f"{found[code].value:.3g}" for code in (least, most))
+    if low == high:
+        return low
+    return f"{low} ({find_language(least).name}) to {high} ({find_language(most).name})"
+
+
+def _certificate(audit: Audit) -> Iterator[Text]:
+    """Yields the actual gap of the weighted errors and how large it can be; nothing of one language."""
+    found = audit.certificate
+    if len(found.languages) > 1:
+        worst = found.worst
+        used = worst.actual / found.certified if found.certified > 0 else 1.0
+        yield Text.assemble(
+            "Errors of the weights, weighted with the inputs of each language, part by ",
+            (f"{worst.actual:.3g}", "bold"),
+            f" ({find_language(worst.worse).name}, {find_language(worst.better).name}); no two languages can part "
+            "by more than ",
+            (f"{found.certified:.3g}", "bold"),
+            f" (tightness {used:.0%}). ",
+            (SCOPE, "dim"),
+        )

@@ -1,0 +1,134 @@
+"""A comparison for a terminal of 80 columns: one table per width, then who differs from the baseline for sure."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.checks import instance
+from fairbits.cli.tables.audit import columns, section, unit_of, writer
+from fairbits.errors import counted, printable
+from fairbits.trials.plan_trial import UNITS
+from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
+
+LEGEND = (
+    "worst, best: the most and the least damaged language, corrected for the luck of the choice; gap: their "
+    "difference; intervals of 95 % over documents. s: seconds of rounding."
+)
+PAIRED = (
+    "Paired by document. p: that the mean does not differ, by Holm's method over all contrasts of this table. +/−: how "
+    "many languages lose less and more for sure, by Holm's method over the languages of a contrast."
+)
+SEEDS = (
+    "Numbers are means over the seeds, which are taken as given: intervals and p say nothing of other seeds. Below "
+    "them the least and the largest of a seed."
+)
+
+
+def compare_table(found: Comparison) -> Group:
+    """Returns what a person wants to see of a comparison."""
+    instance("found", found, Comparison)
+    widths = list(dict.fromkeys(entry.bits for entry in found.entries))
+    parts: list[RenderableType] = [*_heading(found)]
+    for bits in widths:
+        entries = [entry for entry in found.entries if entry.bits == bits]
+        parts += ["", Text(f"{bits} bits", style="bold"), _table(found, entries)]
+    parts += ["", Text(LEGEND, style="dim")]
+    if len(found.entries[0].frames) > 1:
+        parts.append(Text(SEEDS, style="dim"))
+    parts += section(f"Damage less that of {found.baseline}", _contrasts(found) if found.contrasts else ())
+    if found.contrasts:
+        parts.append(Text(PAIRED, style="dim"))
+    parts += section("Notes", (Text(printable(note)) for note in _notes(found)))
+    return Group(*parts)
+
+
+def _heading(found: Comparison) -> list[Text]:
+    settings, frame = found.settings, found.entries[0].frame
+    amounts = (counted(_languages(found), "language"), counted(len(frame.document), "document"))
+    group = settings["group"]
+    return [
+        Text.assemble((printable(found.model), "bold cyan"), "  ", (f"group {group}", "bold")),
+        Text(printable(f"evaluation text of {settings['text']}: {', '.join(amounts)}"), style="dim"),
+    ]
+
+
+def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
+    """Returns one row per policy, and one of ranges below it where there are several seeds."""
+    seeds = len(found.entries[0].frames) > 1
+    top = max(entry.statistics["worst"].value for entry in entries)
+    factor, prefix = unit_of(top)
+    number = writer(factor * top, 3 if seeds else 4)
+    table = columns("policy", "MB", f"worst, {prefix}{UNITS[found.unit]}", "mean", "gap", "best", "s", left=(2,))
+    base = next(entry.size_bytes for entry in entries if entry.policy == found.baseline)
+    for entry in entries:
+        worst, mean, gap, best = (entry.statistics[name] for name in ("worst", "mean", "gap", "best"))
+        code = entry.frame.worst()[0]
+        interval = f"{number(worst.value * factor)} ({number(worst.low * factor)} {number(worst.high * factor)})"
+        table.add_row(
+            Text(printable(entry.policy)),
+            f"{entry.size_bytes / 1e6:.2f}{'' if entry.size_bytes == base else '≠'}",
+            interval if seeds else f"{interval} {code}",
+            *(number(each.value * factor) for each in (mean, gap, best)),
+            f"{sum(entry.seconds):.0f}",
+        )
+        if seeds:
+            ranges = ["–".join(number(end * factor) for end in entry.ranges[name]) for name in ("worst", "mean", "gap")]
+            table.add_row("", "", f"{ranges[0]} {code}", *ranges[1:], style="dim")
+    return table
+
+
+def _contrasts(found: Comparison) -> Iterator[RenderableType]:
+    """Yields a table of differences, and who is worse than under the baseline."""
+    factor, prefix = unit_of(
+        max(abs(value) for each in found.contrasts for value in (each.mean.value, each.worst.value))
+    )
+    number = writer(factor * max(abs(each.mean.value) for each in found.contrasts), 3)
+    unit = f"{prefix}{UNITS[found.unit]}"
+    table = columns("policy", "bits", f"mean, {unit}", "worst", "p", "+/−", left=(2, 3))
+    for each in found.contrasts:
+        table.add_row(
+            Text(printable(each.policy)),
+            str(each.bits),
+            *(
+                f"{number(one.value * factor)} ({number(one.low * factor)} {number(one.high * factor)})"
+                for one in (each.mean, each.worst)
+            ),
+            "<0.001" if each.p_holm < 0.001 else f"{each.p_holm:.3f}",
+            f"{len(each.better)}/{len(each.worse)}",
+        )
+    yield table
+    for each in found.contrasts:
+        if each.worse:
+            yield Text(printable(f"{each.policy} at {each.bits} bits is worse for {', '.join(each.worse)}"))
+
+
+def _notes(found: Comparison) -> list[str]:
+    """Returns what must be said, once: sizes that differ, then model and text, then policies and fall-backs."""
+    by_note: dict[str, dict[str, None]] = {}
+    for entry in found.entries:
+        for note in entry.notes:
+            if note not in found.notes:
+                by_note.setdefault(note, {})[entry.policy] = None
+    own = (f"{', '.join(policies)}: {note}" for note, policies in by_note.items())
+    layers = (
+        f"{entry.policy} at {entry.bits} bits: {counted(len(entry.fallbacks), 'fall-back')}, "
+        f"such as {entry.fallbacks[0]}"
+        for entry in found.entries
+        if entry.fallbacks
+    )
+    return list(dict.fromkeys([*map(_size_note, _unequal(found)), *found.notes, *own, *layers]))
+
+
+def _unequal(found: Comparison) -> Iterator[PolicyContrast]:
+    return (each for each in found.contrasts if each.size_ratio != 1)
+
+
+def _size_note(each: PolicyContrast) -> str:
+    share, what = abs(each.size_ratio - 1), "more" if each.size_ratio > 1 else "fewer"
+    return f"≠ {each.policy} takes {share:.2%} {what} bytes than {each.against} at {each.bits} bits"
+
+
+def _languages(found: Comparison) -> int:
+    return len(found.entries[0].frame.languages)

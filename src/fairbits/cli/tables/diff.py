@@ -1,0 +1,69 @@
+"""Two models side by side, for a terminal of 80 columns."""
+
+import math
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.cli.tables.bars import filled
+from fairbits.errors import printable
+from fairbits.model.traits import shown
+from fairbits.verbs.diff import ModelDiff, differ
+
+
+def diff_table(found: ModelDiff) -> Group:
+    """Returns the comparison for a terminal of 80 columns: notes, traits (≠ where they differ), blocks."""
+    sides = {"a": found.a, "b": found.b}
+    heading = [
+        Text.assemble((f"{name}  ", "bold cyan"), (printable(side.target), "bold")) for name, side in sides.items()
+    ]
+    own = [f"{name}: {note}" for name, side in sides.items() for note in side.notes]
+    notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*own, *found.notes)]
+    worst = [
+        Text(f"{name}  max κ {side.kappa[side.worst]:.2f} in block {side.worst} of {len(side.blocks)}")
+        for name, side in sides.items()
+    ]
+    return Group(*heading, *notes, "", _trait_table(found), "", _block_table(found), "", *worst)
+
+
+def _trait_table(found: ModelDiff) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "trait", "a", "b"):
+        table.add_column(name, overflow="fold")
+    for (name, one), (_, other) in zip(found.a.traits.items(), found.b.traits.items(), strict=True):
+        mark, style = ("≠", "yellow") if differ(one, other) else ("", "")
+        table.add_row(mark, name, *(Text(printable(shown(value))) for value in (one, other)), style=style)
+    return table
+
+
+def _block_table(found: ModelDiff) -> Table:
+    """Returns σ, max|w|/σ and κ of every pair of blocks, κ also as bars of length ∝ log(1 + κ)."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("a", "b", "σ a", "σ b", "max|w|/σ a", "b", "κ a", "κ b"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("log(1+κ) a", "b"):
+        table.add_column(name, no_wrap=True)
+    top = max(*found.a.kappa, *found.b.kappa)
+    for i, j in found.pairs:
+        both = (found.a.blocks[i], found.b.blocks[j])
+        table.add_row(
+            str(i),
+            str(j),
+            *(f"{block.sigma:.4f}" for block in both),
+            *(f"{block.largest / block.sigma:.1f}" if block.sigma else "–" for block in both),
+            *(f"{block.kappa:.2f}" for block in both),
+            *(bar(block.kappa, top) for block in both),
+        )
+    return table
+
+
+def bar(kappa: float, top: float) -> str:
+    """Returns a bar of length ∝ log(1 + κ), LENGTH characters long at `top`; empty for κ ≤ 0.
+
+    >>> bar(9.0, 99.0)
+    '████'
+    """
+    if kappa <= 0 or top <= 0:
+        return ""
+    return filled(math.log1p(kappa) / math.log1p(top))

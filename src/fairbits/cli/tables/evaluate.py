@@ -1,0 +1,145 @@
+"""Scores for a terminal of 80 columns: what every language lost, the worst first, and how unequal it is."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.checks import instance
+from fairbits.cli.tables.audit import bar, columns, name_of, section, unit_of, worst_first, writer
+from fairbits.errors import counted, printable
+from fairbits.language.catalog import find_language
+from fairbits.measure.scores.disparity import Disparity
+from fairbits.measure.scores.scores import ASKED, Scores
+
+LEGEND = (
+    "Added loss with 95 % intervals over documents; compare languages by bits per byte. PPL: perplexity per token, "
+    "KL: divergence from the reference in nats per token (its 99th percentile is in the JSON), flips: another token is "
+    "the most probable."
+)
+ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
+NAMES = {"gap": "gap, less noise", "plain_gap": "gap, plain", "ratio": "worst/best"}
+
+
+def evaluate_table(scores: Scores) -> Group:
+    """Returns what a person wants to see first."""
+    instance("scores", scores, Scores)
+    return Group(
+        *_heading(scores),
+        "",
+        _languages(scores),
+        Text(LEGEND, style="dim"),
+        *section("Over languages", _disparity(scores)),
+        *section("Notes", (Text(printable(note)) for note in scores.notes)),
+    )
+
+
+def _heading(scores: Scores) -> Iterator[Text]:
+    asked, after, before = scores.question, scores.quantized, scores.reference
+    least = min(each.n for each in scores.flips.values())
+    amounts = (
+        counted(len(scores.languages), "language"),
+        counted(len(scores.documents.lang), "document"),
+        counted(int(scores.documents.tokens.sum()), "predicted token"),
+    )
+    share = f"{after.size_bytes / 1e6:,.1f} MB, {after.size_bytes / before.size_bytes:.0%} of the reference"
+    yield Text.assemble((printable(after.target), "bold cyan"), "  ", (share, "bold"))
+    yield Text(f"reference: {printable(before.target)}", style="dim")
+    yield Text(printable(f"{asked.split} text of {asked.corpus}: {', '.join(amounts)}"), style="dim")
+    yield Text(f"asked for {ASKED[asked.task]}; at least {counted(least, 'document')} per language", style="dim")
+
+
+def _languages(scores: Scores) -> Table:
+    """Returns one row per language, worst first."""
+    added, per_token = (scores.frame(unit).by_language() for unit in ("bits_per_byte", "nats_per_token"))
+    top = max(abs(each.value) for each in added.values())
+    factor, prefix = unit_of(top)
+    number, limit = writer(top * factor), writer(top * factor, 3)
+    nats = writer(max(abs(each.value) for each in per_token.values()), 3)
+    kl = writer(max(each.value for each in scores.kl.values()), 3)
+    table = columns(
+        *("\nlanguage", "\ncode", f"added {prefix}bits/byte\n(95 % interval)", ""),
+        *("nats\n/token", "added\nPPL", "\nKL", "\nflips"),
+        left=(1, 2, 3),
+    )
+    for code in worst_first(added):
+        own = added[code]
+        interval = f" ({span(limit(own.low * factor), limit(own.high * factor))})"
+        table.add_row(
+            name_of(code),
+            Text(code, style="dim"),
+            Text.assemble(number(own.value * factor), (interval, "dim")),
+            bar(own.value, top),
+            nats(per_token[code].value),
+            _percent(scores.relative_perplexity[code].value),
+            kl(scores.kl[code].value),
+            f"{scores.flips[code].value:.1%}",
+        )
+    return table
+
+
+def _disparity(scores: Scores) -> Iterator[RenderableType]:
+    """Yields worst, best, mean, gap, ratio and deviation per byte and per token, and in short per parallel section."""
+    found = [scores.disparity(unit) for unit in ("bits_per_byte", "nats_per_token")]
+    scales = [_scale(each) for each in found]
+    heads = (f"{prefix}{unit}" for (_, prefix), unit in zip(scales, ("bits/byte", "nats/token"), strict=True))
+    table = columns("", *heads, left=(1, 2))
+    table.columns[0].no_wrap = True
+    for row in ROWS:
+        cells = [_cell(each, row, factor) for each, (factor, _) in zip(found, scales, strict=True)]
+        if any(cells):
+            table.add_row(NAMES.get(row, row), *(each or "–" for each in cells))
+    yield table
+    if any(each.ratio is None and each.gap is not None for each in found):
+        yield Text("No ratio where the least damage may be 0. Gap: worst minus best.", style="dim")
+    if scores.question.parallel:
+        section = scores.disparity("nats_per_section")
+        factor, prefix = _scale(section)
+        parts = [(name, _cell(section, name, factor)) for name in ("worst", "mean", "gap")]
+        yield Text.assemble(
+            f"{prefix}nats per parallel section: ".capitalize(),
+            Text(", ").join(Text.assemble(f"{name} ", cell) for name, cell in parts if cell is not None),
+        )
+
+
+def _scale(found: Disparity) -> tuple[float, str]:
+    """Returns what numbers of a unit are multiplied by so that they are short, and how their unit begins."""
+    return unit_of(max(abs(found.worst[1].value), abs(found.best[1].value)))
+
+
+def _cell(found: Disparity, row: str, factor: float) -> Text | None:
+    """Returns a number with its interval and, where it is one, its language; nothing if there is no such number."""
+    value = getattr(found, row)
+    if value is None:
+        return None
+    code, own = value if isinstance(value, tuple) else ("", value)
+    times = 1.0 if row == "ratio" else factor
+    top = times * max(abs(own.value), abs(own.low), abs(own.high))
+    number, limit = writer(top), writer(top, 3)
+    interval = span(limit(times * own.low), limit(times * own.high))
+    return Text.assemble(number(times * own.value), (f" ({interval})", "dim"), f" {_short_name(code)}" if code else "")
+
+
+def _short_name(code: str) -> str:
+    """Returns the code without its script, which the table above has: names may run from right to left."""
+    return find_language(code).code.partition("_")[0]
+
+
+def span(low: str, high: str) -> str:
+    """Returns both limits; a word between them where a sign would read as a dash.
+
+    >>> span("0.01", "0.02"), span("-0.00", "0.02"), span("-0.01", "0.02")
+    ('0.01–0.02', '0.00–0.02', '-0.01 to 0.02')
+    """
+    low, high = (each if float(each) else each.lstrip("-") for each in (low, high))
+    return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
+
+
+def _percent(value: float) -> str:
+    """Returns a share in few characters, however large.
+
+    >>> _percent(0.0345), _percent(250.0)
+    ('3.5%', '×251')
+    """
+    return f"{value:.1%}" if value < 10 else f"×{value + 1:.3g}"

@@ -1,0 +1,124 @@
+"""Overlays for a terminal of 80 columns: what each holds, what every language gains, and how many were tried."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.checks import instance
+from fairbits.cli.tables.audit import columns, name_of, section, unit_of, writer
+from fairbits.errors import counted, printable
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.overlay import Overlay
+
+LEGEND = "KL: divergence from the model as it is, on calibration text kept apart, of which nothing was made."
+ROUNDED = "KL was measured before inputs were rounded."
+
+
+def overlay_table(found: Overlays) -> Group:
+    """Returns what a person wants to see of what `fairbits.verbs.overlay.overlay` returned."""
+    instance("found", found, Overlays)
+    return Group(
+        *_heading(found),
+        "",
+        _overlays(found),
+        *section("Languages", _languages(found)),
+        *section("Clusters", [_clusters(found.record)]),
+    )
+
+
+def _heading(found: Overlays) -> Iterator[Text]:
+    record, size = found.record, found.size_bytes
+    told = record["text"]
+    together = f"{_size(size)}, {size / record['base_bytes']:.1%} of {_size(record['base_bytes'])}"
+    count = counted(len(_groups(found)), "overlay")
+    yield Text.assemble((printable(record["model"]), "bold cyan"), "  ", (f"{count}, {together}", "bold"))
+    yield Text(f"{record['form']} rows, at most {record['budget']:.1%} of the base each", style="dim")
+    amount = f"{counted(len(found.languages), 'language')}, {told['tokens']:,} tokens each, seed {told['seed']}"
+    yield Text(printable(f"calibration text of {told['corpus']}: {amount}"), style="dim")
+    if found.activations is not None:
+        table = found.activations
+        points = counted(len(table.points), "input")
+        yield Text(f"{points} rounded to {table.bits} bits, thresholds for every language: {table.extra_bytes:,} bytes")
+
+
+def _groups(found: Overlays) -> list[tuple[str, list[str], Overlay]]:
+    """Returns what lies in a file each: the name, its languages, and one of the overlays that share the rows."""
+    groups: dict[int, list[Overlay]] = {}
+    for each in found.overlays:
+        if each.patches:
+            groups.setdefault(id(each.patches), []).append(each)
+    serving = {
+        name: [code for code, own in found.languages.items() if own == name] for name in found.languages.values()
+    }
+    return [
+        (own[0].name, [code for each in own for code in serving.get(each.name, [])], own[0]) for own in groups.values()
+    ]
+
+
+def _overlays(found: Overlays) -> RenderableType:
+    """Returns one row per set of rows that is stored."""
+    groups = _groups(found)
+    if not groups:
+        return Text("No overlay serves any language better than the base, so there is none.")
+    table = columns("overlay", "maps", "rows", "bytes", "of the base", "serves", left=(5,))
+    table.columns[5].no_wrap = False
+    for name, codes, own in groups:
+        table.add_row(
+            Text(printable(name)),
+            str(len(own.patches)),
+            f"{sum(patch.count for patch in own.patches):,}",
+            f"{own.size_bytes:,}",
+            f"{own.size_bytes / found.record['base_bytes']:.1%}",
+            ", ".join(map(name_of, codes)),
+        )
+    return table
+
+
+def _languages(found: Overlays) -> Iterator[RenderableType]:
+    """Yields one row per language, the most damaged first, and who stays with the base."""
+    apart: Mapping[str, Mapping[str, float]] = found.record["apart"]
+    rows = {code: name for name, codes, _ in _groups(found) for code in codes}
+    top = max(each for own in apart.values() for each in own.values())
+    factor, prefix = unit_of(top)
+    number = writer(factor * top)
+    table = columns(
+        "\nlanguage", "\ncode", f"KL, {prefix}bits/byte\nbase", "\noverlay", "\nchange", "\nserved by", left=(1, 5)
+    )
+    for code in sorted(apart, key=lambda code: -apart[code]["base"]):
+        before, after = apart[code]["base"], apart[code]["overlay"]
+        table.add_row(
+            name_of(code),
+            Text(code, style="dim"),
+            *(number(each * factor) for each in (before, after)),
+            f"{after / before - 1:+.0%}" if before > 0 else "–",
+            Text(printable(rows.get(code, "base")), style="" if code in rows else "yellow"),
+        )
+    yield table
+    yield Text(LEGEND + (f" {ROUNDED}" if found.activations is not None else ""), style="dim")
+    stay = [name_of(code) for code in apart if code not in rows]
+    if stay:
+        yield Text(f"With the base, as no overlay helps there: {', '.join(stay)}.")
+
+
+def _clusters(record: Mapping[str, Any]) -> Table:
+    """Returns one row per number of clusters that was tried."""
+    tried: Mapping[str, Mapping[str, float]] = record["tried"]
+    factor, prefix = unit_of(max(each["worst"] for each in tried.values()))
+    number = writer(factor * max(each["worst"] for each in tried.values()))
+    table = columns("clusters", f"worst KL, {prefix}bits/byte", "mean", "", left=(3,))
+    for count, each in tried.items():
+        taken = "taken" if int(count) == record["clusters"] else ""
+        table.add_row(count, number(each["worst"] * factor), number(each["mean"] * factor), Text(taken, style="green"))
+    return table
+
+
+def _size(size_bytes: int) -> str:
+    """Returns a number of bytes in megabytes, however few.
+
+    >>> _size(1_234_567), _size(12_345)
+    ('1.2 MB', '0.012 MB')
+    """
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e6:.2g} MB"

@@ -1,0 +1,164 @@
+"""A plan for a terminal of 80 columns: what each block gets, what it will weigh, and what came of it."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.cli.tables.audit import columns, section
+from fairbits.errors import counted, printable
+from fairbits.language.catalog import find_language
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.packed import is_table, step_dtype, stored_bytes
+from fairbits.quantize.plan import Outcome, Plan, Treatment
+from fairbits.quantize.policies.assemble import stored_as
+
+NAMED = 6
+"""Languages whose weights are written out."""
+
+
+def plan_table(plan: Plan, checkpoint: Checkpoint) -> Group:
+    """Returns what is decided, block by block, and, once it is carried out, what came of it."""
+    return Group(
+        *_heading(plan, checkpoint),
+        "",
+        _decisions(plan, checkpoint),
+        *section("What came of it", [_outcomes(plan)] if plan.outcomes else []),
+        *section("What was learned", _learned(plan)),
+        *section("Notes", (Text(printable(note)) for note in _notes(plan))),
+    )
+
+
+def bits_per_weight(plan: Plan, checkpoint: Checkpoint) -> float:
+    """Returns the bits that all tensors of the quantized model take, per weight of the source."""
+    weights = checkpoint.architecture.weights
+    return 8 * plan.size_bytes / sum(int(np.prod(each.shape)) * (each.stacked or 1) for each in weights.values())
+
+
+def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
+    source = sum(info.nbytes for info in checkpoint.tensors.values())
+    yield Text.assemble((printable(plan.model), "bold cyan"), "  ", (plan.policy, "bold"))
+    yield Text(
+        f"{_size(plan.size_bytes)} in all, {plan.size_bytes / source:.1%} of {_size(source)}; "
+        f"{bits_per_weight(plan, checkpoint):.2f} bits per weight, what is kept and the steps included"
+    )
+    if plan.calibration is not None:
+        text = plan.calibration
+        amount = f"{counted(len(plan.languages), 'language')}, {text.tokens:,} tokens each, seed {text.seed}"
+        yield Text(printable(f"text of {text.corpus}: {amount}"), style="dim")
+    if len(set(plan.languages.values())) > 1:
+        by_weight = sorted(plan.languages.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{find_language(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
+        more = f", and {len(by_weight) - NAMED} more" if len(by_weight) > NAMED else ""
+        yield Text(f"weights of languages: {named}{more}", style="dim")
+
+
+def _decisions(plan: Plan, checkpoint: Checkpoint) -> Table:
+    """Returns one row per run of blocks that are treated alike, and one per role outside."""
+    table = columns("block", "bits", "group", "clip", "languages", "rounding", "bytes", left=(3, 4, 5))
+    for label, members in _runs(plan):
+        first = next((each for each in members if each.bits is not None), members[0])
+        table.add_row(
+            Text(printable(label)),
+            "kept" if first.bits is None else str(first.bits),
+            "–" if first.bits is None else str(first.group),
+            "–" if first.bits is None else first.clip,
+            "–" if first.bits is None or first.objective is None else first.objective,
+            "–" if first.bits is None else first.rounding,
+            f"{_bytes(members, checkpoint):,}",
+        )
+    return table
+
+
+def _runs(plan: Plan) -> Iterator[tuple[str, list[Treatment]]]:
+    """Yields the name of neighbouring blocks that are treated alike, with their treatments; what is outside by role."""
+    blocks: dict[int | str, list[Treatment]] = {}
+    for each in plan.treatments:
+        blocks.setdefault(each.role if each.block is None else each.block, []).append(each)
+    run: list[int] = []
+    for key, members in blocks.items():
+        if isinstance(key, int) and run and _look(blocks[run[-1]]) == _look(members):
+            run.append(key)
+            continue
+        yield from _joined(run, blocks)
+        run = [key] if isinstance(key, int) else []
+        if isinstance(key, str):
+            yield key, members
+    yield from _joined(run, blocks)
+
+
+def _joined(run: Sequence[int], blocks: dict[int | str, list[Treatment]]) -> Iterator[tuple[str, list[Treatment]]]:
+    if run:
+        label = str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"
+        yield label, [each for key in run for each in blocks[key]]
+
+
+def _look(members: Sequence[Treatment]) -> set[object]:
+    """Returns how the maps of a block are treated; two blocks alike give equal answers."""
+    return {(m.bits, m.group, m.clip, m.objective, m.rounding) for m in members if m.bits is not None}
+
+
+def _bytes(members: Sequence[Treatment], checkpoint: Checkpoint) -> int:
+    weights, stored, dtype = checkpoint.architecture.weights, stored_as(members), step_dtype(checkpoint)
+    packed = (
+        stored_bytes(weights[name].shape, how, dtype, table=is_table(weights[name])) for name, how in stored.items()
+    )
+    return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in stored)
+
+
+def _outcomes(plan: Plan) -> Table:
+    """Returns one row per block: median α, weight error, and the language with the largest error of outputs."""
+    block_of = {each.name: each.block for each in plan.treatments}
+    by_block: dict[int | None, list[Outcome]] = {}
+    for each in plan.outcomes:
+        by_block.setdefault(block_of[each.name], []).append(each)
+    table = columns("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error", left=(3,))
+    for block, found in by_block.items():
+        languages = found[0].error if all(each.error for each in found) else {}
+        mean = {code: float(np.mean([each.error[code] for each in found])) for code in languages}
+        worst = max(mean, key=lambda code: mean[code]) if mean else None
+        table.add_row(
+            "outside" if block is None else str(block),
+            f"{np.median([each.alpha[1] for each in found]):.4g}",
+            f"{np.mean([each.weight_error for each in found]):.3g}",
+            "–" if worst is None else find_language(worst).name,
+            "–" if worst is None else f"{mean[worst]:.3g}",
+        )
+    return table
+
+
+def _learned(plan: Plan) -> Iterator[Text]:
+    """Yields what learning came to on text kept apart."""
+    found = plan.learned
+    if found is None:
+        return
+    yield Text("KL to the full-precision model on calibration text kept apart, nats per token")
+    for name, damage in (("before", found.start), ("after", found.damage)):
+        worst = max(damage, key=lambda code: damage[code])
+        mean = float(np.mean(list(damage.values())))
+        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {find_language(worst).name}, mean {mean:.4f}")
+    if not found.step:
+        yield Text("nothing better was found that leaves no language worse off: the codes are those of before")
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """Yields the notes of the plan, then those of its outcomes; of notes that differ in numbers only, the first."""
+    yield from plan.notes
+    alike: dict[str, list[str]] = {}
+    for each in plan.outcomes:
+        for note in each.notes:
+            alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{each.name}: {note}")
+    for first, *others in alike.values():
+        yield first + (f" (and the like of {counted(len(others), 'layer')} more)" if others else "")
+
+
+def _size(size_bytes: int) -> str:
+    """Returns a number of bytes in megabytes.
+
+    >>> _size(1_234_567)
+    '1.2 MB'
+    """
+    return f"{size_bytes / 1e6:,.1f} MB"

@@ -1,0 +1,131 @@
+"""What a run found, for a terminal of 80 columns: every language before and after, the worst first."""
+
+import math
+from collections.abc import Callable, Iterator
+from shlex import quote
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.cli.tables.audit import columns, name_of, section, unit_of, worst_first, writer
+from fairbits.cli.tables.evaluate import span
+from fairbits.errors import counted, printable
+from fairbits.measure.scores.scores import Scores
+from fairbits.stats import Estimate
+from fairbits.verbs.run import FinishedRun
+
+Cell = Callable[[Estimate], Text]
+LEGEND = (
+    "Added loss with 95 % intervals over documents. better, worse: the paired difference is not 0, by Holm's method "
+    "over the languages. Worst and gap: less the luck of being extreme."
+)
+
+
+def run_table(found: FinishedRun) -> Group:
+    """Returns what a person wants to see of a run."""
+    names, scores = [*list(found.baselines)[:1], found.policy], [*list(found.baselines.values())[:1], found.scores]
+    top = max(abs(each.value) for one in scores for each in one.frame().by_language().values())
+    factor, prefix = unit_of(top)
+    return Group(
+        *_heading(found.scores, f"added {prefix}bits per byte".replace("  ", " ")),
+        "",
+        _languages(names, scores, cell=_cell(top, factor)),
+        "",
+        _summary(names, scores, cell=_cell(top, factor)),
+        Text(LEGEND, style="dim"),
+        *section("Notes", (Text(printable(note)) for note in _notes(found))),
+    )
+
+
+def next_steps(found: FinishedRun) -> Iterator[Text]:
+    """Yields where the report lies, and the command that holds a release to what was found."""
+    limit = _limit(found.scores.frame().worst()[1].high)
+    yield Text(f"report: {printable(str(found.page))}")
+    gate = f"fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}"
+    yield Text(f"next:   {gate}")
+    yield Text("        (the least limit that this model keeps: hold the next release to it)", style="dim")
+
+
+def as_data(found: FinishedRun) -> dict[str, object]:
+    """Returns where all of it lies, and the headline of the report, for JSON."""
+    return {
+        "directory": str(found.directory.absolute()),
+        "report": str(found.page),
+        "policy": found.policy,
+        "baselines": list(found.baselines),
+        "headline": found.report.content["headline"],
+        "notes": list(found.notes),
+    }
+
+
+def _heading(scores: Scores, unit: str) -> Iterator[Text]:
+    asked = scores.question
+    amounts = f"{counted(len(scores.languages), 'language')}, {counted(len(scores.documents.lang), 'document')}"
+    yield Text.assemble((printable(scores.reference.target), "bold cyan"), "  ", (unit, "bold"))
+    yield Text(printable(f"{asked.split} text of {asked.corpus}: {amounts}"), style="dim")
+
+
+def _languages(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
+    """Returns one row per language, the worst of the written model first."""
+    added = [each.frame().by_language() for each in scores]
+    marks = _marks(*scores) if len(scores) == 2 else {}
+    table = columns("language", "code", *map(printable, names), "", left=tuple(range(1, 5)))
+    for code in worst_first(added[-1]):
+        word = marks.get(code, "")
+        mark = Text(word, style={"better": "green", "worse": "red"}.get(word, ""))
+        table.add_row(name_of(code), Text(code, style="dim"), *(cell(each[code]) for each in added), mark)
+    return table
+
+
+def _summary(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
+    """Returns worst, gap and mean of the languages and the bytes, one column per method."""
+    found = [each.disparity() for each in scores]
+    table = columns("", *map(printable, names), left=(1, 2))
+    table.columns[0].no_wrap = True
+    worst = (Text.assemble(cell(each.worst[1]), f" {each.worst[0].partition('_')[0]}") for each in found)
+    table.add_row("worst", *worst)
+    table.add_row("gap", *("–" if each.gap is None else cell(each.gap) for each in found))
+    table.add_row("mean", *(cell(each.mean) for each in found))
+    table.add_row("size", *map(_size, scores))
+    return table
+
+
+def _marks(before: Scores, after: Scores) -> dict[str, str]:
+    """Returns the languages that certainly lose less or more than before."""
+    sure = after.contrast(before).beyond_doubt()
+    return {code: "better" if each.value < 0 else "worse" for code, each in sure.items()}
+
+
+def _notes(found: FinishedRun) -> dict[str, None]:
+    """Returns what must be said of the run, of what it wrote, and of what that is held to, each once."""
+    before = [note for scores in list(found.baselines.values())[:1] for note in scores.notes]
+    return dict.fromkeys([*found.notes, *found.scores.notes, *before])
+
+
+def _size(scores: Scores) -> RenderableType:
+    own = scores.quantized.size_bytes
+    return f"{own / 1e6:,.2f} MB, {own / scores.reference.size_bytes:.0%} of the model"
+
+
+def _cell(top: float, factor: float) -> Cell:
+    """Returns how an estimate is written where the largest is `top`."""
+    number, limit = writer(top * factor), writer(top * factor, 3)
+
+    def cell(found: Estimate) -> Text:
+        interval = span(limit(found.low * factor), limit(found.high * factor))
+        return Text.assemble(number(found.value * factor), (f" ({interval})", "dim"))
+
+    return cell
+
+
+def _limit(high: float) -> float:
+    """Returns the least limit of two digits that the worst language keeps.
+
+    >>> _limit(0.04123), _limit(0.0), _limit(1.5)
+    (0.042, 0.001, 1.5)
+    """
+    if high < 0.001:
+        return 0.001
+    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    return float(f"{math.ceil(high / unit * (1 - 1e-12)) * unit:.2g}")

@@ -1,0 +1,55 @@
+"""A sweep for a terminal of 80 columns: damage by language and width, B*, and the verdict."""
+
+from collections.abc import Iterable
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.checks import instance
+from fairbits.cli.tables.audit import columns, section
+from fairbits.errors import counted, printable
+from fairbits.trials.plan_trial import UNITS
+from fairbits.verbs.sweep import Sweep
+
+LEGEND = (
+    "B*: the width below which damage exceeds the threshold, log damage taken as linear between widths; its 95 % "
+    "interval by resampling documents. The intervals of the damages are in the JSON."
+)
+
+
+def sweep_table(found: Sweep) -> Group:
+    """Returns what a person wants to see of a sweep, the language that needs most bits first."""
+    instance("found", found, Sweep)
+    frame = next(iter(found.frames.values()))
+    amounts = (counted(len(frame.languages), "language"), counted(len(frame.document), "document"))
+    group = found.settings["group"]
+    return Group(
+        Text.assemble((printable(found.model), "bold cyan"), "  ", (f"{found.policy}, group {group}", "bold")),
+        Text(printable(f"evaluation text of {found.settings['text']}: {', '.join(amounts)}"), style="dim"),
+        "",
+        Text(f"Damage in {UNITS[found.unit]} by bits per weight; B* for {found.threshold:g}", style="bold"),
+        _table(found),
+        Text(LEGEND, style="dim"),
+        *section("Verdict", (Text(printable(each)) for each in found.verdict)),
+        *section("Notes", (Text(printable(note)) for note in found.notes)),
+    )
+
+
+def _table(found: Sweep) -> Table:
+    table = columns("", *map(str, found.bits), "B*")
+    for code in sorted(found.widths, key=lambda code: -found.widths[code].value):
+        values = (each.value for each in found.curves[code].values())
+        table.add_row(code, *_numbers(values), found.widths[code].written(found.bits))
+    table.add_row("gap", *_numbers(each.value for each in found.gaps.values()), found.gap_width.written(found.bits))
+    table.add_row("MB", *(f"{size / 1e6:.1f}" for size in found.sizes.values()), "", style="dim")
+    return table
+
+
+def _numbers(values: Iterable[float]) -> list[str]:
+    """Returns damages in six characters each, or seven.
+
+    >>> _numbers([12.3456, 0.00312, -0.0001])
+    ['12.35', '0.0031', '-0.0001']
+    """
+    return [f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}" for value in values]

@@ -1,0 +1,1 @@
+"""What one pass over text shows: audit and scores."""

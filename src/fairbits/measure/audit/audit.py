@@ -1,0 +1,195 @@
+"""Audit: everything measured before anything is quantized, as one record and two files."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save as to_safetensors
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.checks import Floats
+from fairbits.errors import InputError, printable
+from fairbits.language.tokenization import Tokenization
+from fairbits.measure.audit.certificate import Certificate, WeightedError
+from fairbits.measure.audit.damage import PredictedDamage
+from fairbits.measure.audit.founders import FoundersView
+from fairbits.measure.audit.outliers import OutlierBlocks
+from fairbits.measure.audit.patterns import Pattern
+from fairbits.measure.audit.redundancy import Redundancy
+from fairbits.measure.passes.measurements import Measure, Measurements
+from fairbits.measure.passes.points import PointKind
+from fairbits.model.moments import ModelMoments
+from fairbits.model.scheme import Scheme
+from fairbits.stats import Estimate
+from fairbits.version import __version__
+
+SCHEMA = "fairbits.audit/1"
+HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
+"""The pattern that κ_eff and R̂ are taken from, as the founding documents define a_l = E‖h_l‖ (000-10)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that was audited, and the text and settings it was audited with."""
+
+    target: str
+    fingerprint: str
+    family: str
+    class_name: str
+    stacks: tuple[str, ...]  # of each block
+    corpus: str
+    split: str
+    hashes: Mapping[str, str]
+    tokens: int
+    sequence: int
+    seed: int
+    dtype: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Who will be hurt by a scheme, and why.
+
+    `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure).
+    """
+
+    subject: Subject
+    scheme: Scheme
+    measured: Measurements
+    moments: ModelMoments
+    robust: OutlierBlocks
+    patterns: Mapping[tuple[PointKind, Measure], Pattern]
+    founders: FoundersView
+    kappa_weighted: Mapping[str, Estimate]
+    kappa_mixture: Mapping[str, Estimate]
+    outlier_share: Mapping[str, Estimate]
+    tokenization: Mapping[str, Tokenization]
+    redundancy: Mapping[str, Redundancy]
+    bits_per_byte: Mapping[str, Estimate]
+    weighted_error: WeightedError
+    certificate: Certificate
+    damage: Mapping[str, PredictedDamage]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of the languages."""
+        return self.measured.languages
+
+    @cached_property
+    def predicted(self) -> PredictedDamage:
+        """D̂(λ) in its default form."""
+        return self.damage["kronecker"]
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it but the large arrays, for JSON."""
+        measured = self.measured
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "model": asdict(self.subject),
+            "scheme": asdict(self.scheme) | {"name": self.scheme.name},
+            "task": measured.task,
+            "languages": {code: self._language(code) for code in self.languages},
+            "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
+            "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
+            "founders": self.founders.as_data(),
+            "patterns": {
+                f"{kind} {measure}": {"blocks": measured.blocks(kind)} | each.as_data()
+                for (kind, measure), each in self.patterns.items()
+            },
+            "damage": {form: each.as_data() for form, each in self.damage.items()},
+            "points": [asdict(point) for point in measured.points],
+            "linears": list(measured.linears),
+            "seen_by": dict(measured.seen_by),
+            "left_out": dict(measured.left_out),
+            "weighted_error": self.weighted_error.as_data(),
+            "certificate": self.certificate.as_data(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes `path` (JSON) and the large arrays beside it (safetensors); the same audit gives the same bytes."""
+        path, beside = check_audit_target(path)
+        arrays = to_safetensors(self.arrays())
+        data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
+        text = json.dumps(rounded(data), ensure_ascii=False, indent=1, allow_nan=False)
+        write_files({path: printable_lines(text).encode() + b"\n", beside: arrays})
+
+    def arrays(self) -> dict[str, Floats]:
+        """Returns what is too large for JSON: sums per document, mean squares per channel, second moments if kept."""
+        measured = self.measured
+        groups: dict[str, Mapping[str, Floats]] = {
+            "channels": measured.channels,
+            "gradients": measured.gradients,
+            "inputs": measured.inputs,
+        }
+        named = {f"{group}/{name}": each for group, arrays in groups.items() for name, each in arrays.items()}
+        documents = {
+            "documents/language": np.array([self.languages.index(code) for code in measured.lang.tolist()]),
+            "documents/id": measured.document,
+            **{f"documents/{name}": getattr(measured, name) for name in ("size_bytes", "predicted", "nll", "entropy")},
+            **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
+            **{f"documents/damage {form}": each.sums for form, each in self.damage.items()},
+        }
+        return {name: np.ascontiguousarray(each) for name, each in (named | documents).items()}
+
+    def _language(self, code: str) -> dict[str, Any]:
+        own = self.measured.lang == code
+        return {
+            "documents": int(own.sum()),
+            "predicted_tokens": int(self.measured.predicted[own].sum()),
+            "bits_per_byte": self.bits_per_byte[code].to_dict(),
+            "kappa_weighted": self.kappa_weighted[code].to_dict(),
+            "kappa_mixture": self.kappa_mixture[code].to_dict(),
+            "outlier_share": self.outlier_share[code].to_dict(),
+            "tokenization": self.tokenization[code].as_data(),
+            "redundancy": self.redundancy[code].as_data(),
+        }
+
+    def _block(self, index: int) -> dict[str, Any]:
+        found = self.moments.blocks[index]
+        names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
+        return {"block": index, "stack": self.subject.stacks[index]} | {name: getattr(found, name) for name in names}
+
+
+def check_audit_target(path: str | Path) -> tuple[Path, Path]:
+    """Returns where the two files of an audit will lie, if they can be written there."""
+    target = check_writable(path, example="audit.json")
+    if target.suffix != ".json":
+        raise InputError(
+            f"{target} does not end in .json; the arrays go beside it, into a file that does not: rename it"
+        )
+    beside = check_writable(target.with_suffix(".safetensors"), example="audit.json")
+    if beside.exists() and not _is_audit_with(target, beside.name):
+        raise InputError(f"{beside} is there and belongs to no audit; it would be replaced: give another name")
+    return target, beside
+
+
+def _is_audit_with(path: Path, arrays: str) -> bool:
+    """Returns whether `path` is an audit whose arrays lie in that file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("schema") == SCHEMA and data.get("arrays", {}).get("file") == arrays
+
+
+def rounded(data: Any) -> Any:
+    """Returns the data with numbers of 9 significant digits: what float32 sums are good for, and stable to read."""
+    if isinstance(data, float):
+        return float(f"{data:.9g}")
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [rounded(value) for value in data]
+    return data
+
+
+def printable_lines(text: str) -> str:
+    """Returns a text without control characters but its line ends."""
+    return "\n".join(map(printable, text.split("\n")))

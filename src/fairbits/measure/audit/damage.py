@@ -1,0 +1,105 @@
+"""Predicted damage: how many nats per token a scheme will cost each language, and which tensors carry it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fairbits.checks import Floats
+from fairbits.measure.passes.measurements import Measurements
+from fairbits.model.scheme import Scheme
+from fairbits.stats import Estimate, LanguageFrame
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedDamage:
+    """D̂(λ) of one scheme in one form, from per-document sums in nats: `sums` (documents, linears).
+
+    Nothing in it is fitted: it is half the mean square of the change that the error of each tensor alone makes to the
+    logarithm of the predicted probabilities, in linear approximation, summed over tensors.
+    """
+
+    scheme: Scheme
+    form: str
+    languages: tuple[str, ...]
+    linears: tuple[str, ...]
+    blocks: tuple[int, ...]  # of each linear
+    lang: Any
+    document: Any
+    sums: Floats
+    predicted: Floats
+    size_bytes: Floats
+    seed: int = 0
+
+    @cached_property
+    def nats_per_token(self) -> LanguageFrame:
+        """D̂(λ) per predicted token, with intervals over documents."""
+        return self._frame(self.predicted, "nats_per_token")
+
+    @cached_property
+    def bits_per_byte(self) -> LanguageFrame:
+        """D̂(λ) per byte of text, which can be compared between languages."""
+        return self._frame(self.size_bytes * np.log(2), "bits_per_byte")
+
+    @cached_property
+    def by_linear(self) -> Floats:
+        """D̂(λ) in nats per token of each linear map alone, (languages, linears)."""
+        rows = [self.lang == code for code in self.languages]
+        table: Floats = np.array([self.sums[own].sum(0) / self.predicted[own].sum() for own in rows])
+        return table
+
+    @cached_property
+    def by_block(self) -> Floats:
+        """D̂(λ) in nats per token of each block alone, (languages, blocks)."""
+        table = np.zeros((len(self.languages), max(self.blocks) + 1))
+        np.add.at(table.T, np.array(self.blocks), self.by_linear.T)
+        return table
+
+    def estimates(self) -> Mapping[str, Estimate]:
+        """Returns D̂(λ) in nats per token, in the order of the languages."""
+        found = self.nats_per_token.by_language()
+        return {code: found[code] for code in self.languages}
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns estimates and shares for JSON; tensors are in the order of `linears`."""
+        bits = self.bits_per_byte.by_language()
+        return {
+            "form": self.form,
+            "nats_per_token": {code: each.to_dict() for code, each in self.estimates().items()},
+            "bits_per_byte": {code: bits[code].to_dict() for code in self.languages},
+            "by_block": dict(zip(self.languages, self.by_block.tolist(), strict=True)),
+            "by_linear": dict(zip(self.languages, self.by_linear.tolist(), strict=True)),
+        }
+
+    def _frame(self, weights: Floats, unit: str) -> LanguageFrame:
+        return LanguageFrame(
+            self.lang,
+            self.document,
+            values=self.sums.sum(1),
+            weights=weights,
+            unit=unit,
+            resamples=RESAMPLES,
+            seed=self.seed,
+        )
+
+
+def predicted_damage(
+    measured: Measurements, scheme: Scheme, *, form: str, block_of: Mapping[str, int]
+) -> PredictedDamage:
+    """Returns D̂(λ) of a scheme that was measured."""
+    return PredictedDamage(
+        scheme=scheme,
+        form=form,
+        languages=measured.languages,
+        linears=measured.linears,
+        blocks=tuple(block_of[name] for name in measured.linears),
+        lang=measured.lang,
+        document=measured.document,
+        sums=measured.damage[scheme][form],
+        predicted=measured.predicted,
+        size_bytes=measured.size_bytes,
+    )

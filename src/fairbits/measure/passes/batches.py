@@ -1,0 +1,76 @@
+"""Windows of mixed languages, padded to batches of similar length."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Which positions of a batch hold anything but padding, and which of them text, as float32 (rows, length)."""
+
+    real: Tensor
+    text: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What goes into the model; `labels` (rows, length) say what every position of its output shall predict."""
+
+    inputs: Mapping[str, Tensor]
+    labels: Tensor
+    document: Tensor
+    main: Positions
+    encoder: Positions | None
+
+    def positions(self, stack: str) -> Positions:
+        """Returns the positions of a stack of the model."""
+        return self.encoder if self.encoder is not None and stack == "encoder" else self.main
+
+    def on(self, device: str) -> "Batch":
+        """Returns the batch with what goes into the model on a device."""
+        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
+
+
+def batches(text: Text, *, positions: int) -> Iterator[Batch]:
+    """Yields all windows, shortest first, at most `positions` padded positions at a time (and at least one window)."""
+    chosen: list[Window] = []
+    for window in sorted(text.windows, key=lambda window: window.length):
+        if chosen and (len(chosen) + 1) * window.length > positions:
+            yield _batch(chosen, text.padding)
+            chosen = []
+        chosen.append(window)
+    if chosen:
+        yield _batch(chosen, text.padding)
+
+
+def _batch(windows: Sequence[Window], padding: int) -> Batch:
+    ids, main = _padded([window.main for window in windows], padding)
+    labels = _rows([window.main.labels for window in windows], NO_LABEL)
+    document = torch.tensor([window.document for window in windows])
+    encoders = [window.encoder for window in windows if window.encoder is not None]
+    if not encoders:
+        return Batch({"input_ids": ids, "attention_mask": main.real.long()}, labels, document, main, None)
+    given, encoder = _padded(encoders, padding)
+    inputs = {
+        "input_ids": given,
+        "attention_mask": encoder.real.long(),
+        "decoder_input_ids": ids,
+        "decoder_attention_mask": main.real.long(),
+    }
+    return Batch(inputs, labels, document, main, encoder)
+
+
+def _padded(parts: Sequence[Part], padding: int) -> tuple[Tensor, Positions]:
+    real = _rows([[True] * len(part.ids) for part in parts], False)
+    text = _rows([part.text for part in parts], False)
+    return _rows([part.ids for part in parts], padding), Positions(real.float(), text.float())
+
+
+def _rows(values: Sequence[Sequence[int]], filling: int) -> Tensor:
+    length = max(map(len, values))
+    return torch.tensor([[*row, *[filling] * (length - len(row))] for row in values])

@@ -1,0 +1,33 @@
+"""The loss of every document under a model, without gradients."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairbits.checks import Floats
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.head import split_head
+from fairbits.measure.passes.run import HEAD_AT_ONCE, Progress, Scores, positions_at_once
+from fairbits.measure.passes.text import NO_LABEL, Text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@torch.no_grad()
+def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
+    """Returns the summed loss of every document in nats, and its predicted tokens, computed where the model is."""
+    device = str(model.device)
+    scores = Scores(len(text.lang))
+    total, done = len(text.windows), 0
+    split = split_head(model, next(batches(text, positions=1)).on(device))
+    for batch in batches(text, positions=positions_at_once(model, split)):
+        features = split.body(batch.on(device))
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), HEAD_AT_ONCE):
+            rows, columns = at.T
+            scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
+        done += len(batch.document)
+        if progress is not None:
+            progress(done, total)
+    predicted, nll, _ = scores.sums.numpy()
+    return nll, predicted

@@ -1,0 +1,61 @@
+"""Measurements: the sums that one pass over text leaves, per document and per language."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.checks import Floats
+from fairbits.measure.passes.points import Point, PointKind
+from fairbits.measure.passes.text import Task
+from fairbits.model.scheme import Scheme
+
+Codes = NDArray[np.intp]
+Measure = Literal["positions", "norm", "square"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What a model does with the text of each language. Sums are float64 and run over positions that hold text.
+
+    Per document: `predicted` (tokens that had to be predicted), `nll` and `entropy` (nats, summed over those),
+    `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
+    Per language: `channels[point]` (languages, width): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
+    predicted token, g the Fisher gradient of the output; `inputs[point]`, if asked for, (languages, width, width):
+    E[x xᵀ] of every input point, in float32.
+    `seen_by` names the point that is the input of each linear map; `left_out` says of which maps nothing is known.
+    Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
+    """
+
+    task: Task
+    languages: tuple[str, ...]
+    lang: NDArray[np.str_]
+    document: Codes
+    size_bytes: Floats
+    predicted: Floats
+    nll: Floats
+    entropy: Floats
+    points: tuple[Point, ...]
+    positions: Floats
+    norm: Floats
+    square: Floats
+    channels: Mapping[str, Floats]
+    gradients: Mapping[str, Floats]
+    inputs: Mapping[str, Floats]
+    linears: tuple[str, ...]
+    seen_by: Mapping[str, str]
+    left_out: Mapping[str, str]
+    damage: Mapping[Scheme, Mapping[str, Floats]]
+    unigrams: NDArray[np.int64]
+
+    def blocks(self, kind: PointKind) -> list[int]:
+        """Returns the blocks that have a point of this kind."""
+        return [point.block for point in self.points if point.kind == kind and point.block is not None]
+
+    def sums(self, kind: PointKind, measure: Measure) -> Floats:
+        """Returns a measure of every document at the points of a kind, (documents, blocks)."""
+        chosen = [i for i, point in enumerate(self.points) if point.kind == kind]
+        table: Floats = getattr(self, measure)[:, chosen]
+        return table

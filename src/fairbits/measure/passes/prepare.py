@@ -1,0 +1,85 @@
+"""The text of a corpus, made ready for a model."""
+
+from typing import TYPE_CHECKING
+
+from fairbits.checks import whole
+from fairbits.errors import InputError
+from fairbits.language.corpus import Corpus
+from fairbits.measure.passes.text import Task, Text, cutter, read_text
+from fairbits.model.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHORTEST = 4
+"""Positions without which a window has no room for text."""
+
+
+def text_for(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    split: str = "calibration",
+    tokens: int = 4096,
+    sequence: int = 512,
+    seed: int = 0,
+) -> Text:
+    """Returns about `tokens` tokens per language of a split, in windows of at most `sequence` positions."""
+    whole("tokens", tokens, least=16)
+    whole("sequence", sequence, least=SHORTEST)
+    whole("seed", seed, least=0)
+    tokenizer = checkpoint.tokenizer()
+    start = getattr(checkpoint.config, "decoder_start_token_id", None)
+    length = min(sequence, longest_input(checkpoint))
+    if length < SHORTEST:
+        raise InputError(
+            f"{checkpoint.target} allows {length} positions; at least {SHORTEST} are needed: see config.json"
+        )
+    rows = checkpoint.config.get_text_config().vocab_size
+    text = read_text(
+        corpus.split(split),
+        lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
+        cutter(tokenizer, task_of(checkpoint), length=length, seed=seed, start=start),
+        parallel=corpus.parallel,
+        tokens=tokens,
+        seed=seed,
+        padding=_padding(tokenizer, rows),
+    )
+    parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
+    most = max(max(*part.ids, *part.labels) for part in parts)
+    if most >= rows:
+        raise InputError(
+            f"the tokenizer of {checkpoint.target} gives the id {most} and the model has a vocabulary of {rows}; "
+            "they must belong together"
+        )
+    return text
+
+
+def task_of(checkpoint: Checkpoint) -> Task:
+    """Returns what a model of this class is asked to predict."""
+    if checkpoint.architecture.head is None:
+        raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
+    if checkpoint.config.is_encoder_decoder:
+        return "completion"
+    return "masked" if all(block.stack == "encoder" for block in checkpoint.architecture.blocks) else "causal"
+
+
+def longest_input(checkpoint: Checkpoint) -> int:
+    """Returns how many positions of text the model takes; very many if its configuration does not say."""
+    stated = stated_positions(checkpoint)
+    # tables of positions in the manner of RoBERTa begin behind the padding token
+    table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
+    return stated - ((checkpoint.config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0)
+
+
+def stated_positions(checkpoint: Checkpoint) -> int:
+    """Returns how many positions the configuration states, which a packed checkpoint has too; very many if none."""
+    config = checkpoint.config
+    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
+
+
+def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
+    """Returns an id that the model has; which one does not matter, as padding is masked."""
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(each for each in known if each is not None and each < rows)

@@ -1,0 +1,218 @@
+"""The pass itself: text in, Measurements out. One forward and one backward pass per batch serve everything."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.language.corpus import Corpus
+from fairbits.measure.passes.batches import Batch, batches
+from fairbits.measure.passes.head import Split, split_head
+from fairbits.measure.passes.measurements import Measurements
+from fairbits.measure.passes.points import points_of, probed_linears
+from fairbits.measure.passes.prepare import task_of, text_for
+from fairbits.measure.passes.recompute import recomputed
+from fairbits.measure.passes.recorder import Recorder
+from fairbits.measure.passes.text import NO_LABEL, Task, Text, unigrams
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.scheme import Scheme
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Progress = Callable[[int, int], None]
+"""Called with the positions done and the positions there are."""
+
+ROOM = 96 * 2**20
+"""Bytes that the activations of one batch may take, about."""
+SAVED_PER_BLOCK = 34
+"""Numbers per position and unit of width that one block keeps for its backward pass, about."""
+LOGITS_KEPT = 3
+"""Numbers per position and token of the vocabulary where the head cannot be parted from the model."""
+HEAD_AT_ONCE = 64
+"""Positions whose logits exist at a time."""
+
+
+def probe(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    schemes: tuple[Scheme, ...] = (),
+    split: str = "calibration",
+    tokens: int = 4096,
+    sequence: int = 512,
+    second_moments: bool = False,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Measurements:
+    """Returns what the model does with the text of each language of a corpus.
+
+    `tokens` is the budget per language, `sequence` the longest window. `second_moments` keeps E[x xᵀ] of every input
+    too. The Fisher gradient is that of logits · ξ with E[ξ ξᵀ] = diag p − p pᵀ, drawn from `seed` at every
+    predicted position: its mean square is the Fisher information, and no label is looked at.
+    """
+    for scheme in schemes:
+        _check_groups(scheme, checkpoint)  # before anything that takes time
+    text = text_for(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
+    model = checkpoint.load(dtype)
+    linears, left_out = probed_linears(checkpoint.architecture, model)
+    if not linears:
+        raise InputError(f"{checkpoint.target} has no linear map whose activations can be seen")
+    recorder = Recorder(
+        model,
+        points_of(checkpoint.architecture, model),
+        linears,
+        documents=torch.from_numpy(text.language_of),
+        schemes=schemes,
+        second_moments=second_moments,
+    )
+    scores = Scores(len(text.lang))
+    _run(model, text, recorder, scores=scores, seed=seed, progress=progress)
+    return _measurements(text, recorder, scores=scores, task=task_of(checkpoint), left_out=left_out)
+
+
+class Scores:
+    """Per document: predicted tokens, their loss and the entropy of their predictions, in nats."""
+
+    def __init__(self, documents: int) -> None:
+        """All start at 0."""
+        self.sums = torch.zeros(3, documents, dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, logits: Tensor, labels: Tensor, documents: Tensor) -> Tensor:
+        """Adds some positions and returns p, (positions, vocabulary)."""
+        if not torch.isfinite(logits).all():
+            raise InputError("the model answers text with NaN or infinity; load it in float32, or check its weights")
+        log_p = logits.float().log_softmax(-1)
+        p = log_p.exp()
+        nll = -log_p.gather(1, labels.to(log_p.device)[:, None])[:, 0].double().cpu()
+        entropy = -log_p.mul_(p).sum(1).double().cpu()  # in place: with a large vocabulary every copy counts
+        for row, values in zip(self.sums, (torch.ones_like(nll), nll, entropy), strict=True):
+            row.index_add_(0, documents, values)
+        return p
+
+
+def _run(
+    model: "PreTrainedModel",
+    text: Text,
+    recorder: Recorder,
+    *,
+    scores: Scores,
+    seed: int,
+    progress: Progress | None,
+) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
+    rng = torch.Generator().manual_seed(seed)
+    total, done = sum(window.length for window in text.windows), 0
+    blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
+    split = split_head(model, next(batches(text, positions=1)))  # the shortest window is enough to see
+    handles = recorder.attach()
+    try:
+        for batch in batches(text, positions=positions_at_once(model, split)):
+            recorder.start(batch)
+            with recomputed(blocks):
+                features = split.body(batch)
+            torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
+            recorder.finish()
+            done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
+            if progress is not None:
+                progress(min(done, total), total)
+    finally:
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+        for handle in handles:
+            handle.remove()
+
+
+def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Scores, rng: torch.Generator) -> Tensor:
+    """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at every predicted position.
+
+    The loss of the positions is scored on the way.
+    """
+    gradient = torch.zeros_like(features)
+    asked = batch.labels != NO_LABEL
+    for at in torch.split(asked.nonzero(), HEAD_AT_ONCE):
+        rows, columns = at.T
+        part = features.detach()[rows, columns].requires_grad_()
+        logits = split.head(part)
+        p = scores.add(logits.detach(), batch.labels[rows, columns], batch.document[rows])
+        gradient[rows, columns] = torch.autograd.grad(logits, part, fisher_direction(p, rng).to(logits.dtype))[0]
+    return gradient
+
+
+def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
+    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ; p is used up."""
+    noise = torch.randn(p.shape, generator=rng).to(p.device).mul_(p.sqrt())
+    return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))
+
+
+def _measurements(
+    text: Text, recorder: Recorder, *, scores: Scores, task: Task, left_out: dict[str, str]
+) -> Measurements:
+    predicted, nll, entropy = scores.sums.numpy()
+    languages = torch.from_numpy(text.language_of)
+    shape = len(text.languages), len(recorder.points)
+    seen = torch.zeros(shape, dtype=torch.float64).index_add_(0, languages, recorder.positions)
+    index = {point.name: i for i, point in enumerate(recorder.points)}
+    asked = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
+    return Measurements(
+        task=task,
+        languages=text.languages,
+        lang=text.lang,
+        document=text.document,
+        size_bytes=text.size_bytes,
+        predicted=predicted,
+        nll=nll,
+        entropy=entropy,
+        points=recorder.points,
+        positions=recorder.positions.numpy(),
+        norm=recorder.norm.numpy(),
+        square=recorder.square.numpy(),
+        channels={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.channels.items()},
+        gradients={name: _mean(sums, asked) for name, sums in recorder.gradients.items()},
+        inputs={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.inputs.items()},
+        linears=tuple(recorder.linears),
+        seen_by={name: f"{weight.sees}.input" for name, weight in recorder.linears.items()},
+        left_out=left_out,
+        damage={
+            scheme: {form: sums.numpy() for form, sums in forms.items()} for scheme, forms in recorder.damage.items()
+        },
+        unigrams=unigrams(text),
+    )
+
+
+def _mean(sums: Tensor, count: Tensor) -> Floats:
+    """Returns the sums of every language divided by its count; the sums are used up."""
+    mean: Floats = sums.div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
+    return mean
+
+
+def positions_at_once(model: "PreTrainedModel", split: Split) -> int:
+    """Returns how many positions a batch may have, by a rough count of what its backward pass keeps."""
+    config = model.config.get_text_config()
+    numbers = (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
+    if not split.apart:
+        numbers += LOGITS_KEPT * int(config.vocab_size)
+    return max(ROOM // (4 * numbers), 32)
+
+
+def _check_groups(scheme: Scheme, checkpoint: Checkpoint) -> None:
+    blocks = checkpoint.architecture.blocks
+    columns = {
+        name: weight.shape[1]
+        for block in blocks
+        for name, weight in block.linears.items()
+        if weight.stacked is None and weight.role != "router"
+    }
+    for name, width in columns.items():
+        if not scheme.fits(width):
+            raise InputError(
+                f"{name} has {width} inputs, which groups of {scheme.group} do not divide; the group must divide the "
+                f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel"
+            )

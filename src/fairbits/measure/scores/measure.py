@@ -1,0 +1,120 @@
+"""How a quantized model answers a text beside its reference: loss, divergence, other first choices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.measure.scores.asking import Asked, Progress, ask, predicted_positions, split_for
+from fairbits.measure.scores.reference import Reference
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NUMBERS_AT_ONCE = 2**21
+"""Logits of one model that exist at a time, unless that were fewer than FEWEST positions."""
+FEWEST = 64
+ON_A_GPU = 32
+"""As many times more on a GPU, where the time goes into calls rather than into memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Sums of every document over its predicted tokens, both models asked the same.
+
+    `predicted`      how many tokens
+    `nll_reference`  and `nll_quantized`: −Σ log p(token), in nats
+    `kl`             Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
+    `flips`          how often the quantized model prefers another token to the reference's first choice
+    `token_kl`       the divergence of each token, and `token_document` its document
+    """
+
+    predicted: Floats
+    nll_reference: Floats
+    nll_quantized: Floats
+    kl: Floats
+    flips: Floats
+    token_kl: NDArray[np.float32]
+    token_document: NDArray[np.intp]
+
+
+@torch.no_grad()
+def measure(
+    model: "PreTrainedModel", reference: Reference, *, device: str = "cpu", progress: Progress | None = None
+) -> Answers:
+    """Returns the answers of a quantized model to the text of its reference, in one pass."""
+    text = reference.text
+    split = split_for(model, text, device=device)
+    sums = torch.zeros(5, len(text.lang), dtype=torch.float64)
+    token_kl = torch.empty(predicted_positions(text))
+    token_document = torch.empty(len(token_kl), dtype=torch.long)
+    done = 0
+    for asked in ask(model, split, text=text, device=device, progress=progress):
+        for part in _parts(asked, positions_of_logits(model)):
+            own = slice(done, done + len(part.labels))
+            a, b = reference.logits(own, device=device), split.head(part.features)
+            _check_vocabulary(a, b, reference, model)
+            found = compared(a.float(), b.float(), part.labels.to(device)).cpu()
+            if not torch.isfinite(found).all():
+                raise _not_finite(reference, own, device=device, model=model)
+            sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
+            sums[1:].index_add_(1, part.documents, found)
+            token_kl[own], token_document[own] = found[2].float(), part.documents
+            done = own.stop
+    predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
+    tokens = token_kl.numpy(), token_document.numpy()
+    return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens)
+
+
+def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
+    """Returns of every position both losses, the divergence and 1 where the first choice flips, (4, positions).
+
+    With logits a of the reference, b of the other (both are used up), m their largest, Z = Σ exp(logit − m):
+    KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b), differences of near numbers first, so that rounding stays
+    near 10⁻⁷ however large the logits are.
+
+    >>> a, b = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
+    >>> [round(each, 4) for each in compared(a, b, torch.tensor([1])).flatten().tolist()]
+    [0.3133, 1.3133, 0.4621, 1.0]
+    """
+    (top_a, choice), top_b = a.max(1), b.amax(1)
+    flips = b.gather(1, choice[:, None])[:, 0] < top_b
+    below_a = top_a - a.gather(1, labels[:, None])[:, 0]
+    below_b = top_b - b.gather(1, labels[:, None])[:, 0]
+    difference = a - b
+    weight = a.sub_(top_a[:, None]).exp_()
+    z_a, z_b = weight.sum(1), b.sub_(top_b[:, None]).exp_().sum(1)
+    mean = difference.mul_(weight).sum(1) / z_a
+    kl = mean - (top_a - top_b) - (z_a.log() - z_b.log())
+    return torch.stack([below_a + z_a.log(), below_b + z_b.log(), kl.clamp_min_(0), flips.float()]).double()
+
+
+def positions_of_logits(model: "PreTrainedModel") -> int:
+    """Returns of how many positions logits shall exist at a time."""
+    positions = max(NUMBERS_AT_ONCE // int(model.config.get_text_config().vocab_size), FEWEST)
+    return positions if model.device.type == "cpu" else ON_A_GPU * positions
+
+
+def _parts(asked: Asked, size: int) -> Iterator[Asked]:
+    fields = (torch.split(each, size) for each in (asked.features, asked.labels, asked.documents))
+    return (Asked(*part) for part in zip(*fields, strict=True))
+
+
+def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: "PreTrainedModel") -> None:
+    if a.shape != b.shape:
+        raise InputError(
+            f"{model.name_or_path} answers with {b.shape[1]:,} tokens and {reference.target} with {a.shape[1]:,}; "
+            "both must have the same vocabulary: evaluate a model with what it was made from"
+        )
+
+
+def _not_finite(reference: Reference, own: slice, *, device: str, model: "PreTrainedModel") -> InputError:
+    sound = torch.isfinite(reference.logits(own, device=device)).all()
+    who = model.name_or_path if sound else reference.target
+    return InputError(f"{who} answers text with NaN or infinity; load it in float32, or check its weights")

@@ -1,0 +1,258 @@
+"""Scores: what quantization cost every document of every language, and all that follows from it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.checks import Floats, instance, one_of
+from fairbits.errors import InputError
+from fairbits.measure.passes.text import Task, Text
+from fairbits.measure.scores.disparity import Disparity, disparity
+from fairbits.measure.scores.measure import Answers
+from fairbits.measure.scores.scores_file import as_bytes, parsed
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.stats import Contrast, Estimate, LanguageFrame
+from fairbits.version import __version__
+
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
+ASKED: Mapping[Task, str] = {
+    "causal": "every token, given those before it",
+    "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
+    "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
+}
+"""What the loss is the loss of."""
+SIGNIFICANT = 0.05
+SUMMARY = "fairbits.summary/1"
+"""What `Scores.summary` gives: results without the documents, so no file of scores."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A model: what was asked for, the SHA-256 of configuration and weights, and the bytes of its tensors on disk."""
+
+    target: str
+    fingerprint: str
+    size_bytes: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Identity":
+        """Returns the identity of a checkpoint; all of its bytes are read."""
+        size = sum(info.nbytes for info in checkpoint.tensors.values())
+        return cls(checkpoint.target, checkpoint.fingerprint, size)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What both models were asked: the task, the text by the hash of each language, and how much of it."""
+
+    task: Task
+    corpus: str
+    split: str
+    parallel: bool
+    hashes: Mapping[str, str]
+    tokens: int
+    sequence: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentScores:
+    """One entry per document and language; sums over its predicted tokens, losses and divergence in nats."""
+
+    lang: NDArray[np.str_]
+    document: NDArray[np.int64]
+    tokens: Floats
+    bytes: Floats
+    nll_reference: Floats
+    nll_quantized: Floats
+    kl: Floats
+    flips: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A quantized model beside its reference, on the same text.
+
+    `kl_p99` is the 99th percentile of the divergence of single tokens, by language.
+    """
+
+    quantized: Identity
+    reference: Identity
+    question: Question
+    languages: tuple[str, ...]
+    documents: DocumentScores
+    kl_p99: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        answers: Answers,
+        text: Text,
+        *,
+        quantized: Identity,
+        reference: Identity,
+        question: Question,
+        notes: tuple[str, ...] = (),
+    ) -> "Scores":
+        """Returns the scores of answers to a text."""
+        language = text.language_of[answers.token_document]
+        p99 = {code: float(np.quantile(answers.token_kl[language == i], 0.99)) for i, code in enumerate(text.languages)}
+        documents = DocumentScores(
+            lang=text.lang,
+            document=text.document.astype(np.int64),
+            tokens=answers.predicted,
+            bytes=text.size_bytes,
+            nll_reference=answers.nll_reference,
+            nll_quantized=answers.nll_quantized,
+            kl=answers.kl,
+            flips=answers.flips,
+        )
+        return cls(quantized, reference, question, text.languages, documents, p99, notes)
+
+    def frame(self, unit: str = "bits_per_byte") -> LanguageFrame:
+        """Returns the added loss of every language, with intervals over documents.
+
+        "nats_per_section" is what the same content costs in each language, so the text must be parallel.
+        """
+        check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
+        if unit not in self._frames:
+            own = self.documents
+            self._frames[unit] = LanguageFrame.from_nll(
+                own.lang,
+                own.document,
+                reference=own.nll_reference,
+                quantized=own.nll_quantized,
+                tokens=own.tokens,
+                size_bytes=own.bytes,
+                unit=unit,
+            )
+        return self._frames[unit]
+
+    @cached_property
+    def relative_perplexity(self) -> dict[str, Estimate]:
+        """The founding documents' D: perplexity per token of the quantized model over that of the reference, less 1.
+
+        D = exp(ΔNLL per token) − 1. Within a language; tokens of two languages hold different amounts of text.
+        """
+        return {
+            code: Estimate(float(np.expm1(each.value)), float(np.expm1(each.low)), float(np.expm1(each.high)), each.n)
+            for code, each in self.frame("nats_per_token").by_language().items()
+        }
+
+    @cached_property
+    def kl(self) -> dict[str, Estimate]:
+        """The mean divergence KL(p_reference ‖ p_quantized) per token, in nats."""
+        return self._per_token(self.documents.kl, "nats_per_token")
+
+    @cached_property
+    def flips(self) -> dict[str, Estimate]:
+        """The share of tokens at which the quantized model prefers another token to the reference's first choice."""
+        return self._per_token(self.documents.flips, "ratio")
+
+    def disparity(self, unit: str = "bits_per_byte") -> Disparity:
+        """Returns how unequal the added loss is."""
+        return disparity(self.frame(unit))
+
+    def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte") -> Contrast:
+        """Returns this added loss minus the baseline's of every language, paired by document, with Holm p values."""
+        self.check_same_text(baseline)
+        return self.frame(unit).contrast(baseline.frame(unit))
+
+    def worse_than(
+        self, baseline: "Scores", *, unit: str = "bits_per_byte", level: float = SIGNIFICANT
+    ) -> dict[str, Estimate]:
+        """Returns by how much more each language loses than under the baseline, of those that do beyond doubt.
+
+        Beyond doubt: the paired contrast is above 0 and its Holm-corrected two-sided p is below `level`.
+        """
+        sure = self.contrast(baseline, unit=unit).beyond_doubt(level)
+        return {code: each for code, each in sure.items() if each.value > 0}
+
+    def check_same_text(self, other: "Scores") -> None:
+        """Raises unless both were measured on the same text, cut the same way."""
+        mine, theirs = self.question, instance("the baseline", other, Scores).question
+        for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed"):
+            if getattr(mine, name) != getattr(theirs, name):
+                raise InputError(
+                    f"{self.quantized.target} and {other.quantized.target} were measured on different text ({name} "
+                    "differs); a paired comparison needs the same: evaluate both with the same settings"
+                )
+        if not np.array_equal(self.documents.tokens, other.documents.tokens):
+            raise InputError(
+                f"{self.quantized.target} and {other.quantized.target} cut the same text into different tokens; "
+                "a paired comparison needs the same tokenizer"
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """Returns all results with their intervals, for JSON."""
+        units = UNITS if self.question.parallel else UNITS[:2]
+        return {
+            "schema": SUMMARY,
+            "fairbits": __version__,
+            "quantized": asdict(self.quantized),
+            "reference": asdict(self.reference),
+            "question": asdict(self.question) | {"asked": ASKED[self.question.task]},
+            "languages": {code: self._language(code, units) for code in self.languages},
+            "disparity": {unit: self.disparity(unit).as_data() for unit in units},
+            "notes": list(self.notes),
+        }
+
+    def as_bytes(self) -> bytes:
+        """Returns the content of its file."""
+        return as_bytes(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the scores as JSON; the same scores give the same bytes."""
+        write_files({check_writable(path, example="scores.json"): self.as_bytes()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Scores":
+        """Returns the scores of a file; every key must be known."""
+        data = parsed(path)
+        return cls(
+            quantized=Identity(**data.pop("quantized")),
+            reference=Identity(**data.pop("reference")),
+            question=Question(**data.pop("question")),
+            documents=DocumentScores(**data.pop("documents")),
+            **data,
+        )
+
+    @cached_property
+    def _frames(self) -> dict[str, LanguageFrame]:
+        return {}
+
+    def _per_token(self, values: Floats, unit: str) -> dict[str, Estimate]:
+        own = self.documents
+        return LanguageFrame(own.lang, own.document, values=values, weights=own.tokens, unit=unit).by_language()
+
+    def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
+        rows = self.documents.lang == code
+        added = {unit: self.frame(unit).by_language()[code].to_dict() for unit in units}
+        before = float(self.documents.nll_reference[rows].sum() / self.documents.bytes[rows].sum() / np.log(2))
+        return {
+            "documents": int(rows.sum()),
+            "tokens": int(self.documents.tokens[rows].sum()),
+            "reference_bits_per_byte": before,
+            "added": added,
+            "relative_perplexity": self.relative_perplexity[code].to_dict(),
+            "kl": self.kl[code].to_dict(),
+            "kl_p99": self.kl_p99[code],
+            "flips": self.flips[code].to_dict(),
+        }
+
+
+def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
+    """Returns the unit if damage on a text can be counted in it: sections need the same content in all languages."""
+    if one_of("unit", unit, UNITS) == "nats_per_section" and not parallel:
+        raise InputError(
+            f"the text of {corpus} is not parallel, so there is no section that all languages have; "
+            "the unit must be bits_per_byte or nats_per_token"
+        )
+    return unit

@@ -1,0 +1,218 @@
+"""What config.json says of a quantized checkpoint, and what the format cannot hold."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fairbits.errors import InputError
+from fairbits.model.files.packed import Stored, is_table, step_dtype, tied_copies, tied_parameters
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from fairbits.model.architecture import Architecture, Weight
+    from fairbits.model.checkpoint import Checkpoint
+
+PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
+STEP_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+TABLE_BITS = 8
+EXPERTS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
+PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
+DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
+TABLE_VERSION = "0.20.0"  # the one that embeddings were tried with
+
+
+def check_storable(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> None:
+    """Raises unless compressed-tensors can hold the tensors named in `stored` so that transformers loads them."""
+    if not stored:
+        raise InputError("no tensor is to be quantized; give at least one linear map fewer bits")
+    architecture = checkpoint.architecture
+    dtype = step_dtype(checkpoint)
+    if dtype not in STEP_DTYPES:
+        raise InputError(f"{checkpoint.target} computes in {dtype}; it must be float16, bfloat16 or float32")
+    copies = tied_copies(checkpoint)
+    for name, how in stored.items():
+        weight = architecture.weights.get(name)
+        if weight is None:
+            raise InputError(f"{checkpoint.target} has no weight {name!r}; only its own tensors can be quantized")
+        _check_kind(weight, how)
+        _check_ties(weight, architecture, copies=copies)
+        how.groups(weight.shape[1])
+    _check_fused(architecture, stored)
+    _check_experts(architecture, stored)
+    _check_modules(_skeleton(checkpoint), checkpoint, stored=stored)
+
+
+def quantization_config(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> dict[str, Any]:
+    """Returns the entry `quantization_config` of config.json.
+
+    Where all linear maps of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
+    Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
+    The class comes last: compressed-tensors warns of names that it finds after it.
+    """
+    weights = checkpoint.architecture.weights
+    tables = {name: how for name, how in stored.items() if is_table(weights[name])}
+    maps = {name: how for name, how in stored.items() if name not in tables}
+    inside = {how for name, how in maps.items() if weights[name].block is not None}
+    groups: list[dict[str, Any]] = []
+    for how in sorted(set(tables.values()), key=lambda how: how.group or 0):
+        modules = (_modules_of(checkpoint, name) for name, other in tables.items() if other == how)
+        groups.append(_group(sorted({module for some in modules for module in some}), how, BYTES))
+    for how in sorted(set(maps.values()), key=lambda how: (how in inside, how.bits, how.group or 0)):
+        named = {weights[name].module for name, other in maps.items() if other == how}
+        experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
+        alike = [*EXPERTS * experts, "Linear"]
+        groups.append(_group(alike if inside == {how} else sorted(named), how, PACKED))
+    return {
+        "quant_method": "compressed-tensors",
+        "version": _needed_version(stored.values(), tables=bool(tables)),
+        "format": MIXED if tables and maps else BYTES if tables else PACKED,
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
+        "ignore": _ignored(checkpoint, stored),
+    }
+
+
+def _group(targets: list[str], how: Stored, layout: str) -> dict[str, Any]:
+    weights = {
+        "num_bits": how.bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel" if how.group is None else "group",
+        "group_size": how.group,
+        "dynamic": False,
+    }
+    return {
+        "targets": targets,
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": layout,
+    }
+
+
+def _needed_version(stored: Iterable[Stored], *, tables: bool) -> str:
+    """Returns the oldest compressed-tensors that reads the file."""
+    if tables:
+        return TABLE_VERSION
+    return DENSE_VERSION if any(how.bits not in (2, 4, 8) for how in stored) else PLAIN_VERSION
+
+
+def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> list[str]:
+    """Returns the modules of linear maps that are kept; routers too, which other loaders hold for linear layers."""
+    architecture = checkpoint.architecture
+    quantized = {module for name in stored for module in _modules_of(checkpoint, name)}
+    maps = {weight.module for weight in architecture.linears.values()}
+    layers = {path for path, module in _skeleton(checkpoint).named_modules() if isinstance(module, nn.Linear)}
+    return sorted((maps | layers) - quantized)
+
+
+def _modules_of(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
+    """Returns the module of a tensor, and for an embedding those that are tied to it."""
+    weight = checkpoint.architecture.weights[name]
+    tied = tied_parameters(checkpoint, name) if is_table(weight) else ()
+    return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))
+
+
+def _skeleton(checkpoint: "Checkpoint") -> "PreTrainedModel":
+    from fairbits.model.architecture import model_class
+    from fairbits.model.architecture.skeleton import skeleton
+
+    cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
+    return skeleton(checkpoint.config, cls)
+
+
+def _check_kind(weight: "Weight", how: Stored) -> None:
+    if is_table(weight):
+        if how.bits != TABLE_BITS:
+            raise InputError(
+                f"{weight.name} is an embedding and was to have {how.bits} bits; transformers loads embeddings of "
+                f"compressed-tensors only as whole bytes: give it {TABLE_BITS} bits, or keep it"
+            )
+    elif not weight.linear:
+        raise InputError(f"{weight.name} ({weight.role}) is no linear map; norms, biases and the like are kept")
+    elif weight.role == "router":
+        raise InputError(f"{weight.name} is a router of experts; routers are kept: leave it out")
+    elif weight.stacked is not None:
+        raise InputError(
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds a linear map at a "
+            "time: keep it, or start from a checkpoint with one tensor per expert"
+        )
+    elif weight.transposed:
+        raise InputError(_no_linear(weight, "a transposed map (in, out), as GPT-2's Conv1D"))
+
+
+def _no_linear(weight: "Weight", what: str) -> str:
+    return (
+        f"{weight.name} is {what}; compressed-tensors holds nn.Linear only: keep it, or quantize a model of another "
+        "family (Llama, Qwen, Gemma, BLOOM, OPT, GPT-NeoX …)"
+    )
+
+
+def _check_ties(weight: "Weight", architecture: "Architecture", *, copies: frozenset[str]) -> None:
+    if weight.name in copies:
+        raise InputError(
+            f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
+            f"embedding, with {TABLE_BITS} bits), or keep both"
+        )
+    others = [other for other in architecture.weights.values() if other.tied_to == weight.name]
+    if weight.tied_to is not None or any(other.name not in copies for other in others):
+        raise InputError(
+            f"{weight.name} is tied by the configuration to a tensor of other values; loaders differ in what they make "
+            "of that: keep both, or set tie_word_embeddings to false in config.json"
+        )
+
+
+def _check_fused(architecture: "Architecture", stored: Mapping[str, Stored]) -> None:
+    for members in architecture.fused_groups.values():
+        found = {weight.name: stored.get(weight.name) for weight in members}
+        if len(set(found.values())) > 1:
+            listed = ", ".join(f"{name}: {_said(how)}" for name, how in found.items())
+            raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
+
+
+def _said(how: Stored | None) -> str:
+    if how is None:
+        return "kept"
+    return f"{how.bits} bits, {'per channel' if how.group is None else f'group {how.group}'}"
+
+
+def _check_experts(architecture: "Architecture", stored: Mapping[str, Stored]) -> None:
+    """Raises unless experts are all stored as all other linear maps of the blocks: loaders look up one scheme."""
+    experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
+    if not any(name in stored for name in experts):
+        return
+    inside = {how for name, how in stored.items() if architecture.weights[name].block is not None}
+    if len(inside) > 1 or not all(name in stored for name in experts):
+        raise InputError(
+            f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
+            "with one scheme: give every linear map of the blocks the same bits and group, or keep all experts"
+        )
+
+
+def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Stored]) -> None:
+    """Raises unless every map is an nn.Linear, and transformers initializes a model that lacks their weights."""
+    weights = checkpoint.architecture.weights
+    packed: list[nn.Module] = []
+    for name in stored:
+        weight = weights[name]
+        if weight.expert is not None or is_table(weight):
+            continue
+        module = model.get_submodule(weight.module)
+        if not isinstance(module, nn.Linear):
+            raise InputError(_no_linear(weight, f"in a {type(module).__name__}"))
+        packed.append(module)
+    for module in packed:
+        del module.weight
+    for module in model.modules():
+        module._is_hf_initialized = False  # type: ignore[assignment]
+    try:
+        # what from_pretrained calls before it fills in the file; it is there that some families ask for X.weight
+        model.initialize_weights()  # type: ignore[no-untyped-call]
+    except AttributeError as problem:
+        raise InputError(
+            f"transformers cannot load packed layers into {type(model).__name__} ({problem}); keep this model as it "
+            "is, or quantize one of another family (Llama, Qwen, Gemma, BLOOM, OPT, GPT-NeoX …)"
+        ) from None

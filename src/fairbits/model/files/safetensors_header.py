@@ -1,0 +1,125 @@
+"""The header of a safetensors file, checked before anything in it is believed.
+
+The file: 8 bytes that give the header's length N (little endian), N bytes of JSON
+`{name: {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {…}}`, then the data.
+The tensors must cover the data exactly: nothing outside, no overlap, no gap.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairbits.errors import InputError
+from fairbits.model.files.json_files import MOST_BYTES, parse_object
+
+LENGTH_BYTES = 8
+MOST_DIMENSIONS = 64  # of torch's element-wise kernels
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor's name, shape and type, and the bytes of `file` that hold it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    file: Path
+    start: int
+    nbytes: int
+
+    @property
+    def numel(self) -> int:
+        """Returns the number of elements."""
+        return math.prod(self.shape)
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Returns the tensors of a safetensors file by name, in the order of their bytes; no weight is read."""
+    header, data_start, size = _header_bytes(path)
+    entries = parse_object(header, f"the header of {path}")
+    entries.pop("__metadata__", None)
+    infos = sorted(
+        (_tensor_info(path, name, entry, data_start=data_start) for name, entry in entries.items()),
+        key=lambda info: (info.start, info.nbytes),
+    )
+    _check_coverage(infos, path, data_start=data_start, size=size)
+    return {info.name: info for info in infos}
+
+
+def _header_bytes(path: Path) -> tuple[bytes, int, int]:
+    """Returns the header, where the data start, and the size of the file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, MOST_BYTES):
+                raise InputError(
+                    f"{path} says that its header is {length:,} bytes long, and the file has {size:,}; it is truncated "
+                    f"or no safetensors file (a header has at most {MOST_BYTES:,} bytes): fetch it again"
+                )
+            return file.read(length), LENGTH_BYTES + length, size
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a safetensors file") from None
+
+
+def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> TensorInfo:
+    """Returns one entry of the header, if it is consistent in itself."""
+    where = f"tensor {name!r} of {path}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise InputError(f"{where} is described by {entry!r:.80}; dtype, shape and data_offsets must be given")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InputError(f"{where} has the dtype {dtype!r:.80}; it must be one of {', '.join(DTYPES)}")
+    if not _sizes(shape) or len(shape) > MOST_DIMENSIONS or math.prod(filter(None, shape)) >= 2**63:
+        raise InputError(f"{where} has the shape {shape!r:.80}; it must list sizes, 0 or more, of a possible tensor")
+    if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise InputError(f"{where} has the offsets {offsets!r:.80}; they must be [begin, end], 0 <= begin <= end")
+    nbytes = math.prod(shape) * DTYPES[dtype].itemsize
+    if offsets[1] - offsets[0] != nbytes:
+        raise InputError(
+            f"{where} takes {offsets[1] - offsets[0]:,} bytes; {dtype} of shape {shape} must take {nbytes:,}"
+        )
+    return TensorInfo(name, tuple(shape), DTYPES[dtype], path, data_start + offsets[0], nbytes)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
+
+
+def _check_coverage(infos: list[TensorInfo], path: Path, *, data_start: int, size: int) -> None:
+    """Raises unless the tensors, in order, cover the data of the file without gap or overlap."""
+    end = data_start
+    for info in infos:
+        if info.start != end:
+            trouble = "overlaps the one before" if info.start < end else "leaves a gap before it"
+            raise InputError(f"tensor {info.name!r} of {path} {trouble}; the tensors must lie side by side")
+        end = info.start + info.nbytes
+    if end != size:
+        raise InputError(
+            f"{path} has {size:,} bytes and its header describes {end:,}; the file is "
+            f"{'truncated' if size < end else 'longer than it must be'}: fetch it again"
+        )

@@ -1,0 +1,112 @@
+"""Files written whole or not at all; safetensors among them, tensor by tensor, so that no model must fit in memory."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fairbits.model.files.safetensors_files import map_tensor
+from fairbits.model.files.safetensors_header import DTYPES, LENGTH_BYTES, TensorInfo
+
+Progress = Callable[[int, int], None]
+Chunk = bytes | memoryview
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+ALIGNMENT = 8  # of the data within the file
+CHUNK = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tensor that is to be written, and how it is read when its turn comes."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of the file it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
+    """Returns pieces for tensors that are there already."""
+    return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.detach, x)) for name, x in tensors.items()]
+
+
+def on_disk(infos: Iterable[TensorInfo]) -> list[Piece]:
+    """Returns pieces for tensors of other files."""
+    return [Piece(info.name, info.dtype, info.shape, partial(map_tensor, info)) for info in infos]
+
+
+def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
+    """Returns the SHA-256 of the safetensors file `path` after writing it; progress counts bytes."""
+    # wide types first, as the safetensors library does, so that every tensor is aligned
+    ordered = sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name))
+    return write_whole(path, _chunks(ordered, progress))
+
+
+def write_whole(path: Path, chunks: Iterable[Chunk]) -> str:
+    """Returns the SHA-256 of the file `path`, which appears whole and on the disk, or not at all."""
+    draft = path.with_name(f"{path.name}.part")
+    digest = hashlib.sha256()
+    try:
+        with draft.open("wb") as file:
+            for chunk in chunks:
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+    return digest.hexdigest()
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory last, where the system can do so (Windows cannot)."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _chunks(pieces: list[Piece], progress: Progress | None) -> Iterator[Chunk]:
+    yield _header(pieces)
+    total, done = sum(piece.nbytes for piece in pieces), 0
+    for piece in pieces:
+        data = piece.read().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for start in range(0, len(data), CHUNK):
+            part = data[start : start + CHUNK].data
+            yield part
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
+
+
+def _header(pieces: list[Piece]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for piece in pieces:
+        start, end = end, end + piece.nbytes
+        entries[piece.name] = {"dtype": CODES[piece.dtype], "shape": piece.shape, "data_offsets": (start, end)}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text

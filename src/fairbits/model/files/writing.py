@@ -1,0 +1,304 @@
+"""Writes a quantized checkpoint block by block: what is finished survives an interruption, and OUT appears whole.
+
+Until then everything lies in a draft beside it, `.OUT.partial`:
+
+    state.json  what the draft is for; the plan lies beside it
+    done/       of each block: checksums and record (JSON), and its extra tensors
+    model/      what becomes OUT; the index and config.json, without which no loader reads it, come last
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.model.checkpoint import Checkpoint, TensorInfo
+from fairbits.model.codes import Codes
+from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
+from fairbits.model.files.json_files import read_object
+from fairbits.model.files.packed import (
+    Stored,
+    is_table,
+    packed_tensors,
+    planned_bytes,
+    read_packed,
+    step_dtype,
+    table_tensors,
+    tied_copies,
+    tied_parameters,
+)
+from fairbits.model.files.quantization_config import check_storable, quantization_config
+from fairbits.model.files.safetensors_files import INDEX, map_tensor
+from fairbits.model.files.safetensors_header import read_header
+from fairbits.model.files.safetensors_writing import (
+    Progress,
+    in_memory,
+    on_disk,
+    sha256_of,
+    sync_directory,
+    write_tensors,
+    write_whole,
+)
+from fairbits.model.outliers.write import COMPANIONS
+
+SCHEMA = "fairbits.draft/1"
+CONFIG = "config.json"
+THRESHOLDS = "thresholds.safetensors"
+NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """What was added for a block: its quantized tensors, the tensors beside the model, and its record."""
+
+    layers: Mapping[str, Codes]
+    extra: Mapping[str, Tensor]
+    record: bytes
+
+
+class QuantizedWriter:
+    """The quantized checkpoint `directory`: blocks are added in any order, then it is finished.
+
+    `stored`    how every tensor that is quantized is stored, by its name in `checkpoint`
+    `identity`  all that decides the bytes, such as the digest of a plan and the fingerprint of the model: a draft is
+                continued (`resume`) only if it was begun with the same
+    A block is named by its index, and what lies outside the blocks by None.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str | Path,
+        *,
+        stored: Mapping[str, Stored],
+        identity: Mapping[str, str],
+        resume: bool = False,
+    ) -> None:
+        check_storable(checkpoint, stored)
+        self.checkpoint = checkpoint
+        self.stored = dict(stored)
+        self.draft = draft_of(directory)
+        self.directory = self.draft.with_name(Path(directory).absolute().name)
+        self._model, self._done = self.draft / "model", self.draft / "done"
+        self._step_dtype = step_dtype(checkpoint)
+        self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
+        schemes = {name: [how.bits, how.group] for name, how in self.stored.items()}
+        with self._writing():
+            check_target(self.directory)
+            self._open({"schema": SCHEMA, **identity, "stored": schemes}, resume=resume)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What all tensors of the quantized checkpoint take."""
+        return planned_bytes(self.checkpoint, self.stored)
+
+    def finished(self, index: int | None) -> Finished | None:
+        """Returns what was added for a block, now or before an interruption; None if it is missing or damaged."""
+        said = self._intact(index)
+        if said is None:
+            return None
+        shard, extra = map(_mapped, self._files(index))
+        layers = {name: read_packed(shard, name, self.stored[name]) for name in self._names(index)}
+        return Finished(layers, extra, str(said["record"]).encode())
+
+    def add(
+        self,
+        index: int | None,
+        layers: Mapping[str, Codes],
+        *,
+        extra: Mapping[str, Tensor] = NO_TENSORS,
+        record: bytes = b"",
+    ) -> None:
+        """Writes a block: what is quantized in it, tensors that lie beside the model, and a record in UTF-8."""
+        differing = sorted(layers.keys() ^ set(self._names(index)))
+        if differing:
+            raise InputError(
+                f"{_called(index)} must bring exactly what is to be stored of it; {differing[0]} is not so"
+            )
+        tensors: dict[str, Tensor] = {}
+        for name, codes in layers.items():
+            tensors |= self._tensors(name, codes)
+        sums: dict[str, str] = {}
+        with self._writing():
+            self._note(index).unlink(missing_ok=True)  # of a block that was damaged
+            for path, content in zip(self._files(index), (tensors, extra), strict=True):
+                path.unlink(missing_ok=True)
+                if content:
+                    sums[path.name] = write_tensors(path, in_memory(content))
+            # only now does the block count as finished
+            write_whole(self._note(index), [json.dumps({"record": record.decode(), "sha256": sums}).encode()])
+        self._seen.add(index)
+
+    def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
+        """Returns the directory of the checkpoint, complete with what is kept, its tokenizer and `files`."""
+        missing = [index for index in self._indices if index not in self._seen and self._intact(index) is None]
+        if missing:
+            raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
+        with self._writing():
+            if self._kept:
+                write_tensors(self._model / self._shards[-1], on_disk(self._kept), progress=progress)
+            self._write_thresholds()
+            self._write_companions(files)
+            self._write_index()
+            self._write_config()
+            check_target(self.directory)
+            self._model.replace(self.directory)
+            sync_directory(self.directory.parent)
+            shutil.rmtree(self.draft)
+        return self.directory
+
+    def _open(self, state: Mapping[str, object], *, resume: bool) -> None:
+        """Makes a new draft, or checks that the one that is there was begun for the same."""
+        note = self.draft / STATE
+        if check_draft(self.directory, resume=resume):
+            found = read_object(note)
+            differing = sorted(key for key in state.keys() | found.keys() if state.get(key) != found.get(key))
+            if differing:
+                raise InputError(
+                    f"{self.draft} was begun for another {' and '.join(differing)}; --resume continues only what is "
+                    "the same: give the same plan and model, or delete it"
+                )
+            return
+        if self.draft.exists():
+            foreign = sorted({path.name for path in self.draft.iterdir()} - OWN)
+            if foreign:
+                raise InputError(f"{self.draft} holds {foreign[0]}, which no draft has; move it away first")
+            shutil.rmtree(self.draft)
+        self._model.mkdir(parents=True)
+        self._done.mkdir()
+        write_whole(note, [_json(state)])
+
+    def _intact(self, index: int | None) -> dict[str, object] | None:
+        """Returns what was noted when a block was finished, if its files are still the same."""
+        if not self._note(index).is_file():
+            return None
+        try:
+            said = read_object(self._note(index))
+        except InputError:
+            return None  # nothing that is damaged is trusted: the block is done again
+        found = {path.name: sha256_of(path) for path in self._files(index) if path.is_file()}
+        if said.get("sha256") != found or not isinstance(said.get("record"), str):
+            return None
+        self._seen.add(index)
+        return said
+
+    @cached_property
+    def _blocks(self) -> dict[int | None, list[str]]:
+        """The names of what is stored in each block that has any."""
+        weights = self.checkpoint.architecture.weights
+        blocks: dict[int | None, list[str]] = {}
+        for name in self.stored:
+            blocks.setdefault(weights[name].block, []).append(name)
+        return blocks
+
+    @cached_property
+    def _indices(self) -> list[int | None]:
+        return sorted(self._blocks, key=lambda index: (index is None, index))
+
+    @cached_property
+    def _kept(self) -> list[TensorInfo]:
+        left_out = tied_copies(self.checkpoint) | self.stored.keys()
+        return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+
+    @cached_property
+    def _shards(self) -> list[str]:
+        count = len(self._indices) + bool(self._kept)
+        return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
+
+    def _names(self, index: int | None) -> list[str]:
+        return self._blocks.get(index, [])
+
+    def _note(self, index: int | None) -> Path:
+        return self._done / f"{_label(index)}.json"
+
+    def _files(self, index: int | None) -> tuple[Path, Path]:
+        """Returns where the quantized tensors of a block lie, and its extra ones."""
+        extra = self._done / f"{_label(index)}.safetensors"
+        if index not in self._blocks:
+            return self._done / f"{_label(index)}-nothing.safetensors", extra
+        return self._model / self._shards[self._indices.index(index)], extra
+
+    def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
+        """Returns the tensors of the file for one that is quantized, if it came as planned."""
+        how, weight = self.stored[name], self.checkpoint.architecture.weights[name]
+        steps = (weight.shape[0], how.groups(weight.shape[1]))
+        found = (tuple(codes.codes.shape), tuple(codes.steps.shape), codes.bits, codes.steps.dtype)
+        if found != (weight.shape, steps, how.bits, self._step_dtype):
+            raise InputError(
+                f"{name} came with shape, steps, bits and type of steps {found}; "
+                f"they must be {(weight.shape, steps, how.bits, self._step_dtype)}"
+            )
+        if is_table(weight):
+            return table_tensors(name, codes, tied=tied_parameters(self.checkpoint, name))
+        return packed_tensors(name, codes)
+
+    def _write_thresholds(self) -> None:
+        """Joins the extra tensors of all blocks in a file that is no part of the model."""
+        infos = [info for path in sorted(self._done.glob("*.safetensors")) for info in read_header(path).values()]
+        if infos:
+            write_tensors(self._model / THRESHOLDS, on_disk(infos))
+
+    def _write_companions(self, files: Mapping[str, bytes]) -> None:
+        """Copies what lies beside the weights, and adds files of the caller."""
+        beside = {path.name: path for path in sorted(self.checkpoint.directory.iterdir()) if path.is_file()}
+        for name, path in beside.items():
+            if path.suffix in COMPANIONS and name not in (CONFIG, INDEX) and name not in files:
+                write_whole(self._model / name, [path.read_bytes()])
+        for name, content in files.items():
+            if Path(name).name != name or name in (CONFIG, INDEX, THRESHOLDS) or name.endswith(".safetensors"):
+                raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
+            write_whole(self._model / name, [content])
+
+    def _write_index(self) -> None:
+        """Writes which file holds which tensor, if their bytes are those that were planned."""
+        weight_map: dict[str, str] = {}
+        size = 0
+        for shard in self._shards:
+            tensors = read_header(self._model / shard)
+            weight_map |= dict.fromkeys(tensors, shard)
+            size += sum(info.nbytes for info in tensors.values())
+        if size != self.size_bytes:
+            raise InputError(f"the tensors take {size:,} bytes and {self.size_bytes:,} were planned; report this")
+        content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+        write_whole(self._model / INDEX, [_json(content)])
+
+    def _write_config(self) -> None:
+        config = read_object(self.checkpoint.directory / CONFIG)
+        if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
+            config["dtype"] = str(self._step_dtype).removeprefix("torch.")
+        config["quantization_config"] = quantization_config(self.checkpoint, self.stored)
+        write_whole(self._model / CONFIG, [_json(config)])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise InputError(
+                f"{self.directory} cannot be written ({problem.strerror or problem}); make room there, then continue "
+                "with --resume, or give another directory"
+            ) from None
+
+
+def _mapped(path: Path) -> dict[str, Tensor]:
+    return {name: map_tensor(info) for name, info in read_header(path).items()} if path.is_file() else {}
+
+
+def _label(index: int | None) -> str:
+    return "outside" if index is None else f"block-{index:05}"
+
+
+def _called(index: int | None) -> str:
+    return "what lies outside the blocks" if index is None else f"block {index}"
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,163 @@
+"""Ground: a quantized base in memory, beside the model it was made from, whose weights are read one by one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.points import is_observable
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.in_place import put_weight
+from fairbits.model.architecture import Weight
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.codes import Codes
+from fairbits.model.device import check_device
+from fairbits.model.files.packed import Stored, read_packed
+from fairbits.quantize.plan import Plan, Treatment
+from fairbits.quantize.policies.assemble import stored_as
+from fairbits.quantize.rounding.inputs import Inputs, Point, audience, stack_of
+from fairbits.quantize.rounding.layer import KnownInput, matrix
+from fairbits.quantize.rounding.lockstep import Enough
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+POSITIONS = 1024
+"""Positions of a batch that only passes."""
+ROOM = 2 * 2**30
+"""Bytes that products of inputs may take at a time; with more the text passes again."""
+FLOAT_BYTES = 4
+
+
+class Ground:
+    """The base in float32, and all that is needed to give some of its rows another form."""
+
+    def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
+        """Checks that the base was made from the checkpoint, and loads it."""
+        check_device(device)
+        self.checkpoint, self.base = checkpoint, base
+        self.plan = check_base(base, checkpoint)
+        self.model: PreTrainedModel = base.load().to(device)  # type: ignore[arg-type]
+        modules = dict(self.model.named_modules())
+        weights, stored = checkpoint.architecture.weights, stored_as(self.plan.treatments)
+        seen = [each for each in self.plan.treated if each.block is not None]
+        # maps that see the same input stand side by side: what is known of it is worked out once
+        seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
+        self.treatments: dict[str, Treatment] = {
+            each.name: each for each in seen if is_observable(weights[each.name], modules)
+        }
+        if not self.treatments:
+            raise InputError(
+                f"{base.target} has no quantized linear map whose input can be seen; give one whose blocks are"
+            )
+        self._stored: dict[str, Stored] = {name: stored[name] for name in self.treatments}
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What all tensors of the base take."""
+        return sum(info.nbytes for info in self.base.tensors.values())
+
+    def weight(self, name: str) -> Weight:
+        """Returns where a linear map belongs."""
+        return self.checkpoint.architecture.weights[name]
+
+    def codes(self, name: str) -> Codes:
+        """Returns a linear map of the base as it is stored."""
+        names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
+        return read_packed({each: self.base.read(each) for each in names}, name, self._stored[name])
+
+    def original(self, name: str) -> Tensor:
+        """Returns a linear map of the model that the base was made from."""
+        return matrix(self.checkpoint, self.weight(name))
+
+    def parameter(self, name: str) -> Tensor:
+        """Returns the parameter that a linear map became, as (out, in)."""
+        weight = self.weight(name)
+        own = self.model.get_submodule(weight.module).weight
+        assert isinstance(own, Tensor)
+        return own.T if weight.transposed else own
+
+    def put(self, name: str, W: Tensor) -> None:
+        """Puts W (out, in) in the place of a linear map."""
+        put_weight(self.model, self.weight(name), W)
+
+    def put_codes(self, layers: Mapping[str, Codes]) -> None:
+        """Puts what a loader makes of codes in the place of linear maps."""
+        for name, codes in layers.items():
+            self.put(name, dense(codes))
+
+    def put_back(self, names: Iterable[str] | None = None) -> None:
+        """Gives linear maps, or all that can be adapted, the weights of the base again."""
+        self.put_codes({name: self.codes(name) for name in (self.treatments if names is None else names)})
+
+    def put_originals(self) -> None:
+        """Gives all linear maps that can be adapted the weights of the model that the base was made from."""
+        for name in self.treatments:
+            self.put(name, self.original(name))
+
+    def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, KnownInput]]:
+        """Yields what is known of the input of each linear map on a text, of which all languages count alike.
+
+        The base is what it passes through, not what is put in its place meanwhile.
+        """
+        for part in self._parts(products):
+            inputs = self._inputs(text, part, products)
+            for sees, names in groupby(part, lambda name: self.weight(name).sees):
+                known = inputs.known(sees)
+                if known is not None:
+                    yield from ((name, known) for name in names)
+
+    def _inputs(self, text: Text, names: Iterable[str], products: bool) -> Inputs:
+        weights = [self.weight(name) for name in names]
+        present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
+        points = {str(each.sees): Point(each.module, stack_of(each), True, products) for each in weights}
+        inputs = Inputs(audience(text, dict.fromkeys(present, 1 / len(present))), points)
+        device = str(self.model.device)
+        with inputs.watched(self.model) as start, torch.no_grad():
+            for batch in batches(text, positions=POSITIONS):
+                here = batch.on(device)
+                start(here)
+                try:
+                    self.model.base_model(**here.inputs, use_cache=False)
+                except Enough:
+                    continue
+        return inputs
+
+    def _parts(self, products: bool) -> Iterator[list[str]]:
+        """Yields the linear maps in parts whose products have room together."""
+        part: list[str] = []
+        taken: dict[str | None, int] = {}
+        for name in self.treatments:
+            weight = self.weight(name)
+            size = FLOAT_BYTES * weight.shape[1] ** 2 if products else 0
+            if part and weight.sees not in taken and sum(taken.values()) + size > ROOM:
+                yield part
+                part, taken = [], {}
+            part.append(name)
+            taken[weight.sees] = size
+        yield part
+
+
+def dense(codes: Codes) -> Tensor:
+    """Returns what a loader makes of codes in float32: it multiplies in that type."""
+    return Codes(codes.codes, codes.steps.float(), codes.bits).dequantized
+
+
+def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:
+    """Returns the plan of a base, if it was made from the checkpoint."""
+    file = Path(base.directory) / "plan.json"
+    if not file.is_file():
+        raise InputError(f"{base.target} has no plan.json; give a base that fairbits quantize has written")
+    plan = Plan.load(file)
+    if plan.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"{base.target} was made from {plan.model}, and {checkpoint.target} has other weights; "
+            "give the model that the base was made from"
+        )
+    return plan

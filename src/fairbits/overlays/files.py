@@ -1,0 +1,251 @@
+"""Overlays on disk: one safetensors file each beside a manifest, `overlays.json`, that says what they are for."""
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+from torch import Tensor
+
+from fairbits.checks import one_of
+from fairbits.errors import InputError
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.json_files import read_object
+from fairbits.model.files.packed import WORD_BITS, Stored, read_packed
+from fairbits.model.files.safetensors_files import map_tensor
+from fairbits.model.files.safetensors_header import read_header
+from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
+from fairbits.overlays.activation_table import ActivationTable
+from fairbits.overlays.overlay import BASE, Form, Overlay, Patch
+
+MANIFEST = "overlays.json"
+SCHEMA = "fairbits.overlays/1"
+SUFFIX = ".safetensors"
+THRESHOLDS = "activations"
+PLAIN = re.compile(r"\w[\w-]*")
+"""What an overlay may be called: its file is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Overlays:
+    """All overlays of a base.
+
+    `base`         fingerprint of the base they were made for
+    `languages`    which overlay serves a language that is served; BASE where none pays
+    `record`       how they came about and what they do, for people and reports
+    `activations`  thresholds of the inputs of linear maps under every overlay; None: inputs are not rounded
+    """
+
+    base: str
+    overlays: tuple[Overlay, ...]
+    languages: Mapping[str, str]
+    record: Mapping[str, Any] = field(default_factory=dict)
+    activations: ActivationTable | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that every overlay has a name of its own, as a file can have, and that those which serve are there."""
+        names = [each.name for each in self.overlays]
+        for name in names:
+            if not PLAIN.fullmatch(name) or name == BASE:
+                raise InputError(f"an overlay has the name {name!r:.80}; give letters, digits, '-', '_', not {BASE!r}")
+        twice = [name for name, times in Counter(map(str.casefold, names)).items() if times > 1]
+        if twice:
+            raise InputError(f"two overlays have the name {twice[0]!r}; give each a name of its own")
+        lost = sorted(set(self.languages.values()) - {BASE, *names})
+        if lost:
+            raise InputError(f"the overlay {lost[0]!r:.80} serves a language and is not there; give it as well")
+
+    @property
+    def size_bytes(self) -> int:
+        """What the tensors of all take; those of overlays with the same patches are stored once."""
+        rows = {id(each.patches): each.size_bytes for each in self.overlays}
+        table = {} if self.activations is None else self.activations.tensors()
+        return sum(rows.values()) + sum(each.nbytes for each in table.values())
+
+    def save(self, directory: str | Path) -> None:
+        """Writes all files; the manifest comes last, and older overlays in the directory stay whole until then."""
+        place = Path(directory)
+        written: list[Path] = []
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            older = _files_of(place / MANIFEST)
+            files: dict[int, dict[str, Any]] = {}
+            said = []
+            for each in self.overlays:
+                if id(each.patches) not in files:
+                    written.append(_free(place, each.name))
+                    files[id(each.patches)] = _written(written[-1], each)
+                said.append({"name": each.name, "languages": list(each.languages), **files[id(each.patches)]})
+            table = None
+            if self.activations is not None:
+                written.append(_free(place, THRESHOLDS))
+                table = _thresholds(written[-1], self.activations)
+            manifest = {
+                "schema": SCHEMA,
+                "base": self.base,
+                "languages": dict(self.languages),
+                "overlays": said,
+                "record": dict(self.record),
+                "activations": table,
+            }
+            write_whole(place / MANIFEST, [json.dumps(manifest, indent=1, ensure_ascii=False).encode()])
+            written = [each for each in older if each not in written]  # which no manifest names any more
+        except OSError as error:
+            raise InputError(
+                f"{place} cannot be written ({error.strerror}); give another path, or make room there"
+            ) from None
+        finally:
+            _remove(written)
+
+    @classmethod
+    def load(cls, directory: str | Path, base: Checkpoint) -> "Overlays":
+        """Returns the overlays in a directory, if they are whole and were made for this base."""
+        place = Path(directory)
+        manifest = place / MANIFEST
+        if not manifest.is_file():
+            raise InputError(f"{place} has no {MANIFEST}; give a directory that fairbits overlay has written")
+        said = read_object(manifest)
+        if said.get("schema") != SCHEMA:
+            raise InputError(f"{manifest} has the schema {said.get('schema')!r:.60}; {SCHEMA} is read: make them again")
+        if said.get("base") != base.fingerprint:
+            raise InputError(
+                f"{place} was made for another base than {base.target}; give the base of then, or make them again"
+            )
+        try:
+            files = {each["file"]: each for each in said["overlays"]}
+            patches = {name: _read(place, each, base) for name, each in files.items()}
+            overlays = tuple(
+                Overlay(str(each["name"]), tuple(map(str, each["languages"])), patches[each["file"]])
+                for each in said["overlays"]
+            )
+            table = None
+            if said["activations"] is not None:
+                table = ActivationTable.of(_checked(place, said["activations"]), said["activations"])
+            languages = {str(code): str(name) for code, name in said["languages"].items()}
+            return cls(str(said["base"]), overlays, languages, dict(said["record"]), table)
+        except InputError as problem:
+            raise InputError(f"{manifest}: {problem}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise InputError(f"{manifest} is damaged ({type(problem).__name__}: {problem}); make it again") from None
+
+
+def check_directory(directory: Path) -> Path:
+    """Returns where overlays can be written: a directory that is not there yet, is empty, or holds older ones."""
+    try:
+        if directory.exists() and not directory.is_dir():
+            raise InputError(f"{directory} is no directory; give one to write overlays to")
+        held = sorted(each.name for each in directory.iterdir()) if directory.is_dir() else []
+        there = next(each for each in (directory, *directory.parents) if each.exists())
+    except OSError as error:  # a name too long, a directory of someone else
+        raise InputError(f"{directory} cannot be used ({error.strerror}); give another path") from None
+    if held and MANIFEST not in held:
+        raise InputError(f"{directory} holds other files ({held[0]} …); give a directory of its own for overlays")
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"{there} cannot be written to; give a path in a directory of yours")
+    return directory
+
+
+def _files_of(manifest: Path) -> list[Path]:
+    """Returns the files that an older manifest names; none where it cannot be read."""
+    try:
+        said = read_object(manifest)
+        named = [each["file"] for each in [*said["overlays"], said["activations"]] if each is not None]
+        files = [manifest.parent / str(name) for name in dict.fromkeys(named)]
+    except (InputError, KeyError, TypeError):
+        return []
+    return [file for file in files if file.parent == manifest.parent and file.suffix == SUFFIX]
+
+
+def _free(place: Path, name: str) -> Path:
+    """Returns a path for a file of that name where none is yet."""
+    tries = (place / f"{name}{'' if i == 1 else f'.{i}'}{SUFFIX}" for i in count(1))
+    return next(each for each in tries if not os.path.lexists(each))
+
+
+def _remove(files: Iterable[Path]) -> None:
+    """Removes what nothing names; a file that cannot be removed does no harm."""
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
+
+
+def _written(file: Path, overlay: Overlay) -> dict[str, Any]:
+    """Returns what the manifest says of the patches of an overlay, after writing them."""
+    digest = write_tensors(file, in_memory(overlay.tensors()))
+    patches = [
+        {
+            "tensor": patch.tensor,
+            "module": patch.module,
+            "form": patch.form,
+            "bits": patch.bits,
+            "rows": patch.count,
+            "transposed": patch.transposed,
+        }
+        for patch in overlay.patches
+    ]
+    return {"file": file.name, "sha256": digest, "size_bytes": overlay.size_bytes, "patches": patches}
+
+
+def _thresholds(file: Path, table: ActivationTable) -> dict[str, Any]:
+    return {"file": file.name, "sha256": write_tensors(file, in_memory(table.tensors())), **table.as_data()}
+
+
+def _checked(place: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the tensors of a file that the manifest names, if it is whole."""
+    file = place / str(said["file"])
+    if file.parent != place or not file.is_file():
+        raise InputError(f"{place} lacks {said['file']!r:.80}; copy all files again, or make them again")
+    try:
+        digest = sha256_of(file)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}); make it readable, or make it again") from None
+    if digest != said["sha256"]:
+        raise InputError(f"{file} is damaged: its checksum is another one; copy it again, or make it again")
+    return {info.name: map_tensor(info) for info in read_header(file).values()}
+
+
+def _read(place: Path, said: Mapping[str, Any], base: Checkpoint) -> tuple[Patch, ...]:
+    tensors = _checked(place, said)
+    return tuple(_patch(tensors, each, base) for each in said["patches"])
+
+
+def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpoint) -> Patch:
+    name, bits, form = str(said["tensor"]), int(said["bits"]), cast(Form, one_of("form", said["form"], get_args(Form)))
+    shape, whole = base.read(f"{name}_shape"), base.read(f"{name}_scale")
+    rows = _rows(tensors, name, int(shape[0]))
+    steps, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
+    groups = steps.shape[1] if steps.ndim == 2 else 0
+    fits = steps.dtype.is_floating_point and len(steps) == count == said["rows"] and groups and shape[1] % groups == 0
+    codes = base_steps = None
+    if form == "steps":
+        base_steps = whole.clone() if rows is None else whole.index_select(0, rows)
+        fits = fits and steps.shape == base_steps.shape
+    else:
+        packed = tensors[f"{name}_packed"]
+        words = math.ceil(int(shape[1]) * Stored(bits).bits / WORD_BITS)
+        fits = fits and packed.dtype == torch.int32 and packed.shape == (count, words)
+    if not fits:
+        raise InputError(f"what is stored of {name} does not fit the base, {shape.tolist()}; make it again")
+    if form != "steps":
+        stored = {f"{name}_packed": packed, f"{name}_scale": steps, f"{name}_shape": shape}
+        codes = read_packed(stored, name, Stored(bits)).codes
+    return Patch(form, name, str(said["module"]), bits, rows, steps, codes, base_steps, bool(said["transposed"]))
+
+
+def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
+    """Returns which rows of a map are stored, if it has them; None: all."""
+    found = tensors.get(f"{name}_rows")
+    if found is None:
+        return None
+    rows = found.to(torch.int64).flatten()
+    if not len(rows) or len(set(rows.tolist())) < len(rows) or int(rows.min()) < 0 or int(rows.max()) >= most:
+        raise InputError(f"what is stored of {name} is of rows that it does not have, or of one twice; make it again")
+    return rows

@@ -1,0 +1,202 @@
+"""AdaptiveModel: a quantized base that takes the weights of the language that arrives."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairbits.checks import in_range, sequence, whole
+from fairbits.errors import InputError
+from fairbits.language.catalog import Language
+from fairbits.language.corpus import encodable
+from fairbits.measure.passes.prepare import stated_positions
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.overlays.activations import ActivationQuantizer
+from fairbits.overlays.choosing import Choice, Chooser
+from fairbits.overlays.continuing import Continuation, Prompt, Settings, batches, continued, settings_for
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.overlay import BASE
+from fairbits.overlays.switch import Switch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+CONFIDENCE = 0.5
+"""A language that is less likely than this, among those served, is not acted on."""
+BATCH = 16
+"""How many prompts are continued together at most."""
+
+Progress = Callable[[int, int], None]
+"""Prompts that are done, and how many there are."""
+
+__all__ = ["AdaptiveModel", "Choice", "Completion"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a prompt is continued with, and by which weights.
+
+    `completion_tokens` are those that were made, the end of text among them; `finish_reason` is "stop" where the model
+    came to an end, and "length" where it was cut off.
+    """
+
+    text: str
+    choice: Choice
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: str
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON, the language by its code."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("text", "choice")}
+        return {"text": self.text, **self.choice.as_data(), **rest}
+
+
+class AdaptiveModel:
+    """A quantized base that takes the weights of the language that arrives. Safe to share between threads.
+
+    `model` and `tokenizer` are those of transformers. The model belongs to whoever is inside `using`, and must not be
+    moved to another device: the overlays lie where it was loaded.
+    """
+
+    def __init__(
+        self,
+        base: str | Path | Checkpoint,
+        overlays: str | Path | Overlays | None = None,
+        *,
+        confidence: float = CONFIDENCE,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Loads the base, and checks that the overlays are whole and belong to it."""
+        in_range("confidence", confidence, least=0.0, most=1.0)
+        check_device(device)
+        opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
+        self.checkpoint = opened
+        self.overlays = _of_base(overlays, self.checkpoint)
+        self._chooser = Chooser(self.overlays.languages if self.overlays else {}, confidence=confidence)
+        self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
+        self.model: PreTrainedModel = self.checkpoint.load(dtype).to(device)  # type: ignore[arg-type]
+        self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
+        table = self.overlays.activations if self.overlays else None
+        self._inputs = None if table is None else ActivationQuantizer(self.model, table)
+        self._lock = threading.RLock()
+        self._inside = 0
+
+    @property
+    def languages(self) -> tuple[Language, ...]:
+        """The languages that are served."""
+        return self._chooser.languages
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The base, and every overlay."""
+        return (BASE, *(each.name for each in self.overlays.overlays)) if self.overlays else (BASE,)
+
+    @property
+    def now(self) -> str:
+        """Which overlay lies over the base."""
+        return self._switch.now
+
+    def choose(self, text: str, *, language: str | None = None) -> Choice:
+        """Returns which weights serve a text: those of the language that is named, or else of the one detected."""
+        return self._chooser.choose(text, language=language)
+
+    @contextmanager
+    def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
+        """Gives the model with an overlay, or the base, to one thread at a time.
+
+        The overlay stays after the block: the next request of the same language switches nothing. Only a block inside
+        another one gives back what that one had.
+        """
+        with self._lock:
+            before = self.now
+            self._to(overlay)
+            self._inside += 1
+            try:
+                yield self.model
+            finally:
+                self._inside -= 1
+                if self._inside:
+                    self._to(before)
+
+    def _to(self, overlay: str) -> None:
+        """Switches weights, and thresholds of inputs where there are any: those of the base are language-blind."""
+        self._switch.to(overlay)
+        if self._inputs is not None:
+            self._inputs.use(None if overlay == BASE else overlay)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        language: str | None = None,
+        seed: int | None = None,
+        batch: int = BATCH,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> list[Completion]:
+        """Returns what every prompt is continued with, in the order of the prompts.
+
+        `language` names that of all prompts; else each is detected. Prompts of one overlay are continued together, up
+        to `batch` of them, those of the overlay in place first. `options` are those of `generate` in transformers, the
+        model's own where nothing is said; `max_new_tokens` is 64 if neither says it. With a `seed`, a prompt that is
+        sampled is so alone, and its text does not depend on the others.
+        """
+        texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
+        whole("batch", batch, least=1)
+        if seed is not None:
+            whole("seed", seed, least=0)
+        settings = settings_for(self.model, self.tokenizer, options, seed=seed)
+        asked = [self._prompt(i, text, settings) for i, text in enumerate(texts)]
+        chosen = [self.choose(prompt.text, language=language) for prompt in asked]
+        found: dict[int, Continuation] = {}
+        for overlay in self._order([choice.overlay for choice in chosen]):
+            own = [prompt for prompt, choice in zip(asked, chosen, strict=True) if choice.overlay == overlay]
+            for part in batches(own, 1 if settings.alone else batch):
+                with self.using(overlay) as model:
+                    found |= continued(model, self.tokenizer, part, settings)
+                if progress:
+                    progress(len(found), len(asked))
+        return [
+            Completion(found[i].text, choice, len(asked[i].ids), found[i].tokens, found[i].finish_reason)
+            for i, choice in enumerate(chosen)
+        ]
+
+    def _order(self, overlays: Sequence[str]) -> list[str]:
+        """Returns every overlay once, the one in place first."""
+        now = self.now
+        return sorted(dict.fromkeys(overlays), key=lambda name: name != now)
+
+    def _prompt(self, place: int, text: str, settings: Settings) -> Prompt:
+        """Returns a prompt in tokens, if there is something to continue and room for it."""
+        if not isinstance(text, str) or not text or not encodable(text):
+            raise InputError(f"prompts[{place}] is {text!r:.40}; every prompt must hold some valid Unicode text")
+        # nothing is padded here: that would change the tokenizer under other threads
+        ids = self.tokenizer(text, verbose=False)["input_ids"]
+        if not ids:
+            raise InputError(f"prompts[{place}] is {text!r:.40}, which has no token; give text to continue")
+        room = stated_positions(self.checkpoint)
+        if len(ids) + settings.most > room:
+            raise InputError(
+                f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are asked for; "
+                f"{self.checkpoint.target} has {room:,} positions: shorten it, or ask for fewer"
+            )
+        return Prompt(place, text, tuple(ids))
+
+
+def _of_base(given: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
+    """Returns the overlays, if they were made for the base."""
+    if given is None:
+        return None
+    if isinstance(given, Overlays):
+        if given.base != base.fingerprint:
+            raise InputError(f"the overlays were made for another base than {base.target}; give the base of then")
+        return given
+    return Overlays.load(given, base)

@@ -1,0 +1,99 @@
+"""An overlay: rows of linear maps as they suit one language, or a few, over those of the base."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.model.codes import Codes
+from fairbits.model.files.packed import packed_tensors
+
+BASE = "base"
+"""The name under which the shared base itself is asked for."""
+
+
+Form = Literal["residual", "codes", "steps"]
+"""What is stored of a row: what the base's lacks, the row anew, or other steps for the codes that the base has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Rows of one linear map (out, in), in one of the forms.
+
+    `tensor`      the map in the files of the base, `module` in the loaded model, `transposed` there
+    `rows`        which rows, int64 (n,); None: all
+    `steps`       (n, groups), in the type that is stored
+    `codes`       int8 (n, in) of `bits` each; None: those of the base stay
+    `base_steps`  what `steps` replace where the codes stay
+    """
+
+    form: Form
+    tensor: str
+    module: str
+    bits: int
+    rows: Tensor | None
+    steps: Tensor
+    codes: Tensor | None = None
+    base_steps: Tensor | None = None
+    transposed: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many rows it changes."""
+        return len(self.steps)
+
+    def on(self, device: torch.device) -> "Patch":
+        """Returns the patch where the model is."""
+        rows, codes, base_steps = (
+            None if each is None else each.to(device) for each in (self.rows, self.codes, self.base_steps)
+        )
+        return replace(self, rows=rows, steps=self.steps.to(device), codes=codes, base_steps=base_steps)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns what is stored of it; the steps that it replaces are in the base."""
+        if self.codes is None:
+            stored = {f"{self.tensor}_scale": self.steps.contiguous()}
+        else:
+            stored = packed_tensors(self.tensor, Codes(self.codes, self.steps, self.bits))
+            del stored[f"{self.tensor}_shape"]  # the base has it
+        if self.rows is not None:
+            stored[f"{self.tensor}_rows"] = self.rows.to(torch.int32)
+        return stored
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """The patches of one or a few languages."""
+
+    name: str
+    languages: tuple[str, ...]
+    patches: tuple[Patch, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that no linear map has two patches: the second would be of rows that the first has changed."""
+        twice = [name for name, times in Counter(each.tensor for each in self.patches).items() if times > 1]
+        if twice:
+            raise InputError(f"the overlay {self.name!r:.80} changes {twice[0]} twice; each map must be there once")
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What its tensors take in a file."""
+        return sum(each.nbytes for patch in self.patches for each in patch.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns all that is stored of it."""
+        return {name: each for patch in self.patches for name, each in patch.tensors().items()}
+
+
+def of_language(languages: Mapping[str, str], code: str | None) -> str:
+    """Returns the overlay that serves a language; that of the base where there is none.
+
+    >>> of_language({"fra_Latn": "a"}, "fra_Latn"), of_language({"fra_Latn": "a"}, None)
+    ('a', 'base')
+    """
+    return BASE if code is None else languages.get(code, BASE)

@@ -1,0 +1,141 @@
+"""Switch: puts the rows of an overlay into a loaded model, and takes them out again bit for bit.
+
+Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only steps change, nothing is
+kept: the codes k are read off the weights. A weight is k·s rounded to the type of the model; bfloat16, the coarsest,
+moves it by 2^−8/(1 + 2^−8) of its value at most, so w/s lies within ½ of k for all |k| ≤ 128, if it is not rounded to
+that type again. Where a step is 0, or a weight beyond the type, the rows are kept after all.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.model.codes import Codes
+from fairbits.overlays.overlay import BASE, Overlay, Patch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+Placed = tuple[Tensor, Patch, bool]
+"""A parameter as (out, in), what changes in it, and whether its rows are kept meanwhile."""
+
+
+class Switch:
+    """A loaded base, and which overlay lies over it now. One thread at a time may use it."""
+
+    def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
+        """Checks that every overlay fits the model, and takes their codes to where it is."""
+        modules = dict(model.named_modules())
+        self._patches: dict[str, list[Placed]] = {BASE: []}
+        placed: dict[int, list[Placed]] = {}
+        for overlay in overlays:
+            if id(overlay.patches) not in placed:
+                found = ((_weight(modules, patch, model), patch) for patch in overlay.patches)
+                here = ((W, patch.on(W.device)) for W, patch in found)
+                placed[id(overlay.patches)] = [(W, patch, not _is_readable(W, patch)) for W, patch in here]
+            self._patches[overlay.name] = placed[id(overlay.patches)]
+        self._kept: list[tuple[Tensor, Patch, Tensor | None]] = []
+        self.now = BASE
+
+    @torch.no_grad()
+    def to(self, name: str) -> None:
+        """Makes the model that of the overlay; what is there already costs nothing. If it fails, it is the base."""
+        if name == self.now != BASE:
+            return
+        if name not in self._patches:
+            raise InputError(f"there is no overlay {name!r}; there are {', '.join(self._patches)}")
+        if self._patches[name] is self._patches[self.now] and self.now != BASE:  # of the same cluster
+            self.now = name
+            return
+        self._back()
+        try:
+            for W, patch, keep in self._patches[name]:
+                self._put(W, patch, keep=keep)
+        except BaseException:  # a keyboard's as well: half an overlay serves no language
+            self._back()
+            raise
+        self.now = name
+
+    def _put(self, W: Tensor, patch: Patch, *, keep: bool) -> None:
+        own = W.clone() if patch.rows is None else W.index_select(0, patch.rows)
+        values = _values(own, patch)
+        self._kept.append((W, patch, own))  # before anything is written
+        _write(W, patch.rows, values)
+        if not keep:
+            self._kept[-1] = (W, patch, None)  # can be computed again
+
+    @torch.no_grad()
+    def _back(self) -> None:
+        """Makes the model the base again; whatever interrupts it, the next call goes on where it stopped."""
+        self.now = BASE
+        while self._kept:
+            W, patch, kept = self._kept[-1]
+            if kept is None:
+                own = W if patch.rows is None else W.index_select(0, patch.rows)
+                kept = _restepped(own, patch, back=True)
+                self._kept[-1] = (W, patch, kept)  # may be written twice, and not be computed twice
+            _write(W, patch.rows, kept)
+            self._kept.pop()
+
+
+def _values(own: Tensor, patch: Patch) -> Tensor:
+    """Returns what the patch puts in the place of rows."""
+    if patch.codes is None:
+        return _restepped(own, patch, back=False)
+    # a loader takes steps to the type of the model first, and multiplies there
+    values = Codes(patch.codes, patch.steps.to(own.dtype), patch.bits).dequantized
+    return values.add_(own) if patch.form == "residual" else values
+
+
+def _restepped(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
+    """Returns rows with other steps, whose codes stay."""
+    assert patch.base_steps is not None
+    old, new = (patch.steps, patch.base_steps) if back else (patch.base_steps, patch.steps)
+    blocks = own.reshape(len(own), old.shape[1], -1)
+    old, new = (steps.to(own.dtype)[:, :, None] for steps in (old, new))
+    wide = torch.promote_types(own.dtype, torch.float32)
+    codes = (blocks.to(wide) / torch.where(old == 0, 1.0, old).to(wide)).round_()
+    return (codes.to(own.dtype) * new).reshape(own.shape)
+
+
+@torch.no_grad()
+def _is_readable(W: Tensor, patch: Patch) -> bool:
+    """Returns whether the rows of the base can be computed from those of the patch, bit for bit."""
+    if patch.codes is not None:
+        return False
+    own = W if patch.rows is None else W.index_select(0, patch.rows)
+    again = _restepped(_restepped(own, patch, back=False), patch, back=True)
+    # 0 and −0 are equal
+    return torch.equal(own, again) and torch.equal(own.signbit(), again.signbit())
+
+
+def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
+    if rows is None:
+        W.copy_(values)
+    else:
+        W.index_copy_(0, rows, values)
+
+
+def _weight(modules: Mapping[str, torch.nn.Module], patch: Patch, model: "PreTrainedModel") -> Tensor:
+    """Returns the parameter that the patch changes, as (out, in)."""
+    parameter = getattr(modules.get(patch.module), "weight", None)
+    if not isinstance(parameter, Tensor) or parameter.ndim != 2:
+        raise InputError(
+            f"an overlay changes {patch.module}, and {type(model).__name__} has no matrix there; "
+            "give the base that the overlays were made for"
+        )
+    W = parameter.data.T if patch.transposed else parameter.data
+    rows = torch.arange(len(W)) if patch.rows is None else patch.rows
+    columns = W.shape[1] if patch.codes is None else patch.codes.shape[1]
+    fits = len(rows) == patch.count > 0 and bool((rows >= 0).all() and (rows < len(W)).all())
+    if not fits or columns != W.shape[1] or W.shape[1] % patch.steps.shape[1]:
+        raise InputError(
+            f"an overlay changes {patch.count} rows of {columns} columns in {patch.module}, up to row "
+            f"{int(rows.max()) if len(rows) else None}, and the model has {tuple(W.shape)} there; "
+            "give the base that the overlays were made for"
+        )
+    return W

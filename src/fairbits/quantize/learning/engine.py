@@ -1,0 +1,152 @@
+"""Carries out a plan: rounding, and what is learned after it."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.in_place import put
+from fairbits.measure.scores.reference import Reference
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.codes import Codes
+from fairbits.model.files.safetensors_writing import write_whole
+from fairbits.quantize.learning.blocks import Refiner, refiner
+from fairbits.quantize.learning.course import Course, load_codes, save_codes
+from fairbits.quantize.learning.latents import attached
+from fairbits.quantize.learning.lessons import Lessons
+from fairbits.quantize.learning.outcomes import learned_of, outcomes_of
+from fairbits.quantize.learning.teacher import Class
+from fairbits.quantize.learning.training import Told, learn
+from fairbits.quantize.plan import Learning, Plan
+from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
+from fairbits.theory.grid import Grid
+
+ROUNDING = "rounding blocks"
+CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
+"""What learning keeps: the codes to begin with, what is said of them, and where it stands."""
+Layers = dict[str, Codes]
+Notes = dict[str, tuple[str, ...]]
+
+
+def carry_out(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    *,
+    text: Text | None = None,
+    device: str = "cpu",
+    finished: Finished | None = None,
+    saved: Path | None = None,
+    progress: Told | None = None,
+) -> Iterator[RoundedBlock]:
+    """Yields all blocks in the order of the forward pass, then what lies outside them.
+
+    `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning keeps
+    where it stands: with both an interrupted run goes on to the same codes.
+    """
+    check_plan(checkpoint, plan, text, device)
+    if plan.learning is None or text is None:
+        told = _part(progress, ROUNDING)
+        return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=told)
+    lessons = Lessons.of(text, seed=_seed(plan))
+    if plan.learning.model_steps:
+        job = _Job(checkpoint, plan, plan.learning, lessons, device, saved, progress)
+        return job.blocks(finished or (lambda _index: None))
+    told, refine = _part(progress, ROUNDING), _refine(plan, lessons)
+    return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=told)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A plan that is learned end to end, after block by block if it says so."""
+
+    checkpoint: Checkpoint
+    plan: Plan
+    how: Learning
+    lessons: Lessons
+    device: str
+    saved: Path | None
+    progress: Told | None
+
+    @cached_property
+    def walked(self) -> Text:
+        """The text that blocks are rounded for, one by one."""
+        return self.lessons.shortened(self.how.block_tokens)
+
+    def blocks(self, finished: Finished) -> Iterator[RoundedBlock]:
+        """Yields the blocks; where all of them are finished, nothing is learned again."""
+        indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
+        done = [finished(index) for index in indices]
+        if all(block is not None for block in done):
+            yield from (block for block in done if block is not None)
+            return
+        start, notes = self._start()
+        course = self._course(start)
+        layers = start | course.best
+        model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+        put(model, self.checkpoint, layers)
+        outcomes = outcomes_of(
+            model, self.checkpoint, self.plan, layers, text=self.walked, notes=notes, device=self.device
+        )
+        del model
+        learned = learned_of(course, self.lessons.text.languages)
+        weights = self.checkpoint.architecture.weights
+        for index in indices:
+            own = {name: codes for name, codes in layers.items() if weights[name].block == index}
+            last = learned if index is None else None
+            yield RoundedBlock(index, own, tuple(outcomes[name] for name in own), learned=last)
+
+    def _start(self) -> tuple[Layers, Notes]:
+        """Returns the codes to begin with, and every fall-back in them."""
+        if self.saved is not None and (self.saved / NOTES).is_file():
+            widths = {each.name: each.bits for each in self.plan.treated if each.bits is not None}
+            found = json.loads((self.saved / NOTES).read_bytes())
+            return load_codes(self.saved / CODES, widths), {name: tuple(said) for name, said in found.items()}
+        layers, notes = Layers(), Notes()
+        told, refine = _part(self.progress, ROUNDING), _refine(self.plan, self.lessons)
+        for block in round_model(
+            self.checkpoint, self.plan, text=self.walked, device=self.device, refine=refine, progress=told
+        ):
+            layers |= block.layers
+            notes |= {each.name: each.notes for each in block.outcomes}
+        if self.saved is not None:
+            save_codes(self.saved / CODES, layers)
+            write_whole(self.saved / NOTES, [json.dumps(notes).encode()])  # only now is the start there
+        return layers, notes
+
+    def _course(self, start: Layers) -> Course:
+        """Returns what was learned of the linear maps of blocks; what lies outside them stays as it was rounded."""
+        weights = self.checkpoint.architecture.weights
+        grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
+        inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
+        told = _part(self.progress, "asking the full model")
+        with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=told) as reference:
+            model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+            put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
+            with attached(model, weights, inside) as latents:
+                room = Class(reference, model, device=self.device, compute=compute_type(self.device))
+                saved = None if self.saved is None else self.saved / COURSE
+                seed = _seed(self.plan)
+                return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, told=self.progress)
+
+
+def compute_type(device: str) -> torch.dtype:
+    """Returns the type in which the model computes while it learns: half the bytes where that is fast."""
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
+def _refine(plan: Plan, lessons: Lessons) -> Refiner | None:
+    """Returns what learns the codes of blocks one by one, if the plan asks for it."""
+    how = plan.learning
+    return None if how is None or not how.block_steps else refiner(how, lessons, seed=_seed(plan))
+
+
+def _seed(plan: Plan) -> int:
+    return 0 if plan.calibration is None else plan.calibration.seed
+
+
+def _part(progress: Told | None, what: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(what, done, total)

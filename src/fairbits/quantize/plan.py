@@ -1,0 +1,236 @@
+"""Plan: what is decided for every linear map of a model, and, once it is quantized, what came of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.checks import in_range, one_of, weights_vector, whole
+from fairbits.errors import InputError, printable
+from fairbits.version import __version__
+
+SCHEMA = "fairbits.plan/1"
+Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
+Objective = Literal["mean", "worst", "regret"]
+Rounding = Literal["nearest", "gptq"]
+PlanGrid = Literal["symmetric", "twos"]
+Group = int | Literal["channel", "tensor"]
+UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
+"""How the note ends on a policy that had less calibration text than the others."""
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How one linear map is stored.
+
+    `bits`       None: as it is in the model
+    `group`      how many neighbouring weights of a row share a step, or "channel" (the row), or "tensor"
+    `grid`       "twos": all codes of two's complement; "symmetric": without the lowest one
+    `clip`       "absmax"; Banner's "gaussian" and "laplace"; the founding documents' "kappa"; "exact": least error
+    `objective`  how languages enter the exact clip, which is then weighted by E[x²] of each input: their mean, their
+                 worst, their worst regret; None: every weight counts alike
+    `rounding`   "nearest", or "gptq": what is rounded away is made up for by the weights that follow
+    """
+
+    name: str
+    block: int | None
+    role: str
+    bits: int | None
+    group: Group = "channel"
+    grid: PlanGrid = "twos"
+    clip: Clip = "exact"
+    objective: Objective | None = None
+    rounding: Rounding = "nearest"
+
+    def __post_init__(self) -> None:
+        if self.bits is not None:
+            whole("bits", self.bits, least=2, most=8)
+        if isinstance(self.group, str):
+            one_of("group", self.group, ("channel", "tensor"))
+        else:
+            whole("group", self.group, least=2)
+        one_of("grid", self.grid, get_args(PlanGrid))
+        one_of("clip", self.clip, get_args(Clip))
+        if self.objective is not None:
+            one_of("objective", self.objective, get_args(Objective))
+        one_of("rounding", self.rounding, get_args(Rounding))
+        if self.objective is not None and self.clip != "exact":
+            raise InputError(f"{self.name} has clip {self.clip!r} for languages; only the exact clip can weigh them")
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the codes depend on what the model does with text."""
+        return self.bits is not None and (self.objective is not None or self.rounding == "gptq")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one linear map.
+
+    `alpha`         least, median and largest clip threshold of its groups
+    `weight_error`  ‖ΔW‖² / ‖W‖²
+    `error`         E‖ΔW x‖² / E‖W x‖² of each language, x as the quantized model sees it; empty without text
+    `notes`         every fall-back
+    """
+
+    name: str
+    bits: int
+    size_bytes: int
+    alpha: tuple[float, float, float]
+    weight_error: float
+    error: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Returns the outcome that a file holds."""
+        return cls(**{**data, "alpha": tuple(data["alpha"]), "notes": tuple(data["notes"])})
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What learning came to on text kept apart, as KL to the full-precision model in nats per token of each language.
+
+    `step` is the one whose codes were taken; 0: those that were there before, as none were better without making a
+    language worse. `history` has one entry per time that it was judged, the start first.
+    """
+
+    step: int
+    start: Mapping[str, float]
+    damage: Mapping[str, float]
+    history: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Learned":
+        """Returns what a file holds."""
+        return cls(**{**data, "history": tuple(data["history"])})
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The text that a plan is carried out with: about `tokens` per language, in windows of `sequence` positions."""
+
+    corpus: str
+    hashes: Mapping[str, str]
+    tokens: int
+    sequence: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How codes and steps are learned from the calibration text once they have been rounded.
+
+    `block_steps`   how often those of a block are changed, to give what the full-precision block gives
+    `block_tokens`  tokens of each language, about, for which this is done; all there are where nothing follows
+    `model_steps`   how often those of all blocks are then changed, to give the answers of the full-precision model
+    `rows`          windows of text that are read each time, at least
+    `rate`          the largest change of a weight each time, in units of its step, about
+    `objective`     what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
+    """
+
+    block_steps: int = 200
+    block_tokens: int = 4096
+    model_steps: int = 500
+    rows: int = 4
+    rate: float = 0.01
+    objective: Objective = "worst"
+
+    def __post_init__(self) -> None:
+        whole("block_steps", self.block_steps, least=0)
+        whole("block_tokens", self.block_tokens, least=16)
+        whole("model_steps", self.model_steps, least=0)
+        whole("rows", self.rows, least=1)
+        in_range("rate", self.rate, above=0, most=1)
+        one_of("objective", self.objective, get_args(Objective))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided for every linear map, embedding and head, in the order of the model.
+
+    `languages` are the weights π of the languages that count, summing to 1; empty if no text is read.
+    `calibration` is the text they were decided for. `thresholds`: whether the exact steps of every language alone are
+    saved beside the model. `size_bytes` is what all tensors of the quantized model will take.
+    """
+
+    policy: str
+    settings: Mapping[str, Any]
+    model: str
+    fingerprint: str
+    family: str
+    treatments: tuple[Treatment, ...]
+    size_bytes: int
+    languages: Mapping[str, float] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    thresholds: bool = False
+    learning: Learning | None = None
+    notes: tuple[str, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    learned: Learned | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the weights of the languages."""
+        if not isinstance(self.languages, Mapping):
+            raise InputError(f"languages is a {type(self.languages).__name__}; it must map codes to weights")
+        if self.languages:
+            found = list(self.languages.values())
+            weights_vector("the weights of languages", found, size=len(found))
+
+    @property
+    def treated(self) -> tuple[Treatment, ...]:
+        """The treatments that change anything."""
+        return tuple(each for each in self.treatments if each.bits is not None)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether calibration text is needed to carry it out."""
+        return self.thresholds or self.learning is not None or any(each.reads_text for each in self.treatments)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        return {"schema": SCHEMA, "fairbits": __version__} | asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the decisions, without what came of them, what is said of them and where the model lies."""
+        beside = ("outcomes", "learned", "notes", "model", "fairbits")
+        decisions = {key: value for key, value in self.as_data().items() if key not in beside}
+        return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
+
+    def as_bytes(self) -> bytes:
+        """Returns the content of its file."""
+        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
+        return "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan."""
+        write_files({check_writable(path, example="plan.json"): self.as_bytes()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Returns the plan of a file; every key must be known."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise InputError(f"{path} is no plan ({problem}); write one with fairbits plan") from None
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+            raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits plan")
+        try:
+            del data["schema"], data["fairbits"]
+            calibration, learning, learned = data["calibration"], data.get("learning"), data.get("learned")
+            known = {
+                "treatments": tuple(Treatment(**each) for each in data["treatments"]),
+                "outcomes": tuple(map(Outcome.of, data["outcomes"])),
+                "calibration": None if calibration is None else Calibration(**calibration),
+                "learning": None if learning is None else Learning(**learning),
+                "learned": None if learned is None else Learned.of(learned),
+                "notes": tuple(data["notes"]),
+            }
+            return cls(**(data | known))
+        except (TypeError, KeyError) as problem:
+            raise InputError(f"{path} is damaged ({problem}); write it again with fairbits plan") from None

@@ -1,0 +1,172 @@
+"""Policies of precision: how many bits each block has. Weights are clipped and rounded alike in all of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairbits.checks import in_range, one_of, sequence, whole
+from fairbits.errors import InputError
+from fairbits.measure.audit.outliers import FOUNDERS_THRESHOLD
+from fairbits.quantize.evidence import Evidence, How
+from fairbits.quantize.plan import Objective, Plan, Rounding
+from fairbits.quantize.policies.assemble import Method, Options, assemble, underneath
+from fairbits.quantize.policies.widths import (
+    HIGH,
+    best_protected,
+    check_low,
+    protected_widths,
+    random_sets,
+    value_of,
+    within_budget,
+)
+from fairbits.theory.allocation import gateway_set
+
+WIDTHS = (3, 4, 5, 6, 8)
+HOW = ("predicted", "measured")
+
+
+def mixed(
+    evidence: Evidence, options: Options, *, tau: float = FOUNDERS_THRESHOLD, rounding: Rounding = "gptq"
+) -> Plan:
+    """Returns 8 bits for blocks with κ_l > τ, `bits` for the others: bits(l) = 8 if κ_l > τ else 4.
+
+    The founding documents write τ without a number; 100 is what yields the blocks that they name.
+    """
+    in_range("tau", tau)
+    check_low(options.bits)
+    method = underneath(rounding)
+    values = evidence.kappa()
+    blocks = tuple(int(block) for block in np.flatnonzero(values > tau))
+    notes = [] if blocks else [f"no block has κ above {tau:g} (the largest is {values.max():.3g}): all are alike"]
+    return assemble(
+        "mixed",
+        evidence,
+        options,
+        method=method,
+        bits=protected_widths(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
+        settings={
+            "tau": tau,
+            "kappa": [float(f"{each:.4g}") for each in values],
+            "blocks": blocks,
+            "rounding": rounding,
+        },
+        notes=notes,
+    )
+
+
+def allocate(
+    evidence: Evidence,
+    options: Options,
+    *,
+    avg_bits: float,
+    objective: Objective = "worst",
+    widths: Sequence[int] = WIDTHS,
+    sensitivity: How = "predicted",
+    rounding: Rounding = "gptq",
+) -> Plan:
+    """Returns the widths with the least mean or worst damage, or regret, among those of `avg_bits` on average.
+
+    The average is over the codes of the blocks' linear maps; steps, embedding and head are not counted.
+    """
+    one_of("objective", objective, ("mean", "worst", "regret"))
+    one_of("sensitivity", sensitivity, HOW)
+    method = underneath(rounding)
+    chosen = tuple(sorted({whole("a width", bits, least=2, most=8) for bits in sequence("widths", widths)}))
+    if not chosen:
+        raise InputError("widths is empty; it must hold the numbers of bits that a block may have, such as 3, 4, 6")
+    in_range("avg_bits", avg_bits, least=chosen[0], most=chosen[-1])
+    table = evidence.sensitivity(chosen, sensitivity)
+    found, notes = within_budget(table, evidence.block_weights, avg_bits=avg_bits, objective=objective)
+    settings = {
+        "bits": found.bits,
+        "avg_bits": avg_bits,
+        "objective": objective,
+        "rounding": rounding,
+        "expected": dict(zip(table.languages, found.damage.tolist(), strict=True)),
+        "solver": found.solver,
+        "optimal": found.optimal,
+        "sensitivity": table.as_data(),
+    }
+    return assemble(
+        "allocate",
+        evidence,
+        options,
+        method=method,
+        bits=found.bits,
+        settings=settings,
+        notes=(_judged(method), *table.notes, *notes),
+    )
+
+
+def gateway(evidence: Evidence, options: Options, *, k: int = 3, rounding: Rounding = "gptq") -> Plan:
+    """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
+    blocks = gateway_set(evidence.n_blocks, k)
+    stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}
+    notes = ["the documents think of one stack of blocks; encoder and decoder are counted as one"]
+    return assemble(
+        "gateway",
+        evidence,
+        options,
+        method=underneath(rounding),
+        bits=protected_widths(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
+        settings={"k": k, "blocks": blocks, "rounding": rounding},
+        notes=notes if len(stacks) > 1 else (),
+    )
+
+
+def protect(
+    evidence: Evidence,
+    options: Options,
+    *,
+    k: int = 3,
+    objective: Objective = "worst",
+    sensitivity: How = "measured",
+    sets: int = 20,
+    rounding: Rounding = "gptq",
+) -> Plan:
+    """Returns 8 bits for the k blocks that promise the least damage; that set is measured beside random ones.
+
+    What blocks cost adds up in the choice only; the set, and `sets` others of its size, are then measured whole.
+    """
+    whole("the number of blocks", evidence.n_blocks, least=2)
+    whole("k", k, least=1, most=evidence.n_blocks - 1)
+    whole("sets", sets, least=0)
+    one_of("objective", objective, ("mean", "worst"))
+    one_of("sensitivity", sensitivity, HOW)
+    check_low(options.bits)
+    method = underneath(rounding)
+    table = evidence.sensitivity((options.bits, HIGH), sensitivity)
+    blocks = best_protected(table, bits=options.bits, k=k, objective=objective)
+    seed = 0 if options.calibration is None else options.calibration.seed
+    others = [each for each in random_sets(evidence.n_blocks, k, count=sets, seed=seed) if each != blocks]
+    widths = [protected_widths(each, n_blocks=evidence.n_blocks, bits=options.bits) for each in (blocks, *others)]
+    own, *rest = (value_of(damage, objective) for damage in evidence.damage(widths))
+    better = sum(value < own for value in rest)
+    settings = {
+        "k": k,
+        "objective": objective,
+        "blocks": blocks,
+        "rounding": rounding,
+        "measured": own,
+        "random": [{"blocks": each, "measured": value} for each, value in zip(others, rest, strict=True)],
+        "sensitivity": table.as_data(),
+    }
+    notes = [f"{better} of {len(rest)} random sets of {k} blocks measured better than the chosen one"] if rest else []
+    return assemble(
+        "protect",
+        evidence,
+        options,
+        method=method,
+        bits=widths[0],
+        settings=settings,
+        notes=(_judged(method), *table.notes, *notes),
+    )
+
+
+def _judged(method: Method) -> str:
+    """Returns in what the trial of a block differs from the plan."""
+    own = "by gptq" if method.rounding == "gptq" else "to nearest"
+    return (
+        "blocks were judged by rounding to nearest with the largest weight as a level; the plan itself rounds "
+        f"{own} with a clip that its inputs weigh"
+    )

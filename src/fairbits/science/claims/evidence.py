@@ -1,0 +1,129 @@
+"""Evidence that several claims share, computed once."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from fairbits.checks import Floats
+from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.science.theory.refit import LossCurves, families, loss_curves
+from fairbits.stats import pearson
+from fairbits.stats.inference import Correlation
+from fairbits.theory.clipping.certified import Certified
+from fairbits.theory.clipping.exact import clip_law
+from fairbits.theory.clipping.formulas import SEED_CONSTANTS, banner_gaussian
+from fairbits.theory.distributions import Distribution, Gaussian
+from fairbits.theory.grid import Grid, GridKind
+from fairbits.theory.noise import mse
+
+GAUSSIAN = Gaussian()
+LANGUAGES = len(founding_statistics().languages)
+LISTED = ("eng", "fra", "hin", "ara")
+"""The four languages that document 000 lists."""
+KAPPA_GLOBAL = 43.0
+"""The κ_eff of English and French in the founding table."""
+
+
+@cache
+def optimum(law: Distribution, bits: int, kind: GridKind = "symmetric") -> Certified:
+    """Returns the certified optimum of a law."""
+    return clip_law(law, Grid(bits, kind))
+
+
+def best_alpha(law: Distribution, bits: int, kind: GridKind = "symmetric") -> float:
+    """Returns the certified α*."""
+    return float(Grid(bits, kind).alpha(optimum(law, bits, kind).step))
+
+
+def loss(law: Distribution, bits: int, alpha: float, kind: GridKind = "symmetric") -> float:
+    """Returns MSE(α) / MSE* − 1."""
+    grid = Grid(bits, kind)
+    return float(mse(law, grid, grid.step(alpha))) / optimum(law, bits, kind).value - 1
+
+
+def mean_loss(ratios: ArrayLike) -> float:
+    """Returns the geometric mean of MSE / MSE*, less 1."""
+    return float(np.exp(np.mean(np.log(ratios))) - 1)
+
+
+def gaussian_threshold_numbers(alpha: float) -> dict[str, float]:
+    """Returns the best 4-bit thresholds of a unit Gaussian on three grids, and what α costs on two of them."""
+    return {
+        "alpha_symmetric": best_alpha(GAUSSIAN, 4),
+        "alpha_banner": banner_gaussian(1.0, 4),
+        "alpha_twos_complement": best_alpha(GAUSSIAN, 4, "twos"),
+        "loss_symmetric": loss(GAUSSIAN, 4, alpha),
+        "loss_twos_complement": loss(GAUSSIAN, 4, alpha, "twos"),
+    }
+
+
+def family_words(name: str) -> str:
+    """Returns the name of a family of laws as part of a number's name.
+
+    >>> family_words("ggd"), family_words("gsm 0.001")
+    ('generalised_gaussian', 'outliers_1_in_1000')
+    """
+    if name.startswith("gsm "):
+        return f"outliers_1_in_{round(1 / float(name.removeprefix('gsm ')))}"
+    return {"t": "t_law", "ggd": "generalised_gaussian"}.get(name, name)
+
+
+def at_kappa(kappa: float) -> tuple[list[float], list[float]]:
+    """Returns α* and MSE* at 4 bits of every family's unit-variance law of this κ."""
+    laws = families(kappa).values()
+    return [best_alpha(law, 4) for law in laws], [optimum(law, 4).value for law in laws]
+
+
+def rises_with_kappa(measure: Callable[[Distribution], float]) -> bool:
+    """Says whether a measure of a law rises with κ from 1 to 200 along both the t and the generalised Gaussian laws."""
+    kappas = (1.0, 10.0, 50.0, 100.0, 200.0)
+    return all(
+        measure(families(low)[name]) < measure(families(high)[name])
+        for name in ("t", "ggd")
+        for low, high in pairwise(kappas)
+    )
+
+
+def foreign_excess(name: str, kappa: float) -> float:
+    """Returns MSE − MSE* of a family's law at 4 bits with the threshold of the same family's law of κ = 43."""
+    law = families(kappa)[name]
+    return loss(law, 4, best_alpha(families(KAPPA_GLOBAL)[name], 4)) * optimum(law, 4).value
+
+
+@cache
+def curves(bits: int) -> LossCurves:
+    """Returns the loss curves of all families over κ = 0 … 200."""
+    return loss_curves(bits)
+
+
+def formula_losses(bits: int) -> Floats:
+    """Returns MSE / MSE* of α = 2.5 + 0.3·ln(1 + κ) for all families over κ = 0 … 200."""
+    return curves(bits).losses(*SEED_CONSTANTS)
+
+
+@cache
+def outlier_correlation() -> tuple[Correlation, Correlation]:
+    """Returns the table's correlation of outlier activation with damage, with Fisher's interval and the bootstrap's."""
+    table = founding_statistics()
+    x, y = table.outlier_activation, table.degradation
+    return pearson(x, y), pearson(x, y, interval="percentile", resamples=50_000)
+
+
+def expected_range(n: int) -> float:
+    """Returns E[max − min] of n standard normal numbers: ∫ 1 − Φⁿ − (1 − Φ)ⁿ.
+
+    >>> round(expected_range(2), 4)
+    1.1284
+    """
+    x = np.linspace(-9, 9, 20_001)
+    p = stats.norm.cdf(x)
+    return float(np.trapezoid(1 - p**n - (1 - p) ** n, x))
+
+
+def random_patterns(rng: np.random.Generator, languages: int, blocks: int) -> Floats:
+    """Returns random activation patterns, one probability vector per language."""
+    return rng.dirichlet(np.ones(blocks), size=languages)

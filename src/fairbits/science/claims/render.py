@@ -1,0 +1,183 @@
+"""The claims as a terminal table, as one explained claim, as JSON and as the page docs/theory.md."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.science.claims.claim import DOCUMENTS, Claim, Finding, Verdict
+from fairbits.science.claims.constants import constants_markdown
+
+Results = Mapping[Claim, Finding]
+
+STYLES = {
+    Verdict.HOLDS: ("✓", "green"),
+    Verdict.CONDITIONAL: ("~", "yellow"),
+    Verdict.FAILS: ("✗", "red"),
+    Verdict.UNDECIDED: ("?", "cyan"),
+}
+
+PLURALS = {
+    Verdict.HOLDS: "hold",
+    Verdict.CONDITIONAL: "hold under a condition",
+    Verdict.FAILS: "do not hold",
+    Verdict.UNDECIDED: "are undecided",
+}
+
+SYMBOLS = """\
+W are weights, P_l the distribution of those of layer l, σ their standard deviation, κ their excess kurtosis (0 for a
+Gaussian), B or b the bits per weight. Q_α clips at ±α and rounds to evenly spaced levels; f(α) = MSE(α) =
+E(X − Q_α(X))² is its error and α* the threshold of least error MSE*. λ is a language, Λ the set of languages, D(λ) the
+damage that quantization does to λ, disparity the largest D(λ) minus the smallest. h_l are the hidden states of layer l,
+a_l(λ) is how strongly λ activates it, ā_l(λ) the share of layer l in that, κ_eff(λ) = Σ ā_l(λ)κ_l. h_j(λ) = E_λ[x_j²]
+is the importance of weight j, x_j its input. m_l is the error of layer l, TV(p, q) = ½Σ|p_l − q_l|, (x)₊ = max(x, 0).
+Outlier layers are layers 5, 21 and 22 of BLOOM-560M, whose κ exceeds 100; all others are generic.
+
+A *loss* is MSE/MSE* − 1; its means are geometric means of MSE/MSE*, less 1. Thresholds are in units of σ on the
+symmetric 4-bit grid unless said otherwise. The *table* holds what the author of the documents published for 14
+languages; nothing in it is measured here. A law with *outliers 1 in n* is a Gaussian in which one weight in n comes
+from a wider one."""
+
+
+def number(value: float) -> str:
+    """Returns a whole number as it is, and four significant digits of any other.
+
+    >>> number(0.83412), number(100000.0), number(2.1e-05)
+    ('0.8341', '100000', '2.1e-05')
+    """
+    return f"{value + 0.0:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+
+
+def as_table(results: Results) -> RenderableType:
+    """Returns one row per claim, grouped by document, and a count of verdicts."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("id", no_wrap=True)
+    table.add_column("claim", ratio=5)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("evidence", ratio=5)
+    document = None
+    for claim, finding in results.items():
+        if claim.document != document:
+            document = claim.document
+            table.add_row("", Text(f"\n{document} · {DOCUMENTS[document]}", style="bold"), "", "")
+        mark, style = STYLES[finding.verdict]
+        evidence = finding.summary if finding.command is None else f"{finding.summary} → {finding.command}"
+        table.add_row(claim.id, claim.statement, Text(f"{mark} {_short(finding.verdict)}", style=style), evidence)
+    return Group(table, Text(), Text(counts(results.values()), style="bold"))
+
+
+def as_panel(claim: Claim, finding: Finding) -> RenderableType:
+    """Returns one claim explained: statement, verdict, numbers, derivation."""
+    mark, style = STYLES[finding.verdict]
+    numbers = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in finding.numbers.items():
+        numbers.add_row(words(name), number(value))
+    parts: list[RenderableType] = [
+        Text(claim.statement, style="bold"),
+        Text(f"\n{mark} {finding.verdict.value}: {finding.summary}.", style=style),
+    ]
+    if finding.command:
+        parts.append(Text(f"measured by: {finding.command}", style=style))
+    parts += [Text(), numbers, Text(f"\n{claim.derivation}")]
+    title = f"{claim.id} · {DOCUMENTS[claim.document]}"
+    return Panel(Group(*parts), title=title, title_align="left", width=100)
+
+
+def as_data(results: Results) -> dict[str, Any]:
+    """Returns what `--json` prints."""
+    return {
+        "counts": {verdict.value: count for verdict, count in _counted(results.values()).items()},
+        "claims": [
+            {
+                "id": claim.id,
+                "document": DOCUMENTS[claim.document],
+                "statement": claim.statement,
+                "verdict": finding.verdict.value,
+                "summary": finding.summary,
+                "numbers": dict(finding.numbers),
+                "derivation": claim.derivation,
+                "command": finding.command,
+            }
+            for claim, finding in results.items()
+        ],
+    }
+
+
+def as_markdown(results: Results) -> str:
+    """Returns the page docs/theory.md."""
+    lines = [
+        "# The founding theory, recomputed",
+        "",
+        "Generated by `fairbits theory --markdown`; do not edit. Five documents founded this project. This page judges",
+        "each of their claims: what it says, the verdict, the numbers that decide it, and what is right instead. The",
+        "code in `src/fairbits/claims/` recomputes the numbers; `fairbits theory --claim ID` explains one claim.",
+        "Claims that take a model were put to experiments (`fairbits research`, docs/results.md); what these say holds",
+        "of the models named there, not of BLOOM-560M, XGLM, mT5 and GPT-2, which were not measured.",
+        "",
+        f"**{counts(results.values())}**",
+        "",
+        "## Symbols",
+        "",
+        *SYMBOLS.splitlines(),
+        "",
+        *constants_markdown(),
+    ]
+    document = None
+    for claim, finding in results.items():
+        if claim.document != document:
+            document = claim.document
+            lines += [f"## Document {document}: {DOCUMENTS[document].lower()}", ""]
+        lines += _entry(claim, finding)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def counts(findings: Iterable[Finding]) -> str:
+    """Returns the number of claims per verdict, in words."""
+    tally = _counted(findings)
+    parts = [f"{count} {verdict.value if count == 1 else PLURALS[verdict]}" for verdict, count in tally.items()]
+    total = sum(tally.values())
+    return f"{total} claim{'s' if total != 1 else ''}: {', '.join(parts)}"
+
+
+def words(name: str) -> str:
+    """Returns a number's name as words."""
+    return name.replace("_", " ")
+
+
+def _counted(findings: Iterable[Finding]) -> dict[Verdict, int]:
+    tally = Counter(finding.verdict for finding in findings)
+    return {verdict: tally[verdict] for verdict in Verdict if tally[verdict]}
+
+
+def _short(verdict: Verdict) -> str:
+    return {
+        Verdict.HOLDS: "holds",
+        Verdict.CONDITIONAL: "conditional",
+        Verdict.FAILS: "fails",
+        Verdict.UNDECIDED: "undecided",
+    }[verdict]
+
+
+def _sentence(text: str) -> str:
+    """Capitalises a Latin first letter; a symbol such as κ stays as it is."""
+    return text[0].upper() + text[1:] if text[0].isascii() else text
+
+
+def _entry(claim: Claim, finding: Finding) -> list[str]:
+    mark, _ = STYLES[finding.verdict]
+    lines = [
+        f"### {claim.id} {mark} {finding.verdict.value}",
+        "",
+        f"> {claim.statement}",
+        "",
+        f"{_sentence(finding.summary)}.",
+    ]
+    if finding.command:
+        lines += ["", f"Measured by `{finding.command}`."]
+    if finding.numbers:
+        lines += ["", *(f"- {words(name)}: {number(value)}" for name, value in finding.numbers.items())]
+    return [*lines, "", claim.derivation, ""]

@@ -1,0 +1,245 @@
+"""Bit threshold: a sweep of widths with and without outlier weights. Does κ set the width at which languages part?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbits.errors import InputError
+from fairbits.measure.audit.audit import HEADLINE
+from fairbits.measure.audit.founders import critical_width
+from fairbits.measure.audit.outliers import FOUNDERS_THRESHOLD
+from fairbits.measure.audit.patterns import Pattern
+from fairbits.model.scheme import Clip
+from fairbits.science.experiments.gaps import Gap, between
+from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.result import (
+    Answer,
+    Figure,
+    Judgement,
+    Result,
+    Series,
+    Table,
+    above,
+    brief,
+    every,
+    written,
+)
+from fairbits.science.stats import sample_size_for_power
+from fairbits.stats import Correlation, Estimate, LanguageFrame, spearman
+from fairbits.verbs.critical_width import FLOOR, Width, crossing
+from fairbits.verbs.sweep import Sweep
+
+NAME = "bit-threshold"
+SAME = 0.1
+"""Bits; widths nearer to each other than this are told as one."""
+BITS = tuple(range(2, 9))
+CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
+THRESHOLD = 0.01
+"""Bits per byte of damage, or of a gap, that count as too much: about 1 % of what a good model has to say."""
+EXPECTED = (5.0, 6.0)
+"""Bits below which the documents expect that languages part where max κ is about 150."""
+WIDE = 2.0
+"""Bits; a longer interval does not say where languages part."""
+PLAIN, VARIANT = "as it is", "with outliers"
+POWER = 0.8
+SMALL = 0.1
+"""A correlation below this is too small to ask how many languages would show it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """One model under one clip at every width, its gaps with their draws, and κ_eff of every language."""
+
+    sweep: Sweep
+    gaps: tuple[Gap, ...]
+    kappa_eff: Mapping[str, float]
+
+    @property
+    def width(self) -> Width:
+        """The width at which the gap passes the threshold."""
+        limits = [[getattr(gap.estimate, name) for gap in self.gaps] for name in ("value", "low", "high")]
+        return Width(*(float(at) for at in crossing(BITS, limits, THRESHOLD)))
+
+    def above(self, other: "Swept") -> Estimate:
+        """Returns by how many bits its gap passes the threshold sooner, that is at a larger width, than the other's."""
+        mine, theirs = (crossing(BITS, np.stack([g.draws for g in s.gaps], axis=-1), THRESHOLD) for s in (self, other))
+        return between(self.width.value - other.width.value, mine - theirs, n=self.gaps[0].estimate.n)
+
+    def rho(self) -> Correlation | None:
+        """Returns Spearman's ρ of B*(λ) and κ_eff(λ), and so of its logarithm; None where one is the same for all."""
+        width = np.array([each.value for each in self.sweep.widths.values()])
+        kappa = np.array([self.kappa_eff[code] for code in self.sweep.widths])
+        return spearman(width, kappa) if min(np.ptp(width), np.ptp(kappa)) > 0 and len(width) >= 4 else None
+
+
+Sweeps = Mapping[tuple[str, str], Swept]
+"""(model, clip) -> sweep."""
+
+
+def bit_threshold(laboratory: Laboratory) -> Result:
+    """Does the largest κ set the width below which languages part, and κ_eff that of each language?"""
+    asked = outlier_blocks(laboratory.lab())
+    swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(asked), PLAIN: laboratory.setting.model})
+    kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in (PLAIN, VARIANT)}
+    expected = critical_width(kappa[VARIANT]) - critical_width(kappa[PLAIN])
+    moves = {clip: swept[VARIANT, clip].above(swept[PLAIN, clip]) for clip in CLIPS}
+    answer = every([set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
+    because = _because(swept, kappa)
+    return Result(
+        name=NAME,
+        title="The width at which languages part",
+        question="Does the largest κ set the width below which languages part, and κ_eff the width that each needs?",
+        predicted="Languages part below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",
+        design=(
+            f"Rounding to nearest at {BITS[0]} to {BITS[-1]} bits, with α at the largest weight and with the α of "
+            "least squared error, of the model and of a variant of the same function with two blocks of high κ. B* is "
+            f"the width at which damage, or the gap, passes {THRESHOLD:g} bits per byte. κ_eff weighs the κ of blocks "
+            "by the norm of their outputs on calibration text. Intervals by drawing documents, the same in all runs, "
+            f"n = {moves['absmax'].n}; Spearman over languages."
+        ),
+        subject=laboratory.subject(
+            bits=list(BITS), threshold=THRESHOLD, outliers={str(k): v for k, v in asked.items()}
+        ),
+        answer=answer,
+        verdict=f"{because[0].upper()}{because[1:]}; the documents expect {expected:.1f} bits more.",
+        meaning=_meaning(swept),
+        tables=(_gap_table(swept), _width_table(swept, moves), _language_table(swept)),
+        figure=_figure(swept),
+        judgements=(Judgement("001-17", answer, because, _numbers(swept, moves) | {"expected_move": expected}),),
+        power=_power(swept),
+    )
+
+
+def outlier_blocks(lab: Lab) -> dict[int, float]:
+    """Returns the κ of the blocks that a variant gets, those of two of the documents' outlier layers."""
+    most, n = float(lab.kappa.max()), lab.n_blocks
+    if most > FOUNDERS_THRESHOLD:
+        raise InputError(
+            f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
+            f"give one with max κ below {FOUNDERS_THRESHOLD:g}"
+        )
+    return {n // 4: 125.0, 7 * n // 12: 148.0}
+
+
+def set_by_kappa(width: Width, move: Estimate, *, expected: float) -> Answer:
+    """Returns whether languages part where κ says: the variant's width is as expected, and moved at least half as far.
+
+    Not supported if its interval lies beside the expected one, or if it moved by less than half beyond doubt.
+    """
+    low, high = EXPECTED
+    place = Answer.SUPPORTED if width.low <= high and width.high >= low else Answer.NOT_SUPPORTED
+    if place is Answer.SUPPORTED and width.high - width.low > WIDE:
+        place = Answer.UNDECIDED
+    return every([place, above(move, expected / 2)])
+
+
+def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
+    """The text is passed for κ_eff once, through the model itself: the variant's blocks put out the same."""
+    cells = [(name, clip) for name in models for clip in CLIPS]
+    frames: dict[tuple[str, str], dict[int, LanguageFrame]] = {}
+    kappa = {}
+    for i, (name, clip) in enumerate(cells):
+        lab = laboratory.lab(models[name])
+        kappa[name] = lab.kappa
+        found = frames[name, clip] = {}
+        for j, bits in enumerate(BITS):
+            laboratory.tell("sweeping widths", i * len(BITS) + j, len(cells) * len(BITS))
+            found[bits] = lab.rounded(bits, clip=CLIPS[clip])
+    pattern = _pattern(laboratory.lab())
+    return {
+        (name, clip): Swept(
+            Sweep(models[name], "", clip, {}, found, {}, THRESHOLD, float(kappa[name].max())),
+            tuple(map(Gap.of, found.values())),
+            {code: each.value for code, each in pattern.kappa_weighted(kappa[name]).items()},
+        )
+        for (name, clip), found in frames.items()
+    }
+
+
+def _pattern(lab: Lab) -> Pattern:
+    measured, (kind, measure) = lab.measured, HEADLINE
+    sums, tokens = measured.sums(kind, measure), measured.sums(kind, "positions")
+    return Pattern(measured.lang, measured.document, sums=sums, tokens=tokens, seed=lab.setting.seed)
+
+
+def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
+    parts = [
+        f"{swept[VARIANT, clip].width.written(BITS)} bits instead of {swept[PLAIN, clip].width.written(BITS)} ({clip})"
+        for clip in CLIPS
+    ]
+    return f"with max κ {brief(kappa[VARIANT])} instead of {brief(kappa[PLAIN])} languages part at {', '.join(parts)}"
+
+
+def _numbers(swept: Sweeps, moves: Mapping[str, Estimate]) -> dict[str, float]:
+    found = {f"width_{clip.replace(' ', '_')}": swept[VARIANT, clip].width.value for clip in CLIPS}
+    return found | {f"move_{clip.replace(' ', '_')}": move.value for clip, move in moves.items()}
+
+
+def _meaning(swept: Sweeps) -> str:
+    first, second = sorted(CLIPS, key=lambda clip: swept[VARIANT, clip].width.value)
+    saved = swept[VARIANT, second].width.value - swept[VARIANT, first].width.value
+    where = (
+        f"{saved:.1f} bits lower with {first} than with {second}" if saved >= SAME else "at one width with both clips"
+    )
+    return (
+        f"With outlier weights languages part {where}. Find the width with fairbits sweep on text of yours: it depends "
+        "on the threshold and the text, which κ does not know."
+    )
+
+
+def _gap_table(swept: Sweeps) -> Table:
+    rows = [(f"{name}, {clip}", *(written(gap.estimate) for gap in each.gaps)) for (name, clip), each in swept.items()]
+    return Table("Gap in bits per byte", ("model and clip", *(f"{bits} bits" for bits in BITS)), tuple(rows))
+
+
+def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> Table:
+    rows = []
+    for (name, clip), each in swept.items():
+        rho, kappa = each.rho(), each.sweep.max_kappa
+        move = written(moves[clip]) if name == VARIANT else "0"
+        told = "B* does not vary" if rho is None else written(rho.estimate)
+        rows.append((name, clip, brief(kappa), f"{critical_width(kappa):.1f}", each.width.written(BITS), move, told))
+    columns = ("model", "clip", "max κ", "expected", "measured", "move", "ρ(B*, log κ_eff) over languages")
+    return Table("Bits below which languages part", columns, tuple(rows))
+
+
+def _language_table(swept: Sweeps) -> Table:
+    languages = swept[PLAIN, "absmax"].sweep.widths
+    rows = [
+        (
+            code,
+            *(brief(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
+            *(each.sweep.widths[code].written(BITS) for each in swept.values()),
+        )
+        for code in languages
+    ]
+    columns = ("language", f"κ_eff {PLAIN}", f"κ_eff {VARIANT}", *(f"B* {name}, {clip}" for name, clip in swept))
+    return Table("The width that each language needs", columns, tuple(rows))
+
+
+def _figure(swept: Sweeps) -> Figure:
+    floor = THRESHOLD / FLOOR
+    series = []
+    for (name, clip), each in swept.items():
+        shown = [[max(getattr(g.estimate, part), floor) for g in each.gaps] for part in ("value", "low", "high")]
+        value, low, high = map(tuple, shown)
+        series.append(Series(f"{name}, {clip}", tuple(map(float, BITS)), value, low, high))
+    title = f"The gap between languages by width (at least {floor:g})"
+    return Figure(title, "bits", "gap, bits per byte", tuple(series), lines=True, log="y")
+
+
+def _power(swept: Sweeps) -> str:
+    """Says how many languages would show the correlations that are in doubt."""
+    found = {", ".join(cell): each.rho() for cell, each in swept.items()}
+    doubtful = {name: r.estimate for name, r in found.items() if r is not None and not r.estimate.excludes(0.0)}
+    parts = [
+        f"{sample_size_for_power(each.value, POWER)} ({name}, ρ = {each.value:.2f})"
+        for name, each in doubtful.items()
+        if SMALL <= abs(each.value) < 1
+    ]
+    return (
+        f"To see the ρ(B*, log κ_eff) in doubt with power {POWER:g} it takes {', '.join(parts)} languages."
+        if parts
+        else ""
+    )

@@ -1,0 +1,169 @@
+"""Trials of gateway layers: sets of blocks that are kept as they are, what each does, and ways to choose one."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import Calibration
+from fairbits.quantize.policies.widths import quiet_solver, random_sets
+from fairbits.science.experiments.laboratory import Lab
+from fairbits.stats import LanguageFrame
+from fairbits.theory.allocation import gateway_set, protect
+from fairbits.theory.allocation.protection import MAX_SETS
+from fairbits.trials.block_sensitivity import predicted_sensitivity
+
+BITS, KEPT = 3, 3
+MOST, SAMPLE = 300, 220
+"""More sets than the first are too many to try: then so many random ones are, and all that hold both ends."""
+RANKINGS: Mapping[str, Callable[[Floats], float]] = {
+    "worst": lambda damage: float(damage.max()),
+    "gap": lambda damage: float(np.ptp(damage)),
+}
+"""What sets are ranked by, of the damages of all languages."""
+BEST, ENDS, RULE, NONE = "best set", "best set with both ends", "the documents' set", "none kept"
+GREEDY, PREDICTED, PROGRAM = "greedy", "predictor", "integer program"
+
+Blocks = tuple[int, ...]
+Rows = NDArray[np.bool_]
+Choice = Callable[[Rows], Blocks]
+"""How a set is chosen on some of the records."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What was measured: the blocks that were kept -> damage. Documents fall into two halves, by turns."""
+
+    n_blocks: int
+    frames: Mapping[Blocks, LanguageFrame]
+    sets: tuple[Blocks, ...]
+    """Those of three blocks, which are compared."""
+
+    @property
+    def every(self) -> Rows:
+        """All records."""
+        return np.ones(len(self.frames[()].lang), dtype=np.bool_)
+
+    @property
+    def halves(self) -> tuple[Rows, Rows]:
+        """Which records belong to each half."""
+        odd = np.unique(self.frames[()].document, return_inverse=True)[1] % 2 == 1
+        return ~odd, odd
+
+    def ranked(self, ranking: str, rows: Rows, *, among: Sequence[Blocks] | None = None) -> list[Blocks]:
+        """Returns the sets on some records, the best first."""
+        measure = RANKINGS[ranking]
+        value = {each: measure(damages(self.frames[each], rows)) for each in (self.sets if among is None else among)}
+        return sorted(value, key=lambda each: (value[each], each))
+
+    def crossed(self, choice: Choice) -> LanguageFrame:
+        """Returns the damage of a choice, each half of the documents under what is chosen on the other.
+
+        A choice made on the same documents would look better than it is.
+        """
+        even, odd = self.halves
+        on_even, on_odd = self.frames[choice(odd)], self.frames[choice(even)]
+        return replace(on_even, values=np.where(even, on_even.values, on_odd.values))
+
+    def both_ends(self, blocks: Blocks) -> bool:
+        """Returns whether the first and the last block are among these."""
+        return {0, self.n_blocks - 1} <= set(blocks)
+
+
+def measured(lab: Lab) -> tuple[Trials, dict[str, Choice]]:
+    """Returns all that was measured, and how blocks are chosen on some of the records."""
+    n = lab.n_blocks
+    every = frozenset(range(n))
+    single = [(block,) for block in range(n)]
+    alone = [tuple(sorted(every - {block})) for block in range(n)]  # all others are kept
+    frames = _kept(lab, [(), *single, *alone], "keeping or rounding one block")
+    rule, predicted = gateway_set(n, KEPT), minimax(_predicted(lab))
+
+    def greedy(rows: Rows) -> Blocks:
+        return tuple(sorted(each[0] for each in before.ranked("worst", rows, among=single)[:KEPT]))
+
+    def program(rows: Rows) -> Blocks:
+        return minimax(np.array([damages(frames[each], rows) for each in alone]).T)
+
+    before = Trials(n, frames, ())
+    chosen = [choose(rows) for choose in (greedy, program) for rows in before.halves]
+    sets = sets_to_try(n, seed=lab.setting.seed, also=(rule, predicted, *chosen))
+    frames |= _kept(lab, [each for each in sets if each not in frames], "keeping three blocks")
+    trials = Trials(n, frames, sets)
+    ends = list(filter(trials.both_ends, sets))
+    return trials, {
+        NONE: lambda _: (),
+        BEST: lambda rows: trials.ranked("worst", rows)[0],
+        ENDS: lambda rows: trials.ranked("worst", rows, among=ends)[0],
+        RULE: lambda _: rule,
+        GREEDY: greedy,
+        PROGRAM: program,
+        PREDICTED: lambda _: predicted,
+    }
+
+
+def damages(frame: LanguageFrame, rows: Rows) -> Floats:
+    """Returns the damage of every language on some records of a frame, without intervals."""
+    code = np.unique(frame.lang, return_inverse=True)[1][rows]
+    size = np.bincount(code, frame.weights[rows], len(frame.languages))
+    if not (size > 0).all():
+        short = frame.languages[int(np.argmin(size))]
+        raise InputError(f"{short} has too few documents for two halves; give more tokens")
+    found: Floats = np.bincount(code, frame.values[rows], len(frame.languages)) / size
+    return found
+
+
+def sets_to_try(n_blocks: int, *, seed: int, also: Iterable[Blocks] = ()) -> tuple[Blocks, ...]:
+    """Returns all sets of three, or, if these are too many, a sample with all that hold both ends and some others.
+
+    >>> len(sets_to_try(12, seed=0)), len(sets_to_try(24, seed=0)) >= 220
+    (220, True)
+    """
+    if comb(n_blocks, KEPT) <= MOST:
+        return tuple(combinations(range(n_blocks), KEPT))
+    ends = {(0, inner, n_blocks - 1) for inner in range(1, n_blocks - 1)}
+    return tuple(sorted({*random_sets(n_blocks, KEPT, count=SAMPLE, seed=seed), *ends, *also}))
+
+
+def minimax(alone: Floats) -> Blocks:
+    """Returns the blocks to keep for the least worst damage if that of single blocks (languages, blocks) adds up."""
+    method = "exhaustive" if comb(alone.shape[1], KEPT) <= MAX_SETS else "milp"
+    with quiet_solver():
+        return protect(alone, np.zeros_like(alone), k=KEPT, method=method).blocks
+
+
+def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
+    """Returns the damage of every set; from one to the next only the blocks in which they differ are exchanged."""
+    group = lab.setting.group
+    scheme = Scheme(BITS, group if isinstance(group, int) else None, "absmax", "twos")
+    now, found = set(range(lab.n_blocks)), {}
+    try:
+        for i, kept in enumerate(sets):
+            lab.tell(what, i, len(sets))
+            for block in sorted(now - set(kept)):
+                lab.put_rounded(block, scheme)
+            lab.bench.put_back(each.name for block in set(kept) - now for each in lab.maps[block])
+            now, found[kept] = set(kept), lab.now()
+    finally:
+        lab.bench.put_back()
+    return found
+
+
+def _predicted(lab: Lab) -> Floats:
+    """Returns the predicted damage of every language by every block alone, in bits per byte of the evaluation text."""
+    own = lab.setting
+    asked = Calibration(
+        lab.corpus.name, dict(lab.corpus.hashes["calibration"]), own.calibration, own.sequence, own.seed
+    )
+    lab.tell("predicting", 0, 1)
+    found = predicted_sensitivity(lab.checkpoint, lab.corpus, widths=(BITS,), group=own.group, calibration=asked)
+    rows = [lab.text.lang == code for code in found.languages]
+    per_byte = [float(lab.bench.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]
+    bits: Floats = found.at(BITS) * np.array(per_byte)[:, None] / np.log(2)
+    return bits

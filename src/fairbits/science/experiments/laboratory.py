@@ -1,0 +1,286 @@
+"""Laboratory: models whose weights are exchanged and put back, and what every language loses each time."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.measure.passes import Measurements, probe
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import Text
+from fairbits.model.architecture import Weight
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages, training_shares
+from fairbits.model.files.cache import kept_directory
+from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.model.outliers.write import write_with_outliers
+from fairbits.model.scheme import Clip, Scheme
+from fairbits.quantize.evidence import is_rounded
+from fairbits.quantize.learning import carry_out
+from fairbits.quantize.plan import Group, Plan
+from fairbits.quantize.rounding.layer import matrix
+from fairbits.science.experiments.result import Subject
+from fairbits.stats import LanguageFrame
+from fairbits.trials.plan_trial import corpus_for
+from fairbits.trials.swapped_model import Workbench
+from fairbits.verbs.plan import plan as planned
+
+Progress = Callable[[str, int, int], None]
+AS_IT_IS = 0
+"""In place of a width: the block is not rounded."""
+UNIT = "bits_per_byte"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what experiments are done: a model, text, how much of it, and where.
+
+    Without text and languages the embedded declaration is used, for the embedded model in its own languages. `tokens`
+    and `calibration` are per language, of the evaluation and of the calibration split. `seed` decides what text is
+    taken and what is drawn. `shares` are the languages' shares of the training text, where they are known.
+    """
+
+    model: str = "embedded:tiny"
+    text: str | Path | Corpus | None = None
+    languages: Sequence[str] | None = None
+    tokens: int = 2048
+    calibration: int = 2048
+    sequence: int = 512
+    group: Group = "channel"
+    seed: int = 0
+    device: str = "cpu"
+    shares: Mapping[str, float] | None = None
+
+
+class Lab:
+    """One model and its text. Damage is in bits per byte, paired by document with the model as it is."""
+
+    def __init__(self, model: str, setting: Setting, corpus: Corpus, tell: Progress) -> None:
+        """Nothing is loaded before it is needed."""
+        self.setting, self.corpus, self.tell = setting, corpus, tell
+        self.checkpoint = Checkpoint(model)
+        self._found: dict[object, LanguageFrame] = {}
+
+    @cached_property
+    def text(self) -> Text:
+        """The evaluation text."""
+        own = self.setting
+        return text_for(
+            self.checkpoint, self.corpus, split="evaluation", tokens=own.tokens, sequence=own.sequence, seed=own.seed
+        )
+
+    @cached_property
+    def bench(self) -> Workbench:
+        """The model in memory, after one pass over the text."""
+        self.tell("asking the model as it is", 0, 1)
+        return Workbench(self.checkpoint, self.text, device=self.setting.device)
+
+    @cached_property
+    def maps(self) -> list[list[Weight]]:
+        """The linear maps of every block that are rounded."""
+        return [list(filter(is_rounded, block.linears.values())) for block in self.checkpoint.architecture.blocks]
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks."""
+        return len(self.maps)
+
+    @cached_property
+    def moments(self) -> ModelMoments:
+        """The moments of the weights."""
+        return weight_moments(self.checkpoint)
+
+    @cached_property
+    def kappa(self) -> Floats:
+        """The excess kurtosis of every block."""
+        return np.array([block.kappa for block in self.moments.blocks])
+
+    @cached_property
+    def measured(self) -> Measurements:
+        """What one pass over the calibration text shows."""
+        own = self.setting
+        return probe(
+            self.checkpoint,
+            self.corpus,
+            tokens=own.calibration,
+            sequence=own.sequence,
+            seed=own.seed,
+            progress=lambda done, total: self.tell("passing text", done, total),
+        )
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages, in the order of every frame."""
+        return tuple(sorted(self.text.languages))
+
+    def reference_bits(self) -> dict[str, float]:
+        """Returns the loss of the model as it is, in bits per byte of each language."""
+        rows = {code: self.text.lang == code for code in self.languages}
+        nats, size = self.bench.before, self.text.size_bytes
+        return {code: float(nats[own].sum() / size[own].sum() / np.log(2)) for code, own in rows.items()}
+
+    def rounded(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
+        """Returns the damage of rounding to nearest, at one width, or one per block; AS_IT_IS: not rounded."""
+        wanted, own = self._widths(bits), self.setting.group
+        key = "rounded", wanted, clip
+        if key not in self._found:
+            for block, width in enumerate(wanted):
+                if width != AS_IT_IS:
+                    self.put_rounded(block, Scheme(width, own if isinstance(own, int) else None, clip, "twos"))
+            self._found[key] = self.frame()
+        return self._found[key]
+
+    def put_rounded(self, block: int, scheme: Scheme) -> None:
+        """Replaces the linear maps of a block by what a scheme makes of them."""
+        for each in self.maps[block]:
+            W = matrix(self.checkpoint, each)
+            self.bench.put(each.name, scheme.error(W).add_(W))
+
+    def planned(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
+        """Returns the damage of a policy, carried out with the calibration text; `seed` decides what text is taken."""
+        own = self.setting
+        key = "planned", policy, bits, seed, repr(sorted(options.items()))
+        if key not in self._found:
+            tokens, seed = options.pop("tokens", own.calibration), own.seed if seed is None else seed
+            found = planned(
+                self.checkpoint,
+                policy=policy,
+                text=self.corpus,
+                tokens=tokens,
+                sequence=own.sequence,
+                seed=seed,
+                device=own.device,
+                bits=bits,
+                group=own.group,
+                **options,
+            )
+            self._found[key] = self.carried_out(found)
+        return self._found[key]
+
+    def carried_out(self, found: Plan) -> LanguageFrame:
+        """Returns the damage of a plan, carried out with its calibration text."""
+        asked, text = found.calibration, None
+        if asked is not None:
+            # text of languages that do not count would only cost time
+            found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
+            corpus = self.corpus.restrict(found.languages)
+            text = text_for(self.checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+        for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
+            for name, codes in block.layers.items():
+                self.bench.put(name, codes.dequantized)
+        return self.frame()
+
+    def changed(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
+        """Returns the damage of other weights (out, in) in the place of the named maps."""
+        for name, W in weights:
+            self.bench.put(name, W)
+        return self.frame()
+
+    def frame(self) -> LanguageFrame:
+        """Returns the damage of what is replaced now, and puts everything back."""
+        try:
+            return self.now()
+        finally:
+            self.bench.put_back()
+
+    def now(self) -> LanguageFrame:
+        """Returns the damage of what is replaced now, and leaves it in place."""
+        added = self.bench.added()
+        return LanguageFrame.from_nll(
+            self.text.lang,
+            self.text.document,
+            reference=self.bench.before,
+            quantized=self.bench.before + added,
+            tokens=self.bench.predicted,
+            size_bytes=self.text.size_bytes,
+            unit=UNIT,
+            seed=self.setting.seed,
+        )
+
+    def _widths(self, bits: int | Sequence[int] | Mapping[int, int]) -> tuple[int, ...]:
+        if isinstance(bits, int):
+            return (bits,) * self.n_blocks
+        given = bits if isinstance(bits, Mapping) else dict(enumerate(bits))
+        return tuple(given.get(block, AS_IT_IS) for block in range(self.n_blocks))
+
+
+@dataclass
+class Laboratory:
+    """The labs of one setting: the model itself and its variants. One is in memory at a time."""
+
+    setting: Setting
+    progress: Progress | None = None
+    _lab: Lab | None = field(default=None, init=False)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text; that of the model's own languages unless others were named."""
+        own = self.setting
+        return corpus_for(Checkpoint(own.model), languages=own.languages, text=own.text)
+
+    def lab(self, model: str | None = None) -> Lab:
+        """Returns the lab of the model, or of a variant of it."""
+        wanted = self.setting.model if model is None else model
+        if self._lab is None or self._lab.checkpoint.target != wanted:
+            self._lab = Lab(wanted, self.setting, self.corpus, self.tell)
+        return self._lab
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The languages' shares of the training text."""
+        own = self.setting
+        found = training_shares(own.model) if own.shares is None else own.shares
+        if found is None:
+            raise InputError(
+                f"what {own.model} was trained on is not known; give the share of every language in its training text, "
+                "such as --shares eng=0.4,fra=0.2,heb=0.1"
+            )
+        missing = sorted(set(self.corpus.evaluation) - set(found))
+        if missing:
+            raise InputError(
+                f"the training share of {', '.join(missing[:3])} is not known; give that of every language of the text"
+            )
+        return {code: found[code] for code in sorted(self.corpus.evaluation)}
+
+    def with_outliers(self, kappa: Mapping[int, float]) -> str:
+        """Returns a variant of the model with the same function, whose blocks have these κ (block -> κ)."""
+        own = self.setting.model
+        asked = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
+        if embedded_languages(own) is not None:
+            if "?" in own:
+                raise InputError(f"{own} is itself a variant; give the model it was made from")
+            return f"{own}?outliers={asked}"
+        checkpoint = Checkpoint(own)
+        name = f"outliers-{checkpoint.fingerprint[:16]}-{asked.replace(':', '_').replace(',', '-')}"
+        return str(kept_directory(name, lambda place: write_with_outliers(checkpoint, place, kappa)))
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Shows progress."""
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+    def subject(self, seeds: Sequence[int] = (), **settings: Any) -> Subject:
+        """Returns what is experimented on, for a result."""
+        own, lab = self.setting, self.lab()
+        return Subject(
+            model=lab.checkpoint.target,
+            fingerprint=lab.checkpoint.fingerprint,
+            text=self.corpus.name,
+            languages=len(lab.text.languages),
+            documents=len(lab.text.lang),
+            tokens=int(lab.bench.predicted.sum()),
+            seeds=tuple(seeds) or (own.seed,),
+            settings={"group": own.group, "sequence": own.sequence, "calibration": own.calibration, **settings},
+        )
+
+
+def values(frame: LanguageFrame) -> Floats:
+    """Returns the damage of every language, in the order of `frame.languages`."""
+    return np.array([each.value for each in frame.by_language().values()])

@@ -1,0 +1,211 @@
+"""Mediation: does tokenization T act on damage D by the chain T → A → R → D, and no other way?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.science.experiments.dropout import DRAWS, DROPPED
+from fairbits.science.experiments.intervention import BITS, Moved, intervention, moved_table
+from fairbits.science.experiments.laboratory import Laboratory, values
+from fairbits.science.experiments.measured_traits import of_others, outlier_blocks
+from fairbits.science.experiments.result import (
+    Answer,
+    Figure,
+    Judgement,
+    Result,
+    Series,
+    Table,
+    brief,
+    together,
+    written,
+)
+from fairbits.science.experiments.retokenised import MORE
+from fairbits.science.experiments.ties import PERMUTATIONS, POWER
+from fairbits.science.experiments.traits_of_languages import Traits
+from fairbits.science.stats import (
+    Mediation,
+    PartialCorrelation,
+    correlation_power,
+    mediate,
+    partial_correlation,
+    sample_size_for_power,
+)
+from fairbits.stats import holm
+from fairbits.verbs.audit import FOREIGN
+
+NAME = "mediation"
+LEAST = 12
+"""Languages without which the chain has no fit."""
+CHANGE = -0.01
+"""Standard deviations of T: a worse tokenization, by so little that no language's R falls to 0."""
+MODERATE = 0.3
+"""The partial correlation that must not go unseen for an independence to count as uncontradicted."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The fitted chain, the two independences it implies with their p by Holm, and the power to see MODERATE.
+
+    `resampled` says over what its intervals are.
+    """
+
+    fit: Mediation
+    resampled: str
+    implied: dict[str, PartialCorrelation]
+    p: dict[str, float]
+    power: float
+
+
+def mediation(laboratory: Laboratory) -> Result:
+    """Does tokenization act through alignment and redundancy? By a fit over languages, and by an intervention."""
+    own, worse, moved = intervention(laboratory)
+    model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
+    others, notes = of_others(laboratory, model, dropout=True, treatments=[BITS])
+    sets = others or [own]
+    chains = {each.among: fitted(each, seed=laboratory.setting.seed) for each in sets}
+    answer = together([judged(each, moved) for each in chains.values()])
+    traits = sets[0]
+    chain, damage = chains[traits.among], moved.damage.mean()
+    n = chain.fit.chain.n
+    numbers = (
+        f"by the chain a slightly worse T adds {written(chain.fit.chain)} bits per byte to D over {n} languages, "
+        + ", ".join(f"{name} has r = {written(each.estimate)}" for name, each in chain.implied.items())
+        + f", and {moved.tokens:.0%} more tokens for the same text add {written(damage)} to D, "
+        f"{written(moved.dropout.mean())} to 1/R and {written(moved.activation)} to A"
+        + (
+            ""
+            if moved.counts
+            else f", but the base loss is {moved.base:.2f} times as large, so that this decides nothing"
+        )
+    )
+    return Result(
+        name=NAME,
+        title="Mediation",
+        question="Does tokenization act on damage through outlier activation and redundancy, and no other way?",
+        predicted="Better tokenization T raises outlier activation A, A redundancy R, and damage D falls as 1/R.",
+        design=_design(traits, own),
+        subject=laboratory.subject(range(DRAWS), more_tokens=MORE, chain_languages=n),
+        answer=answer,
+        verdict=f"The chain and no other way is {answer.value}: {numbers}.",
+        meaning=_meaning(moved),
+        tables=(
+            *(_chain_table(among, each) for among, each in chains.items()),
+            moved_table(own, worse, moved),
+            traits.table(),
+        ),
+        figure=_figure(own, worse),
+        judgements=(Judgement("004-27", answer, numbers, {"chain": chain.fit.chain.value, "damage": damage.value}),),
+        power=_power(chain, n),
+        notes=notes,
+    )
+
+
+def judged(chain: Chain, moved: Moved) -> Answer:
+    """Returns what is said of the chain.
+
+    Not supported if an independence that it implies is contradicted (Holm), or the intervention contradicts it.
+    Supported if its effect lies beside 0, the independences could have been contradicted, and the intervention agrees.
+    """
+    if min(chain.p.values()) < LEVEL or moved.contradicts:
+        return Answer.NOT_SUPPORTED
+    proven = chain.fit.chain.excludes(0.0) and chain.power >= POWER and moved.agrees
+    return Answer.SUPPORTED if proven else Answer.UNDECIDED
+
+
+def fitted(traits: Traits, *, seed: int) -> Chain:
+    """Returns the chain over the languages: script and base loss are held fixed, families are resampled whole.
+
+    Languages that lose nothing by dropped columns have no R and are left out.
+    """
+    traits = traits.with_redundancy()
+    n = len(traits.languages)
+    if n < LEAST:
+        raise InputError(f"{n} languages are too few to fit a chain; name at least {LEAST}")
+    T = (traits.quality - traits.quality.mean()) / traits.quality.std()
+    A, D = traits.a, values(traits.damage[BITS])
+    R = traits.robustness / traits.robustness.mean()
+    held = [each for each in (traits.latin, traits.base_bits) if np.ptp(each) > 0]
+    C = np.column_stack(held)
+    families = [each.family for each in traits.catalogued]
+    fit, resampled = _fit(T, A, R, D=D, C=C, families=families, seed=seed)
+    implied = {
+        "T and R given A": partial_correlation(
+            T, R, covariates=np.column_stack([A, C]), resamples=PERMUTATIONS, rng=seed
+        ),
+        "T and D given R": partial_correlation(
+            T, D, covariates=np.column_stack([1 / R, C]), resamples=PERMUTATIONS, rng=seed
+        ),
+    }
+    adjusted = holm([each.permutation_p for each in implied.values()]).tolist()
+    power = correlation_power(MODERATE, n - 1 - C.shape[1])
+    return Chain(fit, resampled, implied, dict(zip(implied, adjusted, strict=True)), power)
+
+
+def _fit(*chain: Floats, D: Floats, C: Floats, families: list[str], seed: int) -> tuple[Mediation, str]:
+    """Returns the fit, and what was resampled: families, or languages where too few families leave no unique fit."""
+    T, A, R = chain
+    try:
+        return mediate(T, A, R=R, D=D, covariates=C, families=families, change=CHANGE, rng=seed), "families"
+    except InputError:
+        return mediate(T, A, R=R, D=D, covariates=C, change=CHANGE, rng=seed), "languages"
+
+
+def _design(traits: Traits, own: Traits) -> str:
+    return (
+        f"The variant with outliers in two blocks (κ 125 and 148). T is the tokens of English over those of a language "
+        "for the same text, A the share of activation in the outlier blocks (norm of the MLP output), R 1/damage of "
+        f"dropping {DROPPED:.0%} of all columns ({DRAWS} draws), D the damage of round to nearest at 3 bits, on "
+        f"{len(traits.languages)} {traits.among} languages; script and base loss held fixed, 10,000 resamples of whole "
+        f"families (of languages where families are too few), T worse by {-CHANGE:g} standard deviations. "
+        f"Intervention: in the text of {len(own.languages)} own languages random tokens are cut in two that the "
+        f"vocabulary has, until there are {MORE:.0%} more; same documents, same bytes. It counts unless the base loss "
+        f"becomes over {FOREIGN:g} times as large. Not supported: an independence that the chain implies is "
+        "contradicted (permutation test, Holm), or the intervention moves D while D, R or A moves the wrong way. "
+        f"Supported: the chain's interval lies beside 0, the power to see a partial correlation of {MODERATE:g} is "
+        f"{POWER:.0%}, and the intervention moves A, R and D as predicted. Where the chain is fitted to many "
+        "languages and to the known ones among them, in which the model needs fewer bits than byte frequencies "
+        "would, both must say so, else it is undecided."
+    )
+
+
+def _meaning(moved: Moved) -> str:
+    damage = moved.damage.mean()
+    if not moved.counts:
+        return (
+            "Text cut as the model never saw it is foreign to it, and its damage tells nothing of the tokenizer: "
+            "to compare tokenizers, compare models that were trained with them."
+        )
+    if not damage.excludes(0.0):
+        return "A finer cut of the same text does not change what quantization costs it: the tokenizer is not to blame."
+    how = "more" if damage.value > 0 else "less"
+    return (
+        f"The same text in more tokens loses {how} by quantization: the tokenizer has a part in who is hurt, whatever "
+        "way it takes."
+    )
+
+
+def _chain_table(among: str, chain: Chain) -> Table:
+    fit = chain.fit
+    rows = [(name, written(getattr(fit, name)), "", "") for name in ("total", "direct", "indirect", "chain")]
+    rows += [(name, written(each.estimate), brief(each.p), brief(each.robustness)) for name, each in fit.links.items()]
+    rows += [(name, written(each.estimate), brief(chain.p[name]), "") for name, each in chain.implied.items()]
+    rows += [("E-value of the indirect effect", brief(fit.e_value), "", brief(fit.e_value_limit))]
+    columns = ("what", "value", "p (of independences by Holm)", "robustness value; E-value of the limit")
+    return Table(f"The chain in {among} languages, intervals over {chain.resampled}", columns, tuple(rows))
+
+
+def _figure(own: Traits, worse: Traits) -> Figure:
+    x, y = (tuple(values(each.damage[BITS]).tolist()) for each in (own, worse))
+    series = Series("languages", x, y, labels=own.languages)
+    title = "Damage at 3 bits of the same text in more tokens"
+    return Figure(title, "as it is, bits per byte", "cut finer, bits per byte", (series,))
+
+
+def _power(chain: Chain, n: int) -> str:
+    enough = sample_size_for_power(MODERATE, POWER)
+    return (
+        f"{n} languages find a partial correlation of {MODERATE:g} in {chain.power:.0%} of studies; it takes {enough}."
+    )

@@ -1,0 +1,115 @@
+"""Null controls: 8 bits, Gaussian noise of the same size as the rounding error, and other draws of calibration text."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.rounding.layer import matrix
+from fairbits.science.experiments.laboratory import Lab, Laboratory, values
+from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, written
+from fairbits.stats import Estimate, LanguageFrame, spearman
+
+NAME = "null-controls"
+BITS = (8, 4, 3)
+DRAWS = 5
+"""Draws of noise, and of calibration text."""
+NEGLIGIBLE = 0.01
+"""Bits per byte; a gap at 8 bits below this is none: about 1 % of what a good model has to say."""
+
+
+def null_controls(laboratory: Laboratory) -> Result:
+    """Does what is measured come from quantization? Three things that must show nothing, or the same."""
+    lab = laboratory.lab()
+    rounded = {}
+    for i, bits in enumerate(BITS):
+        laboratory.tell("rounding", i, len(BITS))
+        rounded[bits] = lab.rounded(bits)
+    noise: dict[int, list[LanguageFrame]] = {}
+    for i in range(2 * DRAWS):
+        laboratory.tell("drawing noise", i, 2 * DRAWS)
+        bits = BITS[1:][i // DRAWS]
+        noise.setdefault(bits, []).append(lab.changed(_noise(lab, bits, seed=i % DRAWS)))
+    draws = []
+    for seed in range(DRAWS):
+        laboratory.tell("drawing calibration text", seed, DRAWS)
+        draws.append(lab.planned("gptq", 4, seed=seed))
+    gap = rounded[8].gap()
+    answer = Answer.SUPPORTED if gap.high < NEGLIGIBLE else Answer.UNDECIDED
+    if gap.low > NEGLIGIBLE:
+        answer = Answer.NOT_SUPPORTED
+    alike = {
+        bits: spearman(values(rounded[bits]), np.mean([values(each) for each in noise[bits]], axis=0))
+        for bits in BITS[1:]
+    }
+    worst = _over([frame.worst()[1].value for frame in draws])
+    return Result(
+        name=NAME,
+        title="Null controls",
+        question="Does what is measured come from quantization, or would it show without it?",
+        predicted="Nothing: a sound method shows no gap where there is hardly any rounding.",
+        design=(
+            "Round to nearest at 8, 4 and 3 bits. In the place of the rounding error, Gaussian noise with the same "
+            f"norm in every row of every linear map, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration text."
+        ),
+        subject=laboratory.subject(range(DRAWS), bits=list(BITS)),
+        answer=answer,
+        verdict=(
+            f"At 8 bits the gap between languages is {written(gap)} bits per byte, "
+            + {Answer.SUPPORTED: "which is none", Answer.UNDECIDED: "too uncertain to be called none"}.get(
+                answer, "which is one"
+            )
+            + f"; noise of the same size orders languages at 3 bits as rounding does, ρ = {written(alike[3].estimate)}."
+        ),
+        meaning=(
+            f"Another draw of calibration text moves the worst language by {worst.high - worst.low:.4f} bits per byte "
+            f"({DRAWS} draws, largest less smallest): differences between methods below that are luck of the draw."
+        ),
+        tables=(_table(rounded, noise, draws),),
+        figure=Figure(
+            "Damage by rounding and by noise of the same norm, 3 bits",
+            "rounding, bits per byte",
+            "noise, bits per byte",
+            (
+                Series(
+                    "languages",
+                    tuple(values(rounded[3]).tolist()),
+                    tuple(np.mean([values(each) for each in noise[3]], axis=0).tolist()),
+                    labels=rounded[3].languages,
+                ),
+            ),
+        ),
+    )
+
+
+def _noise(lab: Lab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yields every linear map with Gaussian noise that has, in every row, the norm of the rounding error."""
+    rng = torch.Generator().manual_seed(seed)
+    size = lab.setting.group if isinstance(lab.setting.group, int) else None
+    for block in lab.maps:
+        for each in block:
+            W = matrix(lab.checkpoint, each)
+            error = Scheme(bits, size, "absmax", "twos").error(W).norm(dim=1, keepdim=True)
+            drawn = torch.randn(W.shape, generator=rng)
+            yield each.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
+
+
+def _table(
+    rounded: dict[int, LanguageFrame], noise: dict[int, list[LanguageFrame]], draws: list[LanguageFrame]
+) -> Table:
+    rows = [(f"round to nearest, {bits} bits", *_row(frame)) for bits, frame in rounded.items()]
+    for bits, frames in noise.items():
+        rows += [(f"Gaussian noise as of {bits} bits, draw {i}", *_row(frame)) for i, frame in enumerate(frames)]
+    rows += [(f"GPTQ, 4 bits, calibration draw {i}", *_row(frame)) for i, frame in enumerate(draws)]
+    return Table("Added bits per byte", ("what", "worst language", "worst", "mean", "gap"), tuple(rows))
+
+
+def _row(frame: LanguageFrame) -> tuple[str, ...]:
+    code, worst = frame.worst()
+    return code, written(worst), written(frame.mean()), written(frame.gap())
+
+
+def _over(found: list[float]) -> Estimate:
+    return Estimate(float(np.mean(found)), min(found), max(found), len(found))

@@ -1,0 +1,25 @@
+"""Statistics that only the experiments need: permutation, power, mediation, sensitivity to what was not measured."""
+
+from fairbits.science.stats.mediation import Link, Mediation, mediate
+from fairbits.science.stats.permutation import (
+    PartialCorrelation,
+    PermutationTest,
+    partial_correlation,
+    permutation_test,
+)
+from fairbits.science.stats.power import correlation_power, sample_size_for_power
+from fairbits.science.stats.sensitivity import e_value, robustness_value
+
+__all__ = [
+    "Link",
+    "Mediation",
+    "PartialCorrelation",
+    "PermutationTest",
+    "correlation_power",
+    "e_value",
+    "mediate",
+    "partial_correlation",
+    "permutation_test",
+    "robustness_value",
+    "sample_size_for_power",
+]

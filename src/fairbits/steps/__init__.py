@@ -1,1 +1,0 @@
-"""The verbs of fairbits, one file each; they speak to each other through what they return."""

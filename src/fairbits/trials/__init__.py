@@ -1,0 +1,1 @@
+"""A model whose weights are swapped for those of a plan, and what it then answers."""

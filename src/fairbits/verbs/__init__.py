@@ -1,0 +1,1 @@
+"""The verbs of fairbits, one module each."""

@@ -1,0 +1,199 @@
+"""The audit: the moments of the weights, one pass over text, and what follows from the two."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fairbits.checks import instance
+from fairbits.language import Corpus
+from fairbits.language.reading import open_corpus
+from fairbits.language.tokenization import tokenization
+from fairbits.measure.audit.audit import HEADLINE, Audit, Subject
+from fairbits.measure.audit.certificate import activation_weighted, certificate
+from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
+from fairbits.measure.audit.founders import founders_view
+from fairbits.measure.audit.outliers import founders_outliers, robust_outliers
+from fairbits.measure.audit.patterns import Pattern
+from fairbits.measure.audit.redundancy import Redundancy, redundancy
+from fairbits.measure.passes import Measurements, probe
+from fairbits.measure.passes.measurements import Measure
+from fairbits.measure.passes.points import PointKind
+from fairbits.measure.passes.recorder import FORMS
+from fairbits.measure.passes.weight_errors import column_errors
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.embedded import embedded_languages
+from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.model.scheme import Scheme
+from fairbits.stats import Estimate, LanguageFrame
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+DEFAULT_SCHEME = Scheme()
+FOREIGN = 1.25
+"""A heuristic: on text that it was trained on the embedded model has 0.95 to 1.05."""
+MEASURES: tuple[Measure, ...] = ("norm", "square")
+PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
+
+
+def audit(
+    model: str | Path | Checkpoint,
+    *,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    scheme: Scheme = DEFAULT_SCHEME,
+    tokens: int = 4096,
+    sequence: int = 512,
+    second_moments: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Returns who will be hurt by `scheme` and why, measured on calibration text.
+
+    `text` is a corpus, or where one lies; without it the embedded declaration is used, for the embedded model in its
+    own languages unless others are named. `tokens` is the budget per
+    language. `second_moments` keeps E[x xᵀ] of every input.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+    corpus = open_corpus(text, own)
+    instance("scheme", scheme, Scheme)
+    told = _teller(progress)
+    measured = probe(
+        checkpoint,
+        corpus,
+        schemes=(scheme,),
+        tokens=tokens,
+        sequence=sequence,
+        second_moments=second_moments,
+        seed=seed,
+        progress=told("passing text"),
+    )
+    moments = weight_moments(checkpoint, progress=told("reading weights"))
+    settings = {"tokens": tokens, "sequence": sequence, "seed": seed}
+    if progress is not None:
+        progress("drawing conclusions", 0, 1)
+    return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, settings=settings)
+
+
+def conclude(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    measured: Measurements,
+    moments: ModelMoments,
+    scheme: Scheme,
+    settings: Mapping[str, int],
+) -> Audit:
+    """Returns what follows for one of the measured schemes; only the weights are read again, for their errors."""
+    kappa = np.array([block.kappa for block in moments.blocks])
+    patterns = {
+        (kind, measure): _pattern(measured, kind, measure)
+        for kind in PATTERNS
+        for measure in MEASURES
+        if measured.blocks(kind)
+    }
+    headline = patterns[HEADLINE]
+    share = headline.fraction(founders_outliers(kappa).blocks or ())
+    weights = checkpoint.architecture.weights
+    block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
+    h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
+    errors = column_errors(checkpoint, measured.linears, scheme=scheme)
+    return Audit(
+        subject=_subject(checkpoint, corpus, measured, settings),
+        scheme=scheme,
+        measured=measured,
+        moments=moments,
+        robust=robust_outliers(kappa),
+        patterns=patterns,
+        founders=founders_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        kappa_weighted=headline.kappa_weighted(kappa),
+        kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
+        outlier_share=share,
+        tokenization=tokenization(corpus.calibration, checkpoint.tokenizer(), parallel=corpus.parallel),
+        redundancy=redundancy_of(measured),
+        bits_per_byte=_bits_per_byte(measured),
+        weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
+        certificate=certificate(h, errors, languages=measured.languages),
+        damage={form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS},
+    )
+
+
+def _pattern(measured: Measurements, kind: PointKind, measure: Measure) -> Pattern:
+    return Pattern(
+        measured.lang,
+        measured.document,
+        sums=measured.sums(kind, measure),
+        tokens=measured.sums(kind, "positions"),
+        resamples=RESAMPLES,
+    )
+
+
+def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
+    frame = LanguageFrame(
+        measured.lang,
+        measured.document,
+        values=measured.nll / np.log(2),
+        weights=measured.size_bytes,
+        resamples=RESAMPLES,
+    )
+    found = frame.by_language()
+    return {code: found[code] for code in measured.languages}
+
+
+def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
+    """Returns the proxies of each language's redundancy from what one pass over text left."""
+    return redundancy(
+        measured.languages,
+        lang=measured.lang,
+        document=measured.document,
+        tokens=measured.predicted,
+        nll=measured.nll,
+        entropy=measured.entropy,
+        unigrams=measured.unigrams,
+        mean_squares={p.name: measured.channels[p.name] for p in measured.points if p.kind == "block"},
+        second_moments=measured.inputs or None,
+        resamples=RESAMPLES,
+    )
+
+
+def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, settings: Mapping[str, int]) -> Subject:
+    notes = [*checkpoint.notes, *corpus.notes]
+    notes += _foreign(measured)
+    reasons = dict.fromkeys(measured.left_out.values())
+    notes += [f"{sum(v == r for v in measured.left_out.values())} linear maps are left out: {r}" for r in reasons]
+    return Subject(
+        target=checkpoint.target,
+        fingerprint=checkpoint.fingerprint,
+        family=checkpoint.architecture.family,
+        class_name=checkpoint.architecture.class_name,
+        stacks=tuple(block.stack for block in checkpoint.architecture.blocks),
+        corpus=corpus.name,
+        split="calibration",
+        hashes=dict(corpus.hashes["calibration"]),
+        dtype=str(torch.float32).removeprefix("torch."),
+        notes=tuple(notes),
+        **settings,
+    )
+
+
+def _foreign(measured: Measurements) -> list[str]:
+    """Returns a note on languages whose text the model predicts far worse than it believes, where D̂ ranks badly."""
+    own = {code: measured.lang == code for code in measured.languages}
+    ratio = {code: measured.nll[rows].sum() / measured.entropy[rows].sum() for code, rows in own.items()}
+    foreign = [code for code, each in ratio.items() if each > FOREIGN]
+    if not foreign:
+        return []
+    return [
+        f"this text is foreign to the model in {', '.join(foreign)} (loss over {FOREIGN:g} times the entropy of its "
+        "predictions): D̂ does not rank languages on such text; use text of the kind that will be served"
+    ]
+
+
+def _teller(progress: Progress | None) -> Callable[[str], Callable[[int, int], None] | None]:
+    def told(what: str) -> Callable[[int, int], None] | None:
+        return None if progress is None else lambda done, total: progress(what, done, total)
+
+    return told

@@ -1,0 +1,207 @@
+"""Comparison: what policies cost every language on the same text, at what size, and who differs for sure."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.errors import printable
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantize.plan import Plan
+from fairbits.stats import Estimate, LanguageFrame, holm
+from fairbits.stats.frame import Contrast
+from fairbits.version import __version__
+
+SCHEMA = "fairbits.compare/1"
+STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
+    "worst": lambda frame: frame.worst()[1],
+    "mean": LanguageFrame.mean,
+    "gap": LanguageFrame.gap,
+    "best": lambda frame: frame.best()[1],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One policy at one width; all but these have one entry per seed.
+
+    `frames` are its damages in the unit of the comparison, `scores` all that was measured, `seconds` those of rounding.
+    """
+
+    policy: str
+    bits: int
+    plans: tuple[Plan, ...]
+    frames: tuple[LanguageFrame, ...]
+    seconds: tuple[float, ...]
+    scores: tuple[Scores, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the quantized model takes; the most of all seeds."""
+        return max(plan.size_bytes for plan in self.plans)
+
+    @cached_property
+    def frame(self) -> LanguageFrame:
+        """The damage of every document, the mean over seeds."""
+        return replace(self.frames[0], values=np.mean([frame.values for frame in self.frames], axis=0))
+
+    @cached_property
+    def statistics(self) -> dict[str, Estimate]:
+        """Worst, mean, gap and best of the mean over seeds; intervals over documents."""
+        return {name: statistic(self.frame) for name, statistic in STATISTICS.items()}
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Least and largest of each statistic over the seeds."""
+        found = {name: [statistic(frame).value for frame in self.frames] for name, statistic in STATISTICS.items()}
+        return {name: (min(values), max(values)) for name, values in found.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be said of the plans."""
+        return tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Every layer that was not treated as planned, and how."""
+        said = (f"{each.name}: {note}" for plan in self.plans for each in plan.outcomes for note in each.notes)
+        return tuple(dict.fromkeys(said))
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        return {
+            "policy": self.policy,
+            "bits": self.bits,
+            "size_bytes": self.size_bytes,
+            "seconds": [round(each, 3) for each in self.seconds],
+            "plans": [plan.digest for plan in self.plans],
+            "worst_language": self.frame.worst()[0],
+            "best_language": self.frame.best()[0],
+            **{name: each.to_dict() for name, each in self.statistics.items()},
+            "range_over_seeds": {name: list(limits) for name, limits in self.ranges.items()},
+            "damage": {code: each.to_dict() for code, each in self.frame.by_language().items()},
+            "notes": list(self.notes),
+            "fallbacks": list(self.fallbacks),
+        }
+
+
+@dataclass(frozen=True)
+class PolicyContrast:
+    """Damage of a policy less that of another at the same width, paired by document.
+
+    `mean` and `worst` are the differences of the mean and of the largest damages. `p` is that of no difference of the
+    mean, and `p_holm` the same by Holm's method over all contrasts of the comparison; the worst has none, as its
+    interval is a heuristic where several languages may be the worst. `better` and `worse` are the languages whose
+    difference Holm's method over the languages of this contrast finds different from 0.
+    """
+
+    policy: str
+    against: str
+    bits: int
+    mean: Estimate
+    worst: Estimate
+    contrast: Contrast
+    size_ratio: float
+    p: float
+    p_holm: float
+
+    @property
+    def better(self) -> tuple[str, ...]:
+        """Languages that lose less than with the other policy."""
+        return tuple(code for code in self._sure if self.contrast.differences[code].value < 0)
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """Languages that lose more."""
+        return tuple(code for code in self._sure if self.contrast.differences[code].value > 0)
+
+    @property
+    def _sure(self) -> list[str]:
+        return [code for code, p in self.contrast.p_holm.items() if p < 1 - self.mean.confidence]
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        found = self.contrast
+        return {
+            "policy": self.policy,
+            "against": self.against,
+            "bits": self.bits,
+            "size_ratio": self.size_ratio,
+            "mean": {**self.mean.to_dict(), "p": self.p, "p_holm": self.p_holm},
+            "worst": self.worst.to_dict(),
+            "better": list(self.better),
+            "worse": list(self.worse),
+            "languages": {
+                code: {**each.to_dict(), "p": found.p[code], "p_holm": found.p_holm[code]}
+                for code, each in found.differences.items()
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Entries by width, in the order in which policies were named; `baseline` is the policy the others are held to."""
+
+    model: str
+    fingerprint: str
+    settings: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+    baseline: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What damage is counted in."""
+        return self.entries[0].frame.unit
+
+    @cached_property
+    def contrasts(self) -> tuple[PolicyContrast, ...]:
+        """Every other policy against the baseline of its width."""
+        base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
+        found = [contrast_of(entry, base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
+        adjusted = holm([each.p for each in found]).tolist() if found else []
+        return tuple(replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True))
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "settings": dict(self.settings),
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "entries": [entry.as_data() for entry in self.entries],
+            "contrasts": [each.as_data() for each in self.contrasts],
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the comparison."""
+        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
+        content = "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+        write_files({check_writable(path, example="compare.json"): content})
+
+
+def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
+    """Returns how an entry differs from another on the same documents, as the only contrast there is."""
+    mine, theirs = entry.frame, base.frame
+    paired = mine.minus(theirs)
+    p = paired.mean_p()
+    return PolicyContrast(
+        policy=entry.policy,
+        against=base.policy,
+        bits=entry.bits,
+        mean=paired.mean(),
+        worst=mine.worst_minus(theirs),
+        contrast=mine.contrast(theirs),
+        size_ratio=entry.size_bytes / base.size_bytes,
+        p=p,
+        p_holm=p,
+    )

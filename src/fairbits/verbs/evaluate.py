@@ -1,0 +1,113 @@
+"""The evaluation: a quantized model and what it was made from, asked the same text of every language."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.reading import open_corpus
+from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.model.checkpoint import QUANTIZED, Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.embedded import embedded_languages
+from fairbits.quantize.plan import SCHEMA
+from fairbits.trials.reference_answers import Progress, Yardstick, told
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+COMPARED = 64
+"""Documents of each language that both tokenizers must cut alike."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
+
+
+def evaluate(
+    quantized: str | Path | Checkpoint,
+    *,
+    reference: str | Path | Checkpoint,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 8192,
+    sequence: int = 512,
+    seed: int = 0,
+    split: str = "evaluation",
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns what quantization cost every document of every language.
+
+    `reference` is the model before it was quantized. `text` is a corpus, or where one lies; without it the embedded
+    declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
+    language. Both models are loaded in float32, one after the other. A model that says in its `plan.json` that it was
+    made from another one is refused.
+    """
+    check_device(device)
+    after, before = _checkpoint(quantized), _checkpoint(reference)
+    own = embedded_languages(before.target) if languages is None and text is None else languages
+    corpus = open_corpus(text, own)
+    check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
+    check_made_from(after, before)
+    with Yardstick.of(
+        before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed, device=device, progress=progress
+    ) as said:
+        return scores_of(after, said, reference=before, device=device, progress=progress)
+
+
+def scores_of(
+    after: Checkpoint,
+    said: Yardstick,
+    *,
+    reference: Checkpoint,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns what a quantized checkpoint lost, beside what its reference has said."""
+    return said.scores(
+        after.load(),
+        Identity.of(after),
+        notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
+        device=device,
+        progress=told(progress, "asking the quantized model"),
+    )
+
+
+def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
+    """Raises unless the tokenizers of both models cut the text into the same tokens."""
+    theirs, mine = after.tokenizer(), before.tokenizer()
+    different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
+    different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
+    if different:
+        raise InputError(
+            f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
+            "must be asked the same tokens: evaluate a model with what it was made from"
+        )
+
+
+def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
+    """Raises if a model was quantized by a plan for other weights than the reference has."""
+    file = after.directory / "plan.json"
+    try:
+        plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except ValueError:
+        return  # of another tool: no plan of ours is half written
+    if isinstance(plan, dict) and plan.get("schema") == SCHEMA and plan.get("fingerprint") != before.fingerprint:
+        raise InputError(
+            f"{after.target} was made from {plan.get('model')} (as its plan.json says), and {before.target} has other "
+            "weights or another config.json; the reference must be the model it was made from"
+        )
+
+
+def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[list[int]]:
+    found = tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    return [list(ids) for ids in found]
+
+
+def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
+    return model if isinstance(model, Checkpoint) else Checkpoint(model)
+
+
+def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
+    """Returns what must be said of a model, but what everybody knows."""
+    return tuple(f"{role}: {note}" for note in checkpoint.notes if but is None or not note.startswith(but))

@@ -1,0 +1,146 @@
+"""Overlay: makes small sets of rows that suit some languages better, to lie over a quantized base."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from fairbits.checks import in_range, one_of, whole
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.reference import Reference
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.overlays.activations import record_activations
+from fairbits.overlays.base_model import Ground, check_base
+from fairbits.overlays.builder import Cluster, Progress, Workshop, best_count
+from fairbits.overlays.clusters import clusters
+from fairbits.overlays.files import Overlays, check_directory
+from fairbits.overlays.overlay import BASE, Form, Overlay
+from fairbits.trials.plan_trial import corpus_for, told
+from fairbits.version import __version__
+
+COUNTS = (1, 2, 4, 8)
+"""Numbers of clusters that are tried."""
+SPARE = 0.02
+"""Fewer clusters are taken if the damage of the worst language rises by no more than this share."""
+
+
+def overlay(
+    model: str | Path | Checkpoint,
+    *,
+    base: str | Path | Checkpoint,
+    out: str | Path | None = None,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    budget: float = 0.05,
+    clusters: int | None = None,
+    form: Form = "residual",
+    activations: int | None = None,
+    tokens: int = 2048,
+    sequence: int = 512,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Overlays:
+    """Returns overlays for a base that was made from a model, after writing them to `out` (BASE/overlays).
+
+    `budget` is the share of the base's bytes that one overlay may take. Languages are put into clusters by what matters
+    to them; how many is decided by the damage of the worst language on text kept apart, or given by `clusters`. A
+    language whose damage there does not fall stays with the base. `activations` is a width in bits: thresholds of the
+    inputs of linear maps are then found for every language and for all together, in the base, and inputs are rounded.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    below = base if isinstance(base, Checkpoint) else Checkpoint(base)
+    _check(budget, clusters, form, activations)
+    check_device(device)
+    if out is None and below.kind != "directory":
+        raise InputError(f"{below.target} is no directory to write overlays into; say where (--out)")
+    place = check_directory(below.directory / "overlays" if out is None else Path(out))
+    check_base(below, checkpoint)
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    words = text_for(checkpoint, corpus, tokens=tokens, sequence=sequence, seed=seed)
+    # what the model says is written down before the base is loaded: never are both in memory
+    with Reference.of(checkpoint, words, device=device, progress=told(progress, "asking the model")) as reference:
+        workshop = Workshop(Ground(checkpoint, below, device=device), reference, seed=seed, progress=progress)
+        made, serving, record = overlays_for(workshop, budget=budget, count=clusters, form=form)
+        record |= {
+            "fairbits": __version__,
+            "model": checkpoint.target,
+            "fingerprint": checkpoint.fingerprint,
+            "base_bytes": workshop.ground.size_bytes,
+            "text": {"corpus": corpus.name, "tokens": tokens, "sequence": sequence, "seed": seed},
+        }
+        table = None
+        if activations is not None:
+            # thresholds are a language's own: so is its overlay then, with the rows of its cluster
+            made, serving = _one_each(made, serving), {code: code for code in serving}
+            seen = record_activations(workshop.ground.model, checkpoint.architecture, words)
+            table = seen.table(bits=activations)
+    result = Overlays(below.fingerprint, made, serving, record, table)
+    result.save(place)
+    return result
+
+
+def overlays_for(
+    workshop: Workshop, *, budget: float, count: int | None, form: Form
+) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
+    """Returns the overlays, which of them serves a language, and how they were decided on."""
+    languages, patterns = workshop.text.languages, workshop.patterns()
+    counts = [each for each in COUNTS if each <= len(languages)] if count is None else [min(count, len(languages))]
+    before = workshop.damage(languages)
+    found: dict[Cluster, tuple[Overlay, dict[str, float]]] = {}
+    tried: dict[int, dict[str, float]] = {}
+    for each in counts:
+        tried[each] = {}
+        for cluster in clusters(patterns, each):
+            if cluster not in found:
+                own = workshop.overlay(_name(cluster), cluster, workshop.candidates(cluster, form), budget)
+                found[cluster] = own, workshop.damage(cluster, own)
+            tried[each] |= found[cluster][1]
+    chosen = best_count({each: _at_most(damage, before) for each, damage in tried.items()}, spare=SPARE)
+    after = tried[chosen]
+    made = [found[cluster][0] for cluster in clusters(patterns, chosen)]
+    serving = {code: own.name for own in made for code in own.languages if after[code] < before[code]}
+    used = tuple(own for own in made if own.name in serving.values())
+    record = {
+        "form": form,
+        "budget": budget,
+        "clusters": chosen,
+        "tried": {str(each): _summary(_at_most(damage, before)) for each, damage in tried.items()},
+        "apart": {code: {"base": before[code], "overlay": after[code]} for code in languages},
+    }
+    return used, {code: serving.get(code, BASE) for code in languages}, record
+
+
+def _one_each(made: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
+    """Returns an overlay for every language, with the patches of the one that serves it."""
+    patches = {each.name: each.patches for each in made} | {BASE: ()}
+    return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
+
+
+def _at_most(damage: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Returns damage where a language stays with the base if that is better for it."""
+    return {code: min(value, before[code]) for code, value in damage.items()}
+
+
+def _summary(damage: Mapping[str, float]) -> dict[str, float]:
+    return {"worst": max(damage.values()), "mean": sum(damage.values()) / len(damage)}
+
+
+def _name(cluster: Cluster) -> str:
+    """Returns the name of an overlay: its language, or the first of them and how many more.
+
+    >>> _name(("heb_Hebr",)), _name(("eng_Latn", "fra_Latn", "deu_Latn"))
+    ('heb_Hebr', 'eng_Latn-and-2')
+    """
+    return cluster[0] if len(cluster) == 1 else f"{cluster[0]}-and-{len(cluster) - 1}"
+
+
+def _check(budget: float, count: int | None, form: str, activations: int | None) -> None:
+    in_range("budget", budget, least=0.0, most=1.0)
+    one_of("form", form, get_args(Form))
+    if count is not None:
+        whole("clusters", count, least=1)
+    if activations is not None:
+        whole("activations", activations, least=2, most=8)

@@ -1,0 +1,172 @@
+"""Plan: asks a policy what to do with a model, and finds out what the policy asks for."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbits.checks import Floats, whole
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.reading import open_corpus
+from fairbits.measure.audit.audit import Audit
+from fairbits.measure.passes.prepare import SHORTEST, text_for
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.asking import shortness
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.embedded import embedded_languages
+from fairbits.model.moments import weight_moments
+from fairbits.quantize import policies
+from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
+from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Group, Plan
+from fairbits.trials.block_sensitivity import Trial, measured_damage, measured_sensitivity, predicted_sensitivity
+from fairbits.trials.minimax_mix import minimax_mix
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+ENOUGH = 0.9
+"""Share of the tokens asked for below which a language is said to have too few."""
+NAMED = 3
+"""Languages with too few that are named."""
+
+
+def plan(
+    model: str | Path | Checkpoint,
+    *,
+    policy: str = policies.DEFAULT,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int | None = None,
+    sequence: int = 512,
+    seed: int = 0,
+    audit: str | Path | Audit | None = None,
+    rounds: int = 4,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """Returns what a policy decides for a model; nothing is quantized yet.
+
+    `options` are those of the policy (bits, group, …, see `quantize.policies.takes`); None means not given. `text` is a
+    corpus, or where one lies; without it the embedded declaration is used. A policy that reads none takes it only to
+    measure the error of languages in every layer. `tokens` are those of each language: 4096, for fair 16384.
+    `audit` is an audit of the model, or where one is saved: mixed takes κ from it. `rounds` are those of the search for
+    a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
+    """
+    check_device(device)
+    if tokens is not None:
+        whole("tokens", tokens, least=16)
+    whole("sequence", sequence, least=SHORTEST)
+    whole("seed", seed, least=0)
+    whole("rounds", rounds, least=1)
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    told = {name: value for name, value in options.items() if value is not None}
+    policies.check(policy, told)  # before anything that takes time
+    if audit is not None and policy != "mixed":
+        raise InputError(f"{policy} takes nothing from an audit; only mixed does: leave the audit out")
+    if languages is None and text is None and not policies.reads_text(policy):
+        return policies.decide(policy, Evidence(checkpoint), **told)
+    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
+    corpus = open_corpus(text, own)
+    tokens = policies.tokens_for(policy) if tokens is None else tokens
+    source = Source(
+        checkpoint,
+        corpus,
+        Calibration(corpus.name, dict(corpus.hashes["calibration"]), tokens, sequence, seed),
+        group=told.get("group", policies.Options.group),
+        audit=audit,
+        device=device,
+        progress=progress,
+    )
+    evidence = Evidence(
+        checkpoint,
+        tuple(corpus.calibration),
+        kappa=source.kappa,
+        sensitivity=source.sensitivity,
+        damage=source.damage,
+        minimax=lambda: source.minimax(evidence, told, rounds=rounds),
+        device=device,
+    )
+    found = policies.decide(policy, evidence, calibration=source.calibration, **told)
+    return replace(found, notes=(*found.notes, *source.shortage(found)))
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where the evidence comes from: a model and its calibration text. The model is loaded once, if at all."""
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    calibration: Calibration
+    group: Group
+    audit: str | Path | Audit | None
+    device: str
+    progress: Progress | None
+
+    def kappa(self) -> Floats:
+        """Returns κ_l of every block, from the audit or from the weights."""
+        if self.audit is not None:
+            return kappa_of_audit(self.audit, self.checkpoint.fingerprint)
+        moments = weight_moments(self.checkpoint, progress=self._told("reading weights"))
+        return np.array([block.kappa for block in moments.blocks])
+
+    def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
+        """Returns what each block costs each language at each width."""
+        if how == "measured":
+            told = self._told("measuring blocks")
+            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=told)
+        return predicted_sensitivity(
+            self.checkpoint,
+            self.corpus,
+            widths=widths,
+            group=self.group,
+            calibration=self.calibration,
+            progress=self._told("passing text"),
+        )
+
+    def damage(self, allocations: Sequence[Sequence[int]]) -> Floats:
+        """Returns the measured damage of whole allocations, (allocations, languages)."""
+        return measured_damage(self._trial, allocations, progress=self._told("measuring sets of blocks"))
+
+    def minimax(self, evidence: Evidence, told: Mapping[str, Any], *, rounds: int) -> Mix:
+        """Returns the mix of languages for which the worst of them loses least."""
+        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**told, "mix": "equal"})
+        return minimax_mix(
+            self.checkpoint,
+            equal,
+            text=self._text,
+            rounds=rounds,
+            seed=self.calibration.seed,
+            device=self.device,
+            progress=self._told("trying mixes of languages"),
+        )
+
+    def shortage(self, plan: Plan) -> Iterator[str]:
+        """Yields a note if the text that a plan will be carried out with is clearly shorter than it asks for."""
+        asked = plan.calibration
+        if asked is None:
+            return
+        alike = asked == self.calibration and list(plan.languages) == list(self.corpus.calibration)
+        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), asked)
+        notes = shortness(text, tokens=asked.tokens, parallel=self.corpus.parallel, split="calibration")
+        unequal = f"; {UNEQUAL_BUDGETS}" if plan.settings.get("mix") == "english" else ""
+        yield from (note + unequal for note in notes)
+
+    @cached_property
+    def _text(self) -> Text:
+        return self._read(self.corpus, self.calibration)
+
+    def _read(self, corpus: Corpus, asked: Calibration) -> Text:
+        return text_for(self.checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+    @cached_property
+    def _trial(self) -> Trial:
+        return Trial(self.checkpoint, self._text, group=self.group, device=self.device)
+
+    def _told(self, what: str) -> Callable[[int, int], None] | None:
+        progress = self.progress
+        return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,0 +1,139 @@
+"""Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fairbits.artifacts import write_files
+from fairbits.checks import instance
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.reading import open_corpus
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import Text
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.files.draft import LEARNING, PLAN, check_draft, check_target, draft_of
+from fairbits.model.files.quantization_config import check_storable
+from fairbits.model.files.writing import QuantizedWriter
+from fairbits.quantize.evidence import Evidence
+from fairbits.quantize.learning import carry_out
+from fairbits.quantize.plan import Group, Learned, Outcome, Plan
+from fairbits.quantize.policies import Embeddings, decide
+from fairbits.quantize.policies.assemble import stored_as
+from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
+from fairbits.trials.plan_trial import Progress, told
+from fairbits.version import __version__
+
+
+def quantize(
+    model: str | Path | Checkpoint,
+    plan: Plan,
+    *,
+    out: str | Path,
+    text: str | Path | Corpus | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Plan:
+    """Returns the plan with what came of it, after writing the quantized model and the plan into `out`.
+
+    `text` must be what the plan was made with; without it the embedded declaration is taken. `out` appears whole or
+    not at all. What an interrupted run has finished stays beside it, and `resume` goes on from there to the same bytes.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    instance("plan", plan, Plan)
+    if plan.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"the plan was made for {plan.model}, and {checkpoint.target} has other weights; plan for this model first"
+        )
+    words = calibration_text(checkpoint, plan, text)
+    check_plan(checkpoint, plan, words, device)
+    identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
+    stored = stored_as(plan.treatments)
+    writer = QuantizedWriter(checkpoint, Path(out), stored=stored, identity=identity, resume=resume)
+    write_files({writer.draft / PLAN: plan.as_bytes()})
+    earlier: set[int | None] = set()
+
+    def finished(index: int | None) -> RoundedBlock | None:
+        block = _finished(writer, index)
+        if block is not None:
+            earlier.add(index)
+        return block
+
+    outcomes: list[Outcome] = []
+    learned: Learned | None = None
+    for block in carry_out(
+        checkpoint,
+        plan,
+        text=words,
+        device=device,
+        finished=finished,
+        saved=writer.draft / LEARNING,
+        progress=progress,
+    ):
+        if block.index not in earlier:
+            writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
+        outcomes += block.outcomes
+        learned = block.learned or learned
+    result = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=writer.size_bytes)
+    writer.finish({"plan.json": result.as_bytes()}, progress=told(progress, "copying what is kept"))
+    return result
+
+
+def check_quantize(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    bits: int | None = None,
+    group: Group | None = None,
+    embeddings: Embeddings | None = None,
+) -> None:
+    """Raises if a model cannot be written to `out` in these widths, before anything that takes time."""
+    check_device(device)
+    check_target(out)
+    check_draft(out, resume=resume)
+    asked: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in asked.items() if each is not None})
+    check_storable(checkpoint, stored_as(plain.treatments))
+
+
+def drafted(out: str | Path) -> Plan | None:
+    """Returns the plan that an interrupted run was carrying out; None if there is none."""
+    file = draft_of(out) / PLAN
+    return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
+
+
+def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
+    """Returns the text that the plan was made with; None if it was made without."""
+    asked = plan.calibration
+    if asked is None:
+        return None
+    # with all languages of then: parallel text loses what one of them lacks
+    corpus = open_corpus(text, asked.hashes).restrict(plan.languages)
+    found = corpus.hashes["calibration"]
+    other = [code for code in plan.languages if found[code] != asked.hashes.get(code)]
+    if other:
+        raise InputError(
+            f"the plan was made with other text of {', '.join(other)} ({asked.corpus}) than {corpus.name} has; "
+            "give the same text, or plan again"
+        )
+    return text_for(checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+
+
+def _record(block: RoundedBlock) -> bytes:
+    """Returns what is kept of a block beside its codes."""
+    learned = None if block.learned is None else asdict(block.learned)
+    return json.dumps({"outcomes": [asdict(each) for each in block.outcomes], "learned": learned}).encode()
+
+
+def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
+    found = writer.finished(index)
+    if found is None:
+        return None
+    said = json.loads(found.record)
+    learned = None if said["learned"] is None else Learned.of(said["learned"])
+    return RoundedBlock(index, found.layers, tuple(map(Outcome.of, said["outcomes"])), found.extra, learned)

@@ -1,0 +1,119 @@
+"""The report of a run, or of scores and what else was saved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fairbits.errors import InputError
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantize.plan import Plan
+from fairbits.reports import Method, Report, Sources
+from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, entries, part, read_json
+from fairbits.trials.plan_trial import method_of
+
+RUN_FILE, SCORES_FILE = "run.json", "scores.json"
+
+
+def report(
+    target: str | Path,
+    *,
+    against: Iterable[str | Path] = (),
+    audit: str | Path | None = None,
+    plan: str | Path | None = None,
+    sweep: str | Path | None = None,
+) -> Report:
+    """Returns the report of a run's directory, or of a file of scores and the files that are named beside it.
+
+    The first file of `against` is what the headline compares with.
+    """
+    baselines = [Path(each) for each in against]
+    if Path(target).is_dir():
+        if baselines or audit or plan or sweep:
+            raise InputError(f"{target} is the directory of a run, which holds everything; give it alone")
+        return Report.of(sources_of_run(Path(target)))
+    files = {"scores": Path(target), **{f"against {i}": each for i, each in enumerate(baselines, start=1)}}
+    files |= {name: Path(each) for name, each in (("audit", audit), ("plan", plan), ("sweep", sweep)) if each}
+    planned = None if plan is None else Plan.load(plan)
+    methods = methods_of([Scores.load(each) for each in (target, *baselines)], planned)
+    return Report.of(_sources(methods, files, planned))
+
+
+def sources_of_run(directory: Path) -> Sources:
+    """Returns what `fairbits run` has left in a directory."""
+    files = {"run": directory / RUN_FILE, "scores": directory / SCORES_FILE}
+    for file in files.values():
+        if not file.is_file():
+            raise InputError(
+                f"{directory} has no {file.name}; a report is made of a finished run: "
+                "run the same `fairbits run` again, or give a file of scores"
+            )
+    found = read_json(files["run"], RUN)
+    baselines = {
+        str(part(found, "baselines", i, "name")): _inside(directory, str(part(found, "baselines", i, "scores")))
+        for i in range(len(entries(found, "baselines")))
+    }
+    files |= {f"scores of {name}": file for name, file in baselines.items()}
+    files |= {name: directory / f"{name}.json" for name in ("audit", "sweep")}
+    files["plan"] = directory / "model" / "plan.json"
+    files = {name: file for name, file in files.items() if file.is_file() or name.startswith("scores")}
+    own = Method(str(part(found, "policy")), Scores.load(files["scores"]))
+    others = tuple(Method(name, Scores.load(file)) for name, file in baselines.items())
+    return _sources((own, *others), files, Plan.load(files["plan"]) if "plan" in files else None)
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """Returns the file of a run that its record names; the record may come from anybody."""
+    file = directory / name
+    if not _is_file(file) or not file.resolve().is_relative_to(directory.resolve()):
+        raise InputError(
+            f"{directory / RUN_FILE} names the scores {name!r:.60}, which is no file in that directory; "
+            "a report is made of a finished run: run the same `fairbits run` again"
+        )
+    return file
+
+
+def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
+    """Returns scores, called as their policies are where these are known and differ, else as their models are."""
+    names = [_policy(each) for each in scores]
+    if plan is not None:
+        names[0] = _name(plan)
+    return tuple(
+        Method(name if name is not None and names.count(name) == 1 else each.quantized.target, each)
+        for name, each in zip(names, scores, strict=True)
+    )
+
+
+def _policy(scores: Scores) -> str | None:
+    """Returns how a model was made, if it was measured on a bench or has a plan of ours beside it."""
+    on_bench = method_of(scores)
+    if on_bench is not None:
+        return on_bench[0]
+    file = Path(scores.quantized.target) / "plan.json"
+    try:
+        plan = Plan.load(file) if _is_file(file) else None
+    except InputError:  # of another tool
+        return None
+    made = (scores.reference.fingerprint, scores.quantized.size_bytes)
+    return _name(plan) if plan is not None and (plan.fingerprint, plan.size_bytes) == made else None
+
+
+def _name(plan: Plan) -> str:
+    mix = plan.settings.get("mix", "equal") if isinstance(plan.settings, Mapping) else "equal"
+    return str(plan.policy) if mix == "equal" else f"{plan.policy}:mix={mix}"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long
+        return False
+
+
+def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan | None) -> Sources:
+    return Sources(
+        methods,
+        plan=plan,
+        audit=read_json(files["audit"], AUDIT) if "audit" in files else None,
+        sweep=read_json(files["sweep"], SWEEP) if "sweep" in files else None,
+        run=read_json(files["run"], RUN) if "run" in files else None,
+        files={name: digest(file) for name, file in files.items()},
+    )

@@ -1,0 +1,184 @@
+"""The directory of a run: what it is for, what in it is finished, and what must be made again."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fairbits.artifacts import write_files
+from fairbits.errors import InputError, printable
+from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.draft import PLAN, draft_of
+from fairbits.quantize.plan import Plan
+from fairbits.reports.figures import curves
+from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, part, read_json
+from fairbits.trials.plan_trial import method_of
+from fairbits.verbs.quantize import drafted
+from fairbits.verbs.report import RUN_FILE, SCORES_FILE
+from fairbits.verbs.run.job import Job, measured_files
+from fairbits.verbs.run.plans import digest_without_search
+
+REPORTS = ("report.html", "report.md", "report.json")
+MADE_OF_SCORES = ("sweep.json", *REPORTS)
+
+
+@dataclass(frozen=True, eq=False)
+class RunDirectory:
+    """Where the files of a job lie. A file is sound if it is whole and of this job; what is not is made again."""
+
+    path: Path
+    job: Job
+
+    def file(self, name: str) -> Path:
+        """Returns where a file lies."""
+        return self.path / name
+
+    def note(self, text: str) -> None:
+        """Adds a note to run.json, once."""
+        if text not in self.notes():
+            self._record(notes=[*self.notes(), text])
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns the notes of run.json."""
+        return tuple(map(str, read_record(self.file(RUN_FILE))["notes"]))
+
+    def audited(self) -> bool:
+        """Returns whether the audit is there; one that is damaged is removed."""
+        file = self.file("audit.json")
+        if self._sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
+            return True
+        for each in (file, file.with_suffix(".safetensors")):
+            each.unlink(missing_ok=True)
+        return False
+
+    def drafted(self) -> Plan | None:
+        """Returns the plan that an interrupted run was carrying out."""
+        draft = draft_of(self.file("model")).name
+        sound = self._sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
+        return drafted(self.file("model")) if sound else None
+
+    def quantized(self) -> bool:
+        """Returns whether the quantized model is there; one that is damaged is put aside, and its scores are gone."""
+        if self._sound("model", self._check_model):
+            return True
+        self._put_aside("model")
+        self.drop(SCORES_FILE, *MADE_OF_SCORES)
+        self._record(written=None)
+        return False
+
+    def wrote_model(self) -> None:
+        """Records what was written, so that damage is seen and scores are known to be of it."""
+        self._record(written=self._written_model().fingerprint)
+
+    def drop(self, *names: str) -> None:
+        """Removes files, or links, that are no longer of this run."""
+        for file in map(self.file, names):
+            if file.is_file() or file.is_symlink():
+                file.unlink()
+
+    def scored(self, name: str) -> Scores | None:
+        """Returns the scores of a file."""
+        file = self.file(name)
+        return Scores.load(file) if self._sound(name, lambda: self._check_scores(name)) else None
+
+    def swept(self, sizes: Mapping[int, int]) -> bool:
+        """Returns whether the sweep over widths of these sizes is there; one that is damaged is removed."""
+        if self._sound("sweep.json", lambda: self._check_sweep(sizes)):
+            return True
+        self.drop("sweep.json")
+        return False
+
+    def _sound(self, name: str, check: Callable[[], object]) -> bool:
+        if not self.file(name).exists():
+            return False
+        try:
+            check()
+        except InputError as problem:
+            self.note(f"{name} was made again: {problem}")
+            return False
+        return True
+
+    def _check_plan(self, plan: Plan) -> Plan:
+        if (plan.fingerprint, plan.policy) != (self.job.checkpoint.fingerprint, self.job.policy.policy):
+            raise InputError("it is the plan of another run")
+        return plan
+
+    def _check_model(self) -> None:
+        """Raises unless the model is whole and what this run has written."""
+        directory = self.file("model")
+        plan = self._check_plan(Plan.load(directory / "plan.json"))
+        found, written = self._written_model(), read_record(self.file(RUN_FILE)).get("written")
+        if found.size_bytes != plan.size_bytes:
+            raise InputError(f"its tensors have {found.size_bytes:,} bytes and {plan.size_bytes:,} were written")
+        if written is None:  # the run that wrote it was killed right then
+            self._record(written=found.fingerprint)
+        elif written != found.fingerprint:
+            raise InputError("its weights or its config.json are not what was written")
+
+    def _written_model(self) -> Identity:
+        trusted = self.job.checkpoint.trust_remote_code
+        return Identity.of(Checkpoint(self.file("model"), trust_remote_code=trusted))
+
+    def _check_scores(self, name: str) -> None:
+        """Raises unless scores are of this run's text, and of the very model, or plan, that the file is for."""
+        found, job = Scores.load(self.file(name)), self.job
+        if (found.question, found.reference.fingerprint) != (job.question, job.checkpoint.fingerprint):
+            raise InputError("it has the scores of another run")
+        if name == SCORES_FILE:
+            expected, right = read_record(self.file(RUN_FILE)).get("written"), True
+        else:
+            asked, bits = measured_files(job)[name]
+            expected, right = digest_without_search(job, asked, bits=bits), method_of(found) == (asked.name, bits)
+        if not right or expected not in (None, found.quantized.fingerprint):
+            raise InputError(f"it has the scores of {found.quantized.target}, where those of another belong")
+
+    def _check_sweep(self, sizes: Mapping[int, int]) -> None:
+        """Raises unless the report can show the sweep, and it is that of this run."""
+        data, languages = read_json(self.file("sweep.json"), SWEEP), list(self.job.corpus.evaluation)
+        shown = curves(data, languages)
+        found = part(data, "fingerprint"), *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
+        job = self.job
+        if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
+            raise InputError("it is the sweep of another run")
+
+    def _put_aside(self, name: str) -> None:
+        """Renames what is damaged: it may be dear to somebody."""
+        if not self.file(name).exists():
+            return
+        names = (f"{name}.damaged" + (f"-{i}" if i > 1 else "") for i in count(1))
+        free = next(each for each in names if not os.path.lexists(self.file(each)))
+        self.file(name).rename(self.file(free))
+        self.note(f"{name}, as it was found, is now {free}")
+
+    def _record(self, **entries: object) -> None:
+        file = self.file(RUN_FILE)
+        write_files({file: record_bytes(read_record(file) | entries)})
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """Returns the content of run.json."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InputError(f"{file} is damaged ({problem}); give another directory with --out") from None
+    if not isinstance(data, dict) or data.get("schema") != RUN or not isinstance(data.get("notes"), list):
+        raise InputError(f"{file} does not describe a run; give another directory with --out")
+    return data
+
+
+def record_bytes(data: Mapping[str, Any]) -> bytes:
+    """Returns what run.json holds of its content."""
+    text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False)
+    return "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+
+
+def _check_audit(file: Path, fingerprint: str) -> None:
+    """Raises unless an audit is whole, with its arrays, and of this model."""
+    data, arrays = read_json(file, AUDIT), file.with_suffix(".safetensors")
+    found = digest(arrays) if arrays.is_file() else None
+    if (part(data, "arrays", "sha256"), part(data, "model", "fingerprint")) != (found, fingerprint):
+        raise InputError("it is not what was written")

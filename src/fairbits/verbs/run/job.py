@@ -1,0 +1,190 @@
+"""Job: all that decides what a run finds, checked before anything that takes time."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairbits.checks import sequence as listed
+from fairbits.checks import whole
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.scores import Question
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import Group
+from fairbits.quantize.policies import Embeddings
+from fairbits.quantize.policies.gptq import ENGLISH
+from fairbits.reports.provenance import THREADS, versions
+from fairbits.reports.sources import RUN
+from fairbits.trials.plan_trial import corpus_for
+from fairbits.trials.reference_answers import question_of
+from fairbits.verbs.variants import Variant, check_variants, variant
+from fairbits.version import __version__
+
+AS_ELSEWHERE = "gptq:mix=english"
+"""How models are quantized elsewhere."""
+PLAIN = "rtn"
+LONGEST_NAME = 80
+PER_TENSOR = "the audit predicts for one step per channel, as it knows none per tensor"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A model, its text, and how it is quantized and measured; `widths` are those beside `bits`, ascending."""
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    policy: Variant
+    baselines: tuple[Variant, ...]
+    bits: int
+    widths: tuple[int, ...]
+    group: Group
+    embeddings: Embeddings
+    tokens: int
+    evaluation_tokens: int
+    sequence: int
+    seed: int
+    device: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def scheme(self) -> Scheme:
+        """What the audit predicts for: round to nearest in the same width and group."""
+        return Scheme(self.bits, self.group if isinstance(self.group, int) else None)
+
+    @cached_property
+    def question(self) -> Question:
+        """What all models are asked."""
+        return question_of(
+            self.checkpoint, self.corpus, tokens=self.evaluation_tokens, sequence=self.sequence, seed=self.seed
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the content of run.json."""
+        alike = ("bits", "group", "embeddings", "tokens", "evaluation_tokens", "sequence", "seed", "device")
+        return {
+            "schema": RUN,
+            "fairbits": __version__,
+            "versions": versions() | {THREADS: str(torch.get_num_threads())},
+            "model": self.checkpoint.target,
+            "fingerprint": self.checkpoint.fingerprint,
+            "policy": self.policy.name,
+            "settings": {
+                **{name: getattr(self, name) for name in alike},
+                "widths": list(self.widths),
+                "languages": list(self.corpus.evaluation),
+                "text": self.corpus.name,
+            },
+            "hashes": {split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
+            "baselines": [{"name": each.name, "scores": file} for file, each in baseline_files(self).items()],
+            "notes": list(self.notes),
+        }
+
+
+def job_of(
+    checkpoint: Checkpoint,
+    *,
+    policy: str,
+    baselines: Iterable[str] | None,
+    bits: int,
+    widths: Iterable[int],
+    group: Group,
+    embeddings: Embeddings,
+    languages: Iterable[str] | None,
+    text: str | Path | Corpus | None,
+    tokens: int,
+    evaluation_tokens: int,
+    sequence: int,
+    seed: int,
+    device: str,
+) -> Job:
+    """Returns the job if all of it can be done; a width that the policy cannot have is left out, with a note."""
+    check_device(device)
+    whole("bits", bits, least=2, most=8)
+    beside = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
+    own = variant(policy)
+    given = None if baselines is None else [variant(each) for each in dict.fromkeys(listed("baselines", baselines))]
+    if given is not None and own.name in {each.name for each in given}:
+        raise InputError(f"{own.name} is the policy, so it cannot be its own baseline; name others, or none")
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    others = usual_baselines(own, corpus, enough_english=text is not None) if given is None else given
+    common = {"group": group, "embeddings": embeddings}
+    check_variants(checkpoint, corpus, [own, *others], widths=[bits], common=common)
+    kept, notes = _possible(checkpoint, corpus, own, widths=beside, common=common)
+    job = Job(
+        checkpoint=checkpoint,
+        corpus=corpus,
+        policy=own,
+        baselines=tuple(others),
+        bits=bits,
+        widths=kept,
+        tokens=tokens,
+        evaluation_tokens=evaluation_tokens,
+        sequence=sequence,
+        seed=seed,
+        device=device,
+        notes=(*notes, *([PER_TENSOR] if group == "tensor" else [])),
+        **common,  # type: ignore[arg-type]  # which check_variants has checked
+    )
+    for split, amount in (("calibration", tokens), ("evaluation", evaluation_tokens)):
+        text_for(checkpoint, corpus, split=split, tokens=amount, sequence=sequence, seed=seed)  # there is enough of it
+    return job
+
+
+def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
+    """Returns what a policy is held to: GPTQ calibrated on English, if that is a language of the text, and rtn.
+
+    The first is what the headline of the report compares with. It is rtn for the embedded declaration, whose English
+    has a small part of the tokens of all languages: calibrated on so little, GPTQ looks worse than it is.
+    """
+    usual = [*([AS_ELSEWHERE] if ENGLISH in corpus.calibration else []), PLAIN]
+    ordered = usual if enough_english else usual[::-1]
+    return [variant(each) for each in ordered if each != policy.name]
+
+
+def baseline_files(job: Job) -> dict[str, Variant]:
+    """Returns the baselines by the file of their scores."""
+    return {f"baselines/{file_name(each.name)}.json": each for each in job.baselines}
+
+
+def measured_files(job: Job) -> dict[str, tuple[Variant, int]]:
+    """Returns what is measured without being written, and its width, by the file of its scores."""
+    baselines = {file: (each, job.bits) for file, each in baseline_files(job).items()}
+    return baselines | {file: (job.policy, width) for file, width in width_files(job).items()}
+
+
+def width_files(job: Job) -> dict[str, int]:
+    """Returns the other widths by the file of their scores."""
+    return {f"widths/{width}.json": width for width in job.widths}
+
+
+def file_name(name: str) -> str:
+    """Returns a variant's name as that of a file, without its suffix.
+
+    >>> file_name("gptq:mix=eng=2+fra=1")
+    'gptq-mix-eng-2+fra-1'
+    """
+    plain = re.sub(r"[^\w.+]", "-", name)
+    return plain if len(plain) <= LONGEST_NAME else f"{plain[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _possible(
+    checkpoint: Checkpoint, corpus: Corpus, policy: Variant, *, widths: Iterable[int], common: dict[str, Any]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Returns the widths that a policy can have, and a note on each of the others."""
+    kept, notes = [], []
+    for width in widths:
+        try:
+            check_variants(checkpoint, corpus, [policy], widths=[width], common=common)
+            kept.append(width)
+        except InputError as problem:
+            notes.append(f"not measured: {problem}")
+    return tuple(kept), tuple(notes)

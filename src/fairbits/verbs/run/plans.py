@@ -1,0 +1,52 @@
+"""The plans of a run: of the model that is written, and of the baselines and widths that are only measured."""
+
+import gc
+
+from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.quantize.evidence import Evidence
+from fairbits.quantize.plan import Calibration, Plan
+from fairbits.quantize.policies import decide, reads_text
+from fairbits.trials.plan_trial import Progress
+from fairbits.verbs.plan import plan as planned
+from fairbits.verbs.run.job import Job
+from fairbits.verbs.variants import Variant
+
+
+def plan_to_write(job: Job, *, progress: Progress | None = None) -> Plan:
+    """Returns the plan of the model that is written."""
+    # with text in any case: policies that read none then tell the error of languages in every layer
+    return _planned(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
+
+
+def plan_to_measure(job: Job, asked: Variant, *, bits: int, progress: Progress | None = None) -> Plan:
+    """Returns the plan of a baseline, or of the policy at another width."""
+    return _planned(job, asked, bits=bits, text=job.corpus if reads_text(asked.policy) else None, progress=progress)
+
+
+def digest_without_search(job: Job, asked: Variant, *, bits: int) -> str | None:
+    """Returns the digest that `plan_to_measure` would have; None if the policy must look at weights or text for it."""
+    told = {"group": job.group, "embeddings": job.embeddings, **asked.at(bits)}
+    corpus, read = job.corpus, reads_text(asked.policy)
+    evidence = Evidence(job.checkpoint, tuple(corpus.calibration) if read else ())
+    text = Calibration(corpus.name, dict(corpus.hashes["calibration"]), job.tokens, job.sequence, job.seed)
+    try:
+        return decide(asked.policy, evidence, calibration=text if read else None, **told).digest
+    except InputError:  # it asks for evidence that is not there; all else was checked when the job was made
+        return None
+
+
+def _planned(job: Job, asked: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
+    found = planned(
+        job.checkpoint,
+        policy=asked.policy,
+        text=text,
+        tokens=job.tokens,
+        sequence=job.sequence,
+        seed=job.seed,
+        device=job.device,
+        progress=progress,
+        **{"group": job.group, "embeddings": job.embeddings, **asked.at(bits)},
+    )
+    gc.collect()  # what a plan is decided by refers to itself, and to the model if it took one
+    return found

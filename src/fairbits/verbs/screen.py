@@ -1,0 +1,215 @@
+"""Many models, one row each: outlier blocks, and what the founding documents would say of the model.
+
+Their class follows max κ alone (3.1 of the second document). It is shown so that it can be tested, not because it
+holds: a model with max κ < 5 can part the languages too (001-09), and no data stand behind the cut-offs (001-23).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbits.checks import sequence, whole
+from fairbits.errors import FairbitsError, InputError
+from fairbits.measure.audit.founders import FoundersView, founders_view
+from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.outliers import OutlierBlocks, robust_outliers
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.json_files import read_object
+from fairbits.model.moments import weight_moments
+from fairbits.model.scheme import Scheme
+from fairbits.version import __version__
+
+if TYPE_CHECKING:
+    from fairbits.language import Corpus
+
+SCHEMA = "fairbits.screen/1"
+FOUNDERS_MODELS = {
+    "bigscience/bloom-560m": "BLOOM-560M",
+    "facebook/xglm-564M": "XGLM-564M",
+    "google/mt5-small": "mT5-small",
+    "FacebookAI/xlm-roberta-base": "XLM-R-base",
+    "openai-community/gpt2": "GPT-2-small",
+    "facebook/opt-125m": "OPT-125M",
+    "EleutherAI/pythia-70m": "Pythia-70M",
+    "EleutherAI/pythia-160m": "Pythia-160M",
+    "EleutherAI/pythia-410m": "Pythia-410M",
+    "prajjwal1/bert-tiny": "BERT-Tiny",
+    "distilbert/distilbert-base-multilingual-cased": "DistilmBERT",
+    "sshleifer/tiny-gpt2": "Tiny-GPT2",
+}
+"""The models of the published census: id on the Hub -> name in `founding_statistics().max_kurtosis`."""
+
+CAVEAT = (
+    "class, C1, C2: the founding documents' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
+    "no language suffers (001-09). max κ counts the linear maps of a block together, tensor κ the worst one alone."
+    " D̂: predicted nats per token, one step per channel, no clipping."
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The κ that was published for a model, and whether the model was known by its own name or by its stated origin."""
+
+    name: str
+    kappa: float
+    by_origin: bool  # `_name_or_path` in config.json: the model may have been trained further
+
+
+@dataclass(frozen=True)
+class FromText:
+    """What takes text: per language, the share of activation in outlier blocks and the predicted damage."""
+
+    outlier_share: Mapping[str, float]
+    damage: Mapping[str, float]  # D̂(λ) in nats per token
+
+
+@dataclass(frozen=True)
+class FromWeights:
+    """What the weights tell."""
+
+    fingerprint: str
+    notes: tuple[str, ...]
+    kappa: tuple[float, ...]  # of every block
+    tensor: str  # the linear map in a block with the largest κ
+    tensor_kappa: float
+    robust: OutlierBlocks
+    published: Published | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model; `problem` says why it could not be opened, or why there is nothing from text."""
+
+    target: str
+    weights: FromWeights | None = None
+    text: FromText | None = None
+    view: FoundersView | None = None
+    problem: str | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
+        w = self.weights
+        return {
+            "target": self.target,
+            "problem": self.problem,
+            "fingerprint": w and w.fingerprint,
+            "notes": [] if w is None else list(w.notes),
+            "kappa": w and list(w.kappa),
+            "max_tensor": w and w.tensor,
+            "max_tensor_kappa": w and w.tensor_kappa,
+            "robust_outliers": w and w.robust.as_data(),
+            "published": w and w.published and vars(w.published),
+            "founders": self.view and self.view.as_data(),
+            "outlier_share": self.text and dict(self.text.outlier_share),
+            "predicted_damage": self.text and dict(self.text.damage),
+        }
+
+
+@dataclass(frozen=True)
+class Screening:
+    """The rows in the order in which the models were named."""
+
+    rows: tuple[Row, ...]
+    bits: int
+    with_text: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether every model could be opened and measured."""
+        return all(row.problem is None for row in self.rows)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the table for JSON."""
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "bits": self.bits,
+            "notes": [CAVEAT],
+            "models": [row.as_data() for row in self.rows],
+        }
+
+
+def _with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
+    """Returns what an audit measures with text; the one place where screening meets the audit."""
+    from fairbits.verbs.audit import audit  # heavy: only with text
+
+    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, group=None))
+    values = [
+        {code: each.value for code, each in estimates.items()}
+        for estimates in (found.outlier_share, found.predicted.estimates())
+    ]
+    return FromText(*values)
+
+
+def screen(
+    targets: Iterable[str | Path],
+    *,
+    corpus: "Corpus | None" = None,
+    bits: int = 4,
+    trust_remote_code: bool = False,
+    measure: Callable[[Checkpoint, "Corpus", int], FromText] = _with_text,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Screening:
+    """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
+
+    C2 and the predicted damage need text. `progress` is called with the target and the bytes of it read so far and in
+    all.
+    """
+    named = sequence("targets", targets)
+    if not named:
+        raise InputError("targets is empty; at least one model must be named")
+    whole("bits", bits, least=2, most=8)
+    rows = []
+    for target in named:
+        row = Row(str(target))
+        try:
+            checkpoint = Checkpoint(target, trust_remote_code=trust_remote_code)
+            weights = _from_weights(checkpoint, progress)
+            row = Row(row.target, weights, view=founders_view(weights.kappa, outlier_share=None, bits=bits))
+            if corpus is not None:
+                text = measure(checkpoint, corpus, bits)
+                view = founders_view(weights.kappa, outlier_share=text.outlier_share, bits=bits)
+                row = Row(row.target, weights, text, view)
+        except (FairbitsError, OSError) as problem:
+            row = Row(row.target, row.weights, view=row.view, problem=str(problem))
+        rows.append(row)
+    return Screening(tuple(rows), bits, corpus is not None)
+
+
+def published_kappa(checkpoint: Checkpoint) -> Published | None:
+    """Returns the published maximum κ of a model that the founding documents name, None of any other.
+
+    It is known by its full id on the Hub, by the name of its directory, or by the origin that config.json states. A
+    GGUF file or an embedded model is never one of theirs: its weights are others.
+    """
+    if checkpoint.kind not in ("hub", "directory"):
+        return None
+    census = founding_statistics().max_kurtosis
+    by_id = {key.casefold(): name for key, name in FOUNDERS_MODELS.items()}
+    by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
+    own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
+    origin = read_object(checkpoint.directory / "config.json").get("_name_or_path")
+    for given, by_origin in ((own, False), (origin, True)):
+        folded = given.casefold() if isinstance(given, str) else ""
+        name = (by_id if "/" in folded else by_name).get(folded)  # an id without an owner is an old one
+        if name is not None:
+            return Published(name, float(census[name]), by_origin)
+    return None
+
+
+def _from_weights(checkpoint: Checkpoint, progress: Callable[[str, int, int], None] | None) -> FromWeights:
+    step = None if progress is None else lambda done, total: progress(checkpoint.target, done, total)
+    moments = weight_moments(checkpoint, progress=step)
+    kappa = tuple(block.kappa for block in moments.blocks)
+    linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
+    tensor = max(linears, key=lambda name: moments.tensors[name].kappa)
+    return FromWeights(
+        checkpoint.fingerprint,
+        checkpoint.notes,
+        kappa,
+        tensor,
+        moments.tensors[tensor].kappa,
+        robust_outliers(kappa),
+        published_kappa(checkpoint),
+    )

@@ -1,0 +1,205 @@
+"""Sweep: damage of every language at every width, and the width at which it passes a threshold."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbits.artifacts import check_writable, write_files
+from fairbits.checks import one_of, positive, whole
+from fairbits.checks import sequence as listed
+from fairbits.errors import InputError, printable
+from fairbits.language import Corpus, find_language
+from fairbits.measure.audit.founders import critical_width
+from fairbits.measure.scores.scores import check_unit
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import check_device
+from fairbits.model.moments import weight_moments
+from fairbits.quantize.plan import Group, Plan
+from fairbits.quantize.policies import DEFAULT, reads_text
+from fairbits.reports.sources import SWEEP
+from fairbits.stats import Estimate, LanguageFrame
+from fairbits.trials.plan_trial import UNITS, Bench, Progress, corpus_for
+from fairbits.verbs.critical_width import Width, against_founders, crossing, needs
+from fairbits.verbs.plan import plan as planned
+from fairbits.verbs.variants import check_variants, variant
+from fairbits.version import __version__
+
+THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
+"""Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
+REMARK = (
+    "Their width follows κ alone and names no threshold; "
+    "the measured one moves with the threshold, the policy and the group (001-17)."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """One policy at several widths, ascending, on the same text.
+
+    `frames` are the damages by width, all of the same documents, `sizes` the bytes of the quantized model. `max_kappa`
+    is the largest excess kurtosis of a block, from which the founding documents tell the width.
+    """
+
+    model: str
+    fingerprint: str
+    policy: str
+    settings: Mapping[str, Any]
+    frames: Mapping[int, LanguageFrame]
+    sizes: Mapping[int, int]
+    threshold: float
+    max_kappa: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The widths."""
+        return tuple(self.frames)
+
+    @property
+    def unit(self) -> str:
+        """What damage is counted in."""
+        return next(iter(self.frames.values())).unit
+
+    @cached_property
+    def curves(self) -> dict[str, dict[int, Estimate]]:
+        """D(λ, B) by language and width."""
+        found = {bits: frame.by_language() for bits, frame in self.frames.items()}
+        languages = next(iter(self.frames.values())).languages
+        return {code: {bits: found[bits][code] for bits in self.bits} for code in languages}
+
+    @cached_property
+    def widths(self) -> dict[str, Width]:
+        """B*(λ) of every language; its interval by resampling documents, the same ones at every width."""
+        frames = list(self.frames.values())
+        value = np.stack([frame.replicates.value for frame in frames], axis=-1)
+        drawn = value + np.stack([frame.replicates.deviation for frame in frames], axis=-1)
+        tail = 50 * (1 - frames[0].confidence)
+        low, high = np.percentile(crossing(self.bits, drawn, self.threshold), [tail, 100 - tail], axis=0)
+        found = zip(crossing(self.bits, value, self.threshold), low, high, strict=True)
+        return {
+            code: Width(float(at), float(min(at, a)), float(max(at, b)))
+            for code, (at, a, b) in zip(frames[0].languages, found, strict=True)
+        }
+
+    @cached_property
+    def gaps(self) -> dict[int, Estimate]:
+        """Worst less best language at every width, less its noise bias."""
+        return {bits: frame.gap() for bits, frame in self.frames.items()}
+
+    @cached_property
+    def gap_width(self) -> Width:
+        """The width at which the gap passes the threshold; its interval from the limits of the gaps."""
+        limits = [[getattr(gap, name) for gap in self.gaps.values()] for name in ("value", "low", "high")]
+        return Width(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
+
+    @property
+    def predicted(self) -> float:
+        """The width below which the founding documents expect that languages part."""
+        return critical_width(self.max_kappa)
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """What the sweep says, and where the founding documents' width is wrong."""
+        limit = f"{self.threshold:g} {UNITS[self.unit]}"
+        founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        named = {find_language(code).name: width for code, width in self.widths.items()}
+        return needs(named, bits=self.bits, limit=limit), founders, REMARK
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it, for JSON."""
+        return {
+            "schema": SWEEP,
+            "fairbits": __version__,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "policy": self.policy,
+            "settings": dict(self.settings),
+            "unit": self.unit,
+            "threshold": self.threshold,
+            "sizes": {str(bits): size for bits, size in self.sizes.items()},
+            "damage": {
+                code: {str(bits): each.to_dict() for bits, each in curve.items()} for code, curve in self.curves.items()
+            },
+            "gap": {str(bits): each.to_dict() for bits, each in self.gaps.items()},
+            "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
+            "critical_width_of_gap": self.gap_width.as_data(self.bits),
+            "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
+            "verdict": list(self.verdict),
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the sweep."""
+        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
+        content = "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+        write_files({check_writable(path, example="sweep.json"): content})
+
+
+def sweep(
+    model: str | Path | Checkpoint,
+    *,
+    bits: Iterable[int] = range(2, 9),
+    policy: str = DEFAULT,
+    group: Group = 128,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 4096,
+    evaluation_tokens: int = 8192,
+    sequence: int = 512,
+    seed: int = 0,
+    unit: str = "bits_per_byte",
+    threshold: float | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Sweep:
+    """Returns the damage of every language at every width, and the width at which it passes the threshold.
+
+    `tokens` per language are for calibration where the policy reads text, `evaluation_tokens` for evaluation. Without
+    a threshold, 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
+    """
+    check_device(device)
+    widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
+    if len(widths) < 2:
+        raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
+    limit = THRESHOLDS[one_of("unit", unit, tuple(THRESHOLDS))] if threshold is None else threshold
+    positive("threshold", limit)
+    asked = variant(policy)
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
+    check_variants(checkpoint, corpus, [asked], widths=widths, common={"group": group})
+    read = corpus if reads_text(asked.policy) else None
+    settings: dict[str, Any] = {"group": group, "tokens": tokens, "sequence": sequence, "seed": seed}
+    frames: dict[int, LanguageFrame] = {}
+    plans: dict[int, Plan] = {}
+    with Bench.of(
+        checkpoint,
+        languages=None,
+        text=corpus,
+        tokens=evaluation_tokens,
+        sequence=sequence,
+        device=device,
+        progress=progress,
+    ) as bench:
+        for width in widths:
+            options = {**settings, **asked.at(width)}
+            plan = planned(checkpoint, policy=asked.policy, text=read, device=device, progress=progress, **options)
+            run = bench.run(plan, name=f"{policy}, {width} bits", progress=progress)
+            frames[width], plans[width] = run.scores.frame(unit), run.plan
+        settings |= {"evaluation_tokens": evaluation_tokens, "text": corpus.name}
+    return Sweep(
+        model=checkpoint.target,
+        fingerprint=checkpoint.fingerprint,
+        policy=policy,
+        settings=settings,
+        frames=frames,
+        sizes={width: plan.size_bytes for width, plan in plans.items()},
+        threshold=limit,
+        max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
+        notes=tuple(dict.fromkeys([*bench.notes, *(note for plan in plans.values() for note in plan.notes)])),
+    )

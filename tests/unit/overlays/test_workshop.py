@@ -1,0 +1,92 @@
+"""Overlays made from text, and judged by text kept apart."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fairbits.errors import InputError
+from fairbits.model import Checkpoint
+from fairbits.overlays.base_model import Ground
+from fairbits.overlays.builder import APART, Workshop, kept_apart
+from fairbits.overlays.overlay import Overlay
+
+BUDGET = 0.05
+
+
+@pytest.fixture(scope="module")
+def overlays(workshop: Workshop) -> dict[str, Overlay]:
+    """Returns an overlay of every language."""
+    made = {}
+    for code in workshop.text.languages:
+        found = workshop.candidates((code,), "residual")
+        made[code] = workshop.overlay(code, (code,), found, BUDGET)
+    return made
+
+
+def test_an_overlay_lowers_the_damage_of_its_language_on_text_kept_apart(
+    workshop: Workshop, overlays: dict[str, Overlay]
+) -> None:
+    before = workshop.damage(workshop.text.languages)
+    for code, overlay in overlays.items():
+        after = workshop.damage((code,), overlay)
+        assert after.keys() == {code}
+        assert after[code] < 0.9 * before[code]
+        assert 0.9 * BUDGET < overlay.size_bytes / workshop.ground.size_bytes <= BUDGET
+    assert workshop.damage(workshop.text.languages) == before
+
+
+def test_the_base_is_in_the_model_afterwards_bit_for_bit(workshop: Workshop, overlays: dict[str, Overlay]) -> None:
+    workshop.damage(workshop.text.languages, next(iter(overlays.values())))
+    base = workshop.ground.base.load().state_dict()
+    now = workshop.ground.model.state_dict()
+    assert now.keys() == base.keys()
+    assert all(torch.equal(now[name].view(torch.int32), base[name].view(torch.int32)) for name in base)
+
+
+def test_the_damage_of_an_overlay_that_fails_leaves_the_base(workshop: Workshop, overlays: dict[str, Overlay]) -> None:
+    before = workshop.damage(("eng_Latn",))
+    patch = overlays["eng_Latn"].patches[0]
+    with pytest.raises(InputError, match="has no matrix there"):
+        workshop.damage(("eng_Latn",), Overlay("x", (), (replace(patch, module="not.there"),)))
+    assert workshop.damage(("eng_Latn",)) == before
+
+
+def test_a_third_of_the_documents_of_every_language_is_kept_apart(workshop: Workshop) -> None:
+    text = workshop.text
+    apart = kept_apart(text)
+    used = {window.document for window in text.windows}
+    every = Counter(str(text.lang[document]) for document in used)
+    for code, count in Counter(str(text.lang[document]) for document in apart).items():
+        assert count == every[code] // APART
+    fitting = {window.document for window in workshop._fitting(text.languages).windows}
+    assert fitting | apart == used
+    assert not fitting & apart
+
+
+def test_too_few_documents_are_told(workshop: Workshop) -> None:
+    text = workshop.text
+    own = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
+    windows = tuple(window for window in text.windows if window.document not in own[2:])
+    with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* need 3 of every language"):
+        kept_apart(replace(text, windows=windows))
+
+
+def test_originals_can_be_put_in_the_place_of_the_base_and_taken_out(workshop: Workshop) -> None:
+    ground, name = workshop.ground, next(iter(workshop.ground.treatments))
+    before = workshop.damage(("eng_Latn",))
+    ground.put_originals()
+    try:
+        assert torch.equal(ground.parameter(name), ground.original(name))
+        assert workshop.damage(("eng_Latn",))["eng_Latn"] < 0.8 * before["eng_Latn"]
+    finally:
+        ground.put_back()
+    assert workshop.damage(("eng_Latn",)) == before
+
+
+def test_a_base_of_other_weights_is_refused(llama_base: Checkpoint) -> None:
+    with pytest.raises(InputError, match="has other weights"):
+        Ground(Checkpoint("embedded:tiny"), llama_base)
+    with pytest.raises(InputError, match=r"has no plan\.json"):
+        Ground(Checkpoint("embedded:tiny"), Checkpoint("embedded:tiny"))

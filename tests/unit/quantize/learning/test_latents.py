@@ -1,0 +1,110 @@
+import pytest
+import torch
+import transformers as t
+
+from fairbits.errors import InputError
+from fairbits.model.codes import nearest
+from fairbits.quantize.learning.latents import FARTHEST, Latents, attached
+from fairbits.theory.grid import Grid
+
+
+def latents_of(W, *, bits=3, groups=2, kind="twos", transposed=False):
+    grid = Grid(bits, kind)
+    steps = torch.full((len(W), groups), 0.25, dtype=torch.float16)
+    codes = nearest(W, steps, grid=grid)
+    return codes, Latents(W, codes, grid=grid, transposed=transposed)
+
+
+@pytest.fixture
+def W():
+    return torch.randn(6, 8, generator=torch.Generator().manual_seed(0)) * 0.3
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_before_anything_is_learned_the_codes_are_those_given(W, transposed):
+    codes, latents = latents_of(W, transposed=transposed)
+    made = latents(torch.empty(0))
+    assert torch.equal(made.T if transposed else made, codes.dequantized.float())
+    found = latents.found()
+    assert torch.equal(found.codes, codes.codes)
+    assert torch.equal(found.steps, codes.steps)
+    assert (found.bits, found.steps.dtype) == (3, torch.float16)
+
+
+def test_gradients_pass_straight_through(W):
+    codes, latents = latents_of(W)
+    pull = torch.randn(W.shape, generator=torch.Generator().manual_seed(1))
+    (latents(torch.empty(0)) * pull).sum().backward()
+    step = 0.25
+    assert torch.allclose(latents.offsets.grad.reshape(W.shape), pull * step)
+    by_group = (pull * codes.dequantized.float()).reshape(6, 2, 4).sum(2)  # ∂W/∂r = W
+    assert torch.allclose(latents.logs.grad[:, :, 0], by_group, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "lowest"), [("twos", -4), ("symmetric", -3)])
+def test_no_code_leaves_its_grid_or_goes_beyond_its_neighbours(W, kind, lowest):
+    codes, latents = latents_of(3 * W, kind=kind)
+    for far in (-100.0, 100.0):
+        latents.offsets.data.fill_(far)
+        latents.bound()
+        assert latents.offsets.abs().max() <= FARTHEST
+        found = latents.found().codes
+        assert lowest <= found.min()
+        assert found.max() <= 3
+        assert (found.int() - codes.codes.int()).abs().max() == 1
+
+
+def test_steps_are_learned_in_the_type_that_is_stored(W):
+    _, latents = latents_of(W)
+    latents.logs.data.fill_(1e-5)  # less than float16 can tell
+    assert torch.equal(latents.found().steps, torch.full((6, 2), 0.25, dtype=torch.float16))
+    latents.logs.data.fill_(0.1)
+    assert torch.allclose(latents.found().steps.float(), torch.full((6, 2), 0.25) * torch.tensor(0.1).exp(), rtol=1e-3)
+
+
+def test_a_group_of_zeros_stays_zero():
+    W = torch.zeros(2, 4)
+    grid = Grid(4, "twos")
+    codes = nearest(W, torch.zeros(2, 1, dtype=torch.float16), grid=grid)
+    latents = Latents(W, codes, grid=grid, transposed=False)
+    assert torch.isfinite(latents.offsets).all()
+    assert not latents(torch.empty(0)).any()
+
+
+def test_what_was_attached_leaves_no_trace(reading_model):
+    checkpoint = reading_model("gpt2")
+    model = checkpoint.load()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    weights = {name: each for name, each in checkpoint.architecture.weights.items() if each.linear and each.block == 0}
+    start = {}
+    for name, weight in weights.items():
+        W = checkpoint.read(name).float()
+        W = W.T if weight.transposed else W
+        grid = Grid(4, "twos")
+        steps = (W.abs().amax(1, keepdim=True) / 7).half()
+        start[name] = nearest(W, steps, grid=grid), grid
+    ids = torch.tensor([[1, 2, 3]])
+    with attached(model, checkpoint.architecture.weights, start) as latents, torch.no_grad():
+        assert set(latents) == set(weights)
+        assert [name for name, each in model.named_parameters() if each.requires_grad]
+        quantized = model(ids).logits
+        for name, (codes, _) in start.items():
+            module = model.get_submodule(weights[name].module)
+            made = module.weight.T if weights[name].transposed else module.weight
+            assert torch.equal(made, codes.dequantized.float())
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert not torch.equal(quantized, model(ids).logits)
+
+
+def test_a_weight_that_no_module_has_is_refused(reading_model):
+    checkpoint = reading_model("llama")
+    model = checkpoint.load()
+    name, weight = next((n, w) for n, w in checkpoint.architecture.weights.items() if w.block == 0 and w.linear)
+    codes = nearest(checkpoint.read(name).float(), torch.ones(weight.shape[0], 1).half(), grid=Grid(4, "twos"))
+    model.set_submodule(weight.module, t.activations.ACT2FN["relu"])
+    with (
+        pytest.raises(InputError, match="cannot be learned; take"),
+        attached(model, checkpoint.architecture.weights, {name: (codes, Grid(4, "twos"))}),
+    ):
+        pass

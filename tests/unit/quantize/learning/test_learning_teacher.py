@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import kl_div
+
+from fairbits.language import udhr
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.measure import measure
+from fairbits.measure.scores.reference import Reference
+from fairbits.model import Checkpoint
+from fairbits.quantize.learning import teacher
+from fairbits.quantize.learning.teacher import Class, divergence
+
+NAMES = ("eng", "heb")
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """The embedded model, what it says to a text, and a copy of it with noise in one layer."""
+    checkpoint = Checkpoint("embedded:tiny")
+    text = text_for(checkpoint, udhr(NAMES), tokens=300, sequence=64)
+    learner = checkpoint.load()
+    with torch.no_grad():
+        W = learner.transformer.h[3].mlp.dense_h_to_4h.weight
+        W += 0.05 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0))
+    with Reference.of(checkpoint, text) as reference:
+        yield reference, learner
+
+
+def test_divergence_is_that_of_torch_and_so_is_its_gradient():
+    a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
+    b.requires_grad_()
+    found = divergence(a, b)
+    found.pow(2).sum().backward()
+    mine, b.grad = b.grad, None
+    expected = kl_div(b.log_softmax(1), a.log_softmax(1), reduction="none", log_target=True).sum(1)
+    expected.pow(2).sum().backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mine, b.grad)
+
+
+def test_damage_is_what_an_evaluation_measures(asked):
+    reference, learner = asked
+    room = Class(reference, learner, device="cpu", compute=torch.float32)
+    found = room.damage(range(len(reference.text.windows)))
+    answers = measure(learner, reference)
+    languages = reference.text.language_of
+    kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
+    assert np.allclose(found, kl, rtol=1e-4)
+    assert (found > 0.001).all()
+
+
+def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatch):
+    reference, learner = asked
+    text = reference.text
+    weight = learner.transformer.h[3].mlp.dense_h_to_4h.weight
+    windows = [i for i in range(len(text.windows)) if text.windows[i].length > 20][:5]
+    shares = np.array([0.2, 0.8])
+    monkeypatch.setattr(teacher, "positions_of_logits", lambda _model: 17)  # many parts
+    room = Class(reference, learner, device="cpu", compute=torch.float32)
+    lesson = room.lesson(windows)
+    learner.zero_grad()
+    kl = room.learn(lesson, shares)
+    mine = weight.grad.clone()
+    learner.zero_grad()
+    logits = learner(**lesson.batch.inputs).logits[lesson.rows, lesson.columns]
+    with torch.no_grad():
+        own = Checkpoint("embedded:tiny").load()
+        target = own(**lesson.batch.inputs).logits[lesson.rows, lesson.columns].log_softmax(1)
+    whole = kl_div(logits.log_softmax(1), target, reduction="none", log_target=True).sum(1)
+    loss = sum(share * whole[lesson.language == i].mean() for i, share in enumerate(shares))
+    loss.backward()
+    torch.testing.assert_close(kl, whole.detach(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(mine, weight.grad, rtol=1e-3, atol=1e-6)

@@ -1,0 +1,115 @@
+"""A plan on disk: all of it comes back, and a file that is damaged or of another kind is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.quantize.plan import SCHEMA, Calibration, Outcome, Plan, Treatment
+
+PLAN = Plan(
+    policy="gptq",
+    settings={"bits": 4, "mix": "equal", "blocks": [1, 2]},
+    model="a model",
+    fingerprint="0123",
+    family="llama",
+    treatments=(
+        Treatment("embed", None, "embedding", None),
+        Treatment("q", 0, "q", 4, group=128, clip="exact", objective="mean", rounding="gptq"),
+        Treatment("k", 0, "k", 8, group="tensor", grid="symmetric", clip="absmax"),
+    ),
+    size_bytes=1234,
+    languages={"eng_Latn": 0.25, "heb_Hebr": 0.75},
+    calibration=Calibration("text", {"eng_Latn": "a", "heb_Hebr": "b"}, 512, 64, 0),
+    thresholds=True,
+    notes=("a note",),
+    outcomes=(Outcome("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
+)
+
+
+def test_a_saved_plan_comes_back_whole(tmp_path: Path) -> None:
+    PLAN.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == PLAN
+    Plan.load(tmp_path / "plan.json").save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
+
+
+def test_a_plan_without_text_comes_back(tmp_path: Path) -> None:
+    plain = replace(PLAN, treatments=PLAN.treatments[2:], languages={}, calibration=None, thresholds=False, outcomes=())
+    plain.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plain
+    assert not plain.reads_text
+    assert PLAN.reads_text
+
+
+def test_the_digest_is_that_of_the_decisions() -> None:
+    assert replace(PLAN, outcomes=()).digest == PLAN.digest
+    assert replace(PLAN, size_bytes=1).digest != PLAN.digest
+    assert replace(PLAN, languages={"eng_Latn": 1.0}).digest != PLAN.digest
+
+
+def test_control_characters_do_not_reach_the_file() -> None:
+    odd = replace(PLAN, model="a\x1b[2Jmodel", notes=("a\x9bnote",))
+    assert not {"\x1b", "\x9b"} & set(odd.as_bytes().decode())
+
+
+def changed(**changes: Any) -> str:
+    return json.dumps(PLAN.as_data() | changes)
+
+
+def without(key: str) -> str:
+    return json.dumps({name: value for name, value in PLAN.as_data().items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no plan"),
+        ("[]", "has the schema 'list'"),
+        (changed(schema="fairbits.audit/1"), "has the schema 'fairbits.audit/1'"),
+        (changed(speed=1), "is damaged"),
+        (without("policy"), "is damaged"),
+        (without("treatments"), "is damaged"),
+        (without("fairbits"), "is damaged"),
+        (changed(treatments=[{"name": "q"}]), "is damaged"),
+        (changed(treatments=[{"name": "q", "block": 0, "role": "q", "bits": 4, "speed": 1}]), "is damaged"),
+        (changed(treatments=[{"name": "q", "block": 0, "role": "q", "bits": 99}]), "bits is 99"),
+        (changed(outcomes=[{"name": "q"}]), "is damaged"),
+        (changed(calibration={"corpus": "text"}), "is damaged"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=message):
+        Plan.load(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no plan"):
+        Plan.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bits": 1}, "bits is 1"),
+        ({"group": "row"}, "group is 'row'"),
+        ({"group": 1}, "group is 1"),
+        ({"grid": "midrise"}, "grid is"),
+        ({"clip": "best"}, "clip is"),
+        ({"rounding": "up"}, "rounding is"),
+        ({"objective": "loud"}, "objective is"),
+        ({"clip": "absmax"}, "only the exact clip can weigh"),
+    ],
+)
+def test_a_treatment_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(PLAN.treatments[1], **changes)
+
+
+def test_the_schema_is_named() -> None:
+    assert json.loads(PLAN.as_bytes())["schema"] == SCHEMA

@@ -1,0 +1,102 @@
+"""Every claim is decided by its own evidence, and the page docs/theory.md says what the code says."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.science.claims import DOCUMENTS, Verdict, all_claims, find_claim
+from fairbits.science.claims.claim import judged
+from fairbits.science.claims.measured import Judgement, measured
+from fairbits.science.claims.render import as_data, as_markdown, counts
+from fairbits.science.experiments import EXPERIMENTS
+
+PAGE = Path(__file__).parents[4] / "docs" / "theory.md"
+COUNTS = {"000": 33, "001": 25, "002": 15, "003": 13, "004": 34}
+CLAIMS = all_claims()
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {claim: claim.check() for claim in CLAIMS}
+
+
+def test_every_claim_of_every_document_is_there_once() -> None:
+    for document, count in COUNTS.items():
+        assert [claim.id for claim in CLAIMS if claim.document == document] == [
+            f"{document}-{number:02}" for number in range(1, count + 1)
+        ]
+
+
+def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
+    assert sum(finding.command is None for finding in results.values()) >= 80
+    assert all(finding.numbers for finding in results.values())
+
+
+def test_the_readme_counts_them(results) -> None:
+    said = counts(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
+    assert f"Of {len(CLAIMS)} claims, {said} |" in (PAGE.parents[1] / "README.md").read_text()
+
+
+def test_claims_that_take_a_model_name_the_experiment(results) -> None:
+    """And only an experiment can leave a claim undecided."""
+    for claim, finding in results.items():
+        assert finding.command is None or finding.command.removeprefix("fairbits research ") in EXPERIMENTS, claim.id
+        assert finding.command is not None or finding.verdict is not Verdict.UNDECIDED, claim.id
+
+
+def test_a_claim_that_no_experiment_judged_is_no_finding() -> None:
+    with pytest.raises(InputError, match="no experiment has judged claim 009-99"):
+        measured("009-99", "nothing")
+
+
+def test_sets_that_disagree_leave_a_claim_undecided(monkeypatch) -> None:
+    one = Judgement("declaration", "bounds", "supported", "it does", {"n": 3})
+    other = Judgement("second-model", "bounds", "not supported", "it does not", {"n": 4})
+    monkeypatch.setattr(
+        "fairbits.science.claims.measured.judgements", lambda: {"009-01": (one,), "009-02": (one, other)}
+    )
+    assert measured("009-01", "x").verdict is Verdict.HOLDS
+    both = measured("009-02", "x", before=1.0)
+    assert both.verdict is Verdict.UNDECIDED
+    assert both.numbers == {"before": 1.0, "n, declaration": 3.0, "n, second model": 4.0}
+
+
+def test_numbers_are_finite_and_texts_complete(results) -> None:
+    for claim, finding in results.items():
+        assert all(math.isfinite(value) for value in finding.numbers.values()), claim.id
+        assert claim.statement.endswith(".")
+        assert claim.derivation.endswith((".", ".)"))
+        assert not finding.summary.endswith(".")
+
+
+def numbers_and_words(text: str) -> tuple[list[float], list[str]]:
+    pattern = r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    return [float(token) for token in re.findall(pattern, text)], re.sub(pattern, "#", text).split()
+
+
+def test_page_is_current(results) -> None:
+    """Words must be equal; numbers may differ by what another processor's rounding can do."""
+    (now, words), (stored, stored_words) = numbers_and_words(as_markdown(results)), numbers_and_words(PAGE.read_text())
+    assert words == stored_words, "run `make docs`"
+    assert now == pytest.approx(stored, rel=0.02, abs=1e-6), "run `make docs`"
+
+
+def test_data_holds_every_claim(results) -> None:
+    data = as_data(results)
+    assert len(data["claims"]) == sum(data["counts"].values()) == len(CLAIMS)
+    assert {row["document"] for row in data["claims"]} == set(DOCUMENTS.values())
+
+
+def test_a_verdict_follows_its_condition() -> None:
+    assert judged(True, "x", n=1).verdict is Verdict.HOLDS
+    assert judged(True, "x", condition=True).verdict is Verdict.CONDITIONAL
+    assert judged(False, "x", condition=True).verdict is Verdict.FAILS
+
+
+@pytest.mark.parametrize("id", ["", "004", "004-99", "x"])
+def test_unknown_ids_are_refused_with_those_that_exist(id) -> None:
+    with pytest.raises(InputError, match="there is no claim"):
+        find_claim(id)

@@ -1,0 +1,66 @@
+"""The laboratory: damage paired by document, weights put back bit for bit, variants that compute the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairbits.errors import InputError
+from fairbits.quantize.rounding.layer import matrix
+from fairbits.science.experiments.laboratory import AS_IT_IS, Lab, Laboratory, Setting, values
+
+SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Laboratory:
+    return Laboratory(SETTING)
+
+
+@pytest.fixture(scope="module")
+def lab(laboratory: Laboratory) -> Lab:
+    return laboratory.lab()
+
+
+def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: Lab) -> None:
+    none = lab.rounded(AS_IT_IS)
+    assert np.abs(values(none)).max() == 0
+    two, eight = lab.rounded(2), lab.rounded(8)
+    assert two.languages == ("eng_Latn", "heb_Hebr", "swh_Latn")
+    assert values(two).min() > 10 * np.abs(values(eight)).max() > 0
+
+
+def test_weights_are_put_back(lab: Lab) -> None:
+    name = lab.maps[0][0].name
+    first = lab.changed([(name, torch.zeros_like(matrix(lab.checkpoint, lab.maps[0][0])))])
+    assert values(first).max() > 0
+    assert np.abs(lab.bench.added()).max() == 0
+
+
+def test_widths_by_block_are_those_blocks(lab: Lab) -> None:
+    """Only block 2 at 2 bits is what rounding its maps alone gives; the others are as they are."""
+    by_mapping = lab.rounded({2: 2})
+    by_sequence = lab.rounded([AS_IT_IS, AS_IT_IS, 2, *[AS_IT_IS] * (lab.n_blocks - 3)])
+    assert by_mapping is by_sequence, "the same question is asked once"
+    assert 0 < values(by_mapping).mean() < values(lab.rounded(2)).mean()
+
+
+def test_a_policy_is_carried_out_with_its_text(lab: Lab) -> None:
+    own = values(lab.planned("gptq", 3, mix={"heb_Hebr": 1.0}))
+    other = values(lab.planned("gptq", 3, mix={"eng_Latn": 1.0}))
+    assert own[1] < other[1], "Hebrew loses less where it is calibrated on"
+
+
+def test_a_variant_computes_the_same(laboratory: Laboratory, lab: Lab) -> None:
+    before = dict(lab.reference_bits())
+    variant = Lab(laboratory.with_outliers({3: 60}), SETTING, laboratory.corpus, laboratory.tell)
+    assert variant.kappa[3] == pytest.approx(60, rel=0.05)
+    assert variant.reference_bits() == pytest.approx(before, abs=1e-3)
+
+
+def test_what_is_not_known_is_said() -> None:
+    with pytest.raises(InputError, match="training share of heb_Hebr"):
+        _ = Laboratory(SETTING).shares
+    nested = Laboratory(Setting(model="embedded:tiny?outliers=3:60"))
+    with pytest.raises(InputError, match="itself a variant"):
+        nested.with_outliers({3: 9})
+    assert sum(Laboratory(Setting()).shares.values()) == pytest.approx(1)

@@ -1,0 +1,84 @@
+"""The results that come with the package are all there, and the page says what they say."""
+
+from pathlib import Path
+
+from fairbits.science.claims import all_claims
+from fairbits.science.claims.measured import RECORDS, SETS, judgements
+from fairbits.science.experiments import EXPERIMENTS, TRAINED
+from fairbits.science.experiments.page import as_markdown
+from fairbits.science.experiments.records import all_records, overall
+from fairbits.science.experiments.render import as_list, as_panel
+from fairbits.science.experiments.result import Answer, Result
+
+DOCS = Path(__file__).parents[4] / "docs"
+FOUND = all_records()
+
+
+def test_every_experiment_was_done_on_what_comes_with_the_package() -> None:
+    assert set(FOUND) == set(EXPERIMENTS)
+    for name, results in FOUND.items():
+        assert ("declaration" in results) == (name != TRAINED), name
+        assert all(result.name == name for result in results.values())
+
+
+def test_files_are_as_results_write_them() -> None:
+    assert {path.name for path in RECORDS.iterdir()} <= set(SETS)
+    for path in RECORDS.glob("*/*.json"):
+        assert Result.load(path).as_bytes() == path.read_bytes(), path
+
+
+def test_every_result_is_complete() -> None:
+    for results in FOUND.values():
+        for result in results.values():
+            own = result.subject
+            assert own.languages >= 8
+            assert own.documents >= 5 * own.languages
+            assert own.seeds
+            assert result.tables
+            assert result.figure.series
+            assert result.verdict.endswith(".")
+            assert result.meaning.endswith(".")
+            assert result.answer is not Answer.UNDECIDED or result.power, f"{result.name}: what would decide it?"
+            assert not any(each.because.endswith(".") for each in result.judgements)
+
+
+def test_judged_claims_exist_and_are_told_by_theory() -> None:
+    known = {claim.id: claim for claim in all_claims()}
+    for id, found in judgements().items():
+        finding = known[id].check()
+        assert finding.command == f"fairbits research {found[0].experiment}", id
+        assert all(each.because in finding.summary for each in found)
+
+
+def test_the_page_is_current_and_its_figures_are_there() -> None:
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert page == as_markdown(EXPERIMENTS, FOUND), "run `make docs`"
+    for name, results in FOUND.items():
+        for where in results:
+            assert (DOCS / "assets" / "research" / f"{where}-{name}.svg").is_file()
+
+
+def test_sets_that_disagree_decide_nothing() -> None:
+    for results in FOUND.values():
+        answers = {result.answer for result in results.values()}
+        assert overall(results) is (answers.pop() if len(answers) == 1 else Answer.UNDECIDED)
+
+
+def test_the_terminal_shows_them(capsys) -> None:
+    from fairbits.cli.terminal import out
+
+    result = FOUND["bounds"]["declaration"]
+    out.print(as_list(EXPERIMENTS, FOUND))
+    out.print(as_panel(result))
+    shown = capsys.readouterr().out
+    assert overall(FOUND["bounds"]).value in shown
+    assert " ".join(result.verdict.split()) in " ".join(shown.split())
+
+
+def test_the_page_on_what_was_measured_counts_them() -> None:
+    answers = [overall(results) for results in FOUND.values()]
+    against, for_it, open_ones = (
+        answers.count(each) for each in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
+    )
+    said = f"Of {len(answers)} experiments {against} do not support what is predicted, {for_it} do, {open_ones} are"
+    assert f"{said} undecided" in (DOCS / "measured.md").read_text(encoding="utf-8")

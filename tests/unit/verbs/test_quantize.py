@@ -1,0 +1,138 @@
+"""The step that carries out a plan into a directory: whole, resumable, refused before anything is written."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairbits.errors import InputError
+from fairbits.language import udhr
+from fairbits.model import Checkpoint
+from fairbits.quantize.plan import Plan
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import check_quantize, drafted, quantize
+
+LANGUAGES = ["eng", "heb"]
+SMALL = {"bits": 4, "group": 16, "languages": LANGUAGES, "tokens": 64, "sequence": 32}
+
+
+@pytest.fixture(scope="module")
+def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
+    return reading_model("llama")
+
+
+@pytest.fixture(scope="module")
+def gptq(llama: Checkpoint) -> Plan:
+    return plan(llama, policy="gptq", **SMALL)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def test_every_outcome_is_in_the_plan_of_the_directory(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:
+    result = quantize(llama, gptq, out=tmp_path / "w4")
+    saved = Plan.load(tmp_path / "w4" / "plan.json")
+    assert saved == result
+    assert [each.name for each in saved.outcomes] == [each.name for each in saved.treated]
+    for each in saved.outcomes:
+        assert list(each.error) == ["eng_Latn", "heb_Hebr"]
+        assert 0 < max(each.error.values()) < 0.1
+        assert 0 < each.weight_error < 0.1
+        assert 0 < each.alpha[0] <= each.alpha[1] <= each.alpha[2]
+
+
+def test_text_of_one_language_is_that_which_all_had(llama: Checkpoint, tmp_path: Path) -> None:
+    # Amharic has no preamble, so that the text of all languages is without it
+    english = plan(llama, policy="gptq", mix="english", **{**SMALL, "languages": ["eng", "amh"]})
+    result = quantize(llama, english, out=tmp_path / "w4")
+    assert list(result.outcomes[0].error) == ["eng_Latn"]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    llama: Checkpoint, gptq: Plan, tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantize(llama, gptq, out=tmp_path / "whole")
+    from fairbits.model.files.writing import QuantizedWriter
+
+    added = QuantizedWriter.add
+    left = [after]
+
+    def add(self, *args, **kwargs) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        added(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuantizedWriter, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            quantize(llama, gptq, out=tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+    if after > 1:
+        with pytest.raises(InputError, match="continue it with --resume"):
+            quantize(llama, gptq, out=tmp_path / "cut")
+        assert drafted(tmp_path / "cut") == gptq
+    quantize(llama, gptq, out=tmp_path / "cut", resume=True)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
+
+
+def test_a_draft_of_another_plan_is_not_continued(
+    llama: Checkpoint, gptq: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairbits.model.files.writing import QuantizedWriter
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuantizedWriter, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            quantize(llama, gptq, out=tmp_path / "w4")
+    other = plan(llama, policy="gptq", **{**SMALL, "tokens": 96})
+    with pytest.raises(InputError, match="begun for another plan"):
+        quantize(llama, other, out=tmp_path / "w4", resume=True)
+
+
+def test_refusals_leave_nothing_behind(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:
+    other = udhr(LANGUAGES)
+    shorter = dataclasses.replace(other, calibration={code: texts[1:] for code, texts in other.calibration.items()})
+    with pytest.raises(InputError, match="made with other text of eng_Latn, heb_Hebr"):
+        quantize(llama, gptq, out=tmp_path / "w4", text=shorter)
+    with pytest.raises(InputError, match="device"):
+        quantize(llama, gptq, out=tmp_path / "w4", device="quantum")
+    with pytest.raises(InputError, match="has other weights"):
+        quantize(llama, dataclasses.replace(gptq, fingerprint="0"), out=tmp_path / "w4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_be_told_before_planning_is_told(
+    llama: Checkpoint, reading_model: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    check_quantize(llama, tmp_path / "w4", bits=4, group=16)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(InputError, match="not empty"):
+        check_quantize(llama, tmp_path / "full", group=16)
+    with pytest.raises(InputError, match="not empty"):
+        check_quantize(llama, "/", group=16)
+    with pytest.raises(InputError, match="Conv1D"):
+        check_quantize(reading_model("gpt2"), tmp_path / "w4", group=16)
+    with pytest.raises(InputError, match="device"):
+        check_quantize(llama, tmp_path / "w4", group=16, device="quantum")
+    assert drafted(tmp_path / "w4") is None
+
+
+def test_a_norm_that_is_not_finite_is_no_perfect_layer(saved: Callable[..., Checkpoint], tmp_path: Path) -> None:
+    import transformers as t
+
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = t.LlamaForCausalLM(t.LlamaConfig(vocab_size=16384, **size))
+    with torch.no_grad():
+        model.model.layers[0].input_layernorm.weight[0] = float("nan")
+    checkpoint = saved(model)
+    made = plan(checkpoint, policy="rtn", **SMALL)
+    with pytest.raises(InputError, match="NaN or infinity on the calibration text"):
+        quantize(checkpoint, made, out=tmp_path / "out")
