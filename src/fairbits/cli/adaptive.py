@@ -188,7 +188,7 @@ def generate(
             texts,
             language=language,
             max_new_tokens=max_tokens,
-            progress=lambda done, total: show("continuing prompts", done, total),
+            progress=show,
             **(drawn if temperature else {"do_sample": False}),
         )
     if as_json:

@@ -156,7 +156,7 @@ def diff(
 
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:
-        found = compared(*both, progress=lambda done, total: show("reading weights", done, total))
+        found = compared(*both, progress=show)
     if as_json:
         print_json(found.as_data())
     else:

@@ -62,7 +62,7 @@ def inspect(
 
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     with stages("reading weights") as show:
-        moments = weight_moments(checkpoint, progress=lambda done, total: show("reading weights", done, total))
+        moments = weight_moments(checkpoint, progress=show)
     if as_json:
         print_json(inspection_data(checkpoint, moments))
     else:
@@ -152,7 +152,7 @@ def mix(
             repeat=repeat,
             model=checkpoint.target,
             notes=checkpoint.notes,
-            progress=lambda done, total: show("cutting samples", done, total),
+            progress=show,
         )
     write_out(out_file, result.save)
     print_notes((*taken(names or ()), *result.notes))

@@ -10,17 +10,18 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from fairbits.errors import printable
+from fairbits.progress import Progress
 
 BROKEN_PIPE = 141
 """How a command ends whose reader has gone, as `head` goes: 128 and the number of the signal, as shells have it."""
 EVERY = 30.0
 """Seconds between two lines on one stage where there is no terminal."""
 
-Show = Callable[[str, float, float], None]
 """What is being done, how much of it is done, how much there is."""
 
 
@@ -54,8 +55,8 @@ class Amount(ProgressColumn):
 
 
 @contextmanager
-def stages(first: str) -> Iterator[Show]:
-    """Gives a function to call with what is being done, how much of it is done, and how much there is.
+def stages(first: str) -> Iterator[Progress]:
+    """Gives the progress function of a command, which begins with the stage `first`.
 
     A terminal shows a bar with the rate and the time left, and nothing is left of it in the end. Elsewhere, as in the
     log of a CI system, every stage has a line when it begins, and one more every half minute.
@@ -66,7 +67,7 @@ def stages(first: str) -> Iterator[Show]:
         yield show
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(20), Amount(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=err.quiet) as progress:
+    with ProgressBar(*columns, console=err, transient=True, disable=err.quiet) as progress:
         task = progress.add_task(first, total=None)
 
         def show_bar(what: str, done: float, total: float) -> None:
@@ -78,7 +79,7 @@ def stages(first: str) -> Iterator[Show]:
         yield show_bar
 
 
-def lines(clock: Callable[[], float] = monotonic) -> Show:
+def lines(clock: Callable[[], float] = monotonic) -> Progress:
     """Returns a function that prints one line per stage when it begins, and one every half minute of it."""
     stage, began, said = "", 0.0, 0.0
 

@@ -1,6 +1,6 @@
 """The calibration mix: samples of one language each, in given shares of a token budget, for any quantization tool."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count as whole_numbers
@@ -13,6 +13,7 @@ from fairbits.language.catalog import find_language
 from fairbits.language.corpus import Corpus, seeded
 from fairbits.language.mix_file import Mix, Sample
 from fairbits.language.packing import Count, Ends, pack, token_count, token_ends, tokenizer_fingerprint
+from fairbits.progress import Progress
 
 MOST_SAMPLES = 64
 """Samples per language, on average, that a mix without a budget has at most."""
@@ -23,8 +24,6 @@ WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
 Shares = Mapping[str, Fraction]
-Progress = Callable[[float, float], None]
-"""Told how many of how many languages are done."""
 
 
 def build_mix(
@@ -166,7 +165,7 @@ class _Maker:
         for text, tokens in islice(packed, number):
             made.append(Sample(text, code, tokens))
             if self.progress:
-                self.progress(codes.index(code) + len(made) / number, len(codes))
+                self.progress("cutting samples", codes.index(code) + len(made) / number, len(codes))
         return made
 
     def tokens(self, code: str) -> int:

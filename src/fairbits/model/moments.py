@@ -21,6 +21,7 @@ from fairbits.checks import Floats, in_range, instance, instances
 from fairbits.errors import InputError
 from fairbits.model import moment_passes as passes
 from fairbits.model.weight_histogram import FORMATS, Beyond, Histogram, count_beyond, merged
+from fairbits.progress import Progress
 from fairbits.theory.moments import Moments, mixture_moments
 
 if TYPE_CHECKING:
@@ -189,11 +190,11 @@ def row_moments(tensor: torch.Tensor, *, transposed: bool = False, name: str = "
     return RowMoments(W.shape[-2 if transposed else -1], *found)
 
 
-def weight_moments(checkpoint: "Checkpoint", *, progress: Callable[[int, int], None] | None = None) -> ModelMoments:
+def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None) -> ModelMoments:
     """Returns the moments of every tensor and block of a model; the file is read once, one tensor at a time.
 
     A block's moments are those of all weights of its linear maps together, without norms and biases. `progress` is
-    called after each tensor with the bytes read so far and in all.
+    called after each tensor with the bytes read so far and the bytes of the whole model.
     """
     blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read
     tensors: dict[str, WeightMoments] = {}
@@ -206,7 +207,7 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Callable[[int, int], N
             tensors[info.name] = moments_of(tensor, name=info.name)
         done += info.nbytes
         if progress is not None:
-            progress(done, total)
+            progress("reading weights", done, total)
     model = ModelMoments(MappingProxyType(tensors), (), MappingProxyType(skipped))
     return ModelMoments(model.tensors, tuple(model.merged(block.linears) for block in blocks), model.skipped)
 

@@ -20,10 +20,11 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.head import split_head
 from fairbits.measure.passes.points import probed_linears
-from fairbits.measure.passes.run import Progress, positions_at_once
+from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Architecture, Weight
 from fairbits.overlays.activation_table import BINS, ActivationRecord, ActivationTable, Magnitudes, bin_counts
+from fairbits.progress import Progress
 from fairbits.quantize.rounding.inputs import stack_of
 from fairbits.theory.grid import Grid
 
@@ -81,7 +82,7 @@ def record_activations(
                 split.body(batch.on(device))
                 done += len(batch.document)
                 if progress is not None:
-                    progress(done, len(text.windows))
+                    progress("recording activations", done, len(text.windows))
         seen[code] = tuple(watch.distribution(name, code) for name in points)
     modules = {name: tuple(weight.module for weight in weights) for name, weights in points.items()}
     return ActivationRecord(modules, seen, left_out)

@@ -1,7 +1,7 @@
 """Workshop: makes overlays of a base from calibration text, and judges them by text of each language kept apart."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,11 +19,11 @@ from fairbits.overlays.overlay import BASE, Form, Overlay
 from fairbits.overlays.selection import patches_within
 from fairbits.overlays.sensitivity import sensitivity
 from fairbits.overlays.switch import Switch
+from fairbits.progress import Progress
 from fairbits.quantize.learning.teacher import Class
 
 APART = 3
 """Of so many documents of a language one is kept apart."""
-Progress = Callable[[str, int, int], None]
 Cluster = tuple[str, ...]
 
 
@@ -37,14 +37,14 @@ class Workshop:
         self, ground: Ground, reference: Reference, *, seed: int = 0, progress: Progress | None = None
     ) -> None:
         self.ground, self.text, self._seed = ground, reference.text, seed
-        self._tell = progress or (lambda _what, _done, _total: None)
+        self._tell = progress or (lambda _stage, _done, _total: None)
         self._school = Class(reference, ground.model, device=str(ground.model.device), compute=torch.float32)
         self._apart = kept_apart(self.text)
         self._sensitivity: dict[str, dict[str, Tensor]] = {}
 
     def patterns(self) -> dict[str, Floats]:
         """Returns the importance pattern of every language."""
-        self._tell("importance patterns", 0, 1)
+        self._tell("computing importance patterns", 0, 1)
         return importance_patterns(self.ground, self._fitting(self.text.languages))
 
     def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
@@ -54,7 +54,7 @@ class Workshop:
         found, total = [], len(self.ground.treatments)
         for candidate in candidates(self.ground, self._fitting(cluster), mean, form=form):
             found.append(candidate)
-            self._tell(f"{form} for {', '.join(cluster):.40}", len(found), total)
+            self._tell(f"choosing {form} rows for {', '.join(cluster):.40}", len(found), total)
         return found
 
     def overlay(self, name: str, cluster: Cluster, found: Sequence[Candidate], budget: float | None) -> Overlay:
@@ -77,7 +77,7 @@ class Workshop:
 
     def _sensitivity_of(self, code: str) -> dict[str, Tensor]:
         if code not in self._sensitivity:
-            self._tell(f"sensitivity to {code}", len(self._sensitivity), len(self.text.languages))
+            self._tell(f"computing sensitivities for {code}", len(self._sensitivity), len(self.text.languages))
             self._sensitivity[code] = sensitivity(self.ground, self._fitting((code,)), seed=self._seed)
         return self._sensitivity[code]
 

@@ -1,7 +1,7 @@
 """AdaptiveModel: a quantized base that takes the weights of the language that arrives."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from fairbits.overlays.continuing import Continuation, Prompt, Settings, batches
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import BASE
 from fairbits.overlays.switch import Switch
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,7 +32,6 @@ CONFIDENCE = 0.5
 BATCH = 16
 """How many prompts are continued together at most."""
 
-Progress = Callable[[int, int], None]
 """Prompts that are done, and how many there are."""
 
 __all__ = ["AdaptiveModel", "Choice", "Completion"]
@@ -163,7 +163,7 @@ class AdaptiveModel:
                 with self.using(overlay) as model:
                     found |= continued(model, self.tokenizer, part, settings)
                 if progress:
-                    progress(len(found), len(asked))
+                    progress("generating text", len(found), len(asked))
         return [
             Completion(found[i].text, choice, len(asked[i].ids), found[i].tokens, found[i].finish_reason)
             for i, choice in enumerate(chosen)

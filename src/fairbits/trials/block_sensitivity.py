@@ -1,6 +1,6 @@
 """What each block costs each language at each width: predicted in one pass, or measured block by block."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from fairbits.measure.passes import probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress
 from fairbits.quantize.evidence import Sensitivity, is_rounded
 from fairbits.quantize.plan import Calibration, Group
 from fairbits.quantize.rounding.layer import matrix
 from fairbits.trials.swapped_model import Workbench
 
-Progress = Callable[[int, int], None]
 AS_IT_IS = 0
 """In place of a width: the block is not rounded."""
 
@@ -112,7 +112,7 @@ def measured_sensitivity(
         for i, bits in enumerate(widths):
             table[:, block, i] = trial.damage({block: bits})
             if progress is not None:
-                progress(block * len(widths) + i + 1, trial.n_blocks * len(widths))
+                progress("measuring blocks", block * len(widths) + i + 1, trial.n_blocks * len(widths))
     return Sensitivity("measured", trial.languages, tuple(widths), table, schemes_for(widths, group)[1])
 
 
@@ -122,5 +122,5 @@ def measured_damage(trial: Trial, allocations: Sequence[Sequence[int]], *, progr
     for bits in allocations:
         rows.append(trial.damage(bits))
         if progress is not None:
-            progress(len(rows), len(allocations))
+            progress("measuring sets of blocks", len(rows), len(allocations))
     return np.array(rows)

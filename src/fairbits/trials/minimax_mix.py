@@ -1,6 +1,5 @@
 """The weights π of languages under which GPTQ hurts the worst language least, searched for by trial."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,13 +10,13 @@ from fairbits.errors import InputError
 from fairbits.language.corpus import seeded
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.progress import Progress, part
 from fairbits.quantize.evidence import Mix
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, blocks_of, replicate
 from fairbits.trials.swapped_model import Workbench, per_token
 
-Progress = Callable[[int, int], None]
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
@@ -60,8 +59,8 @@ def minimax_mix(
     pi, tried = np.full(len(text.languages), 1 / len(text.languages)), list[Round]()
     for number in range(rounds + 1):  # the first has equal weights
         named = dict(zip(text.languages, pi.tolist(), strict=True))
-        told = None if progress is None else _within(progress, number, rounds + 1)
-        _quantize(bench, replace(plan, languages=named), fit, device=device, progress=told)
+        own = part(progress, "trying mixes of languages", number=number, count=rounds + 1)
+        _quantize(bench, replace(plan, languages=named), fit, device=device, progress=own)
         added = bench.added()
         tried.append(Round(pi, added, per_token(added, bench.predicted, check)))
         pi = moved(pi, tried[-1].damage, rate=rate, least=least)
@@ -143,11 +142,6 @@ def _replicates(added: Floats, predicted: Floats, text: Text, *, seed: int) -> R
     documents = np.unique(text.document, return_inverse=True)[1]
     blocks = blocks_of(text.language_of, documents, values=added, weights=predicted)
     return replicate(blocks, text.languages, resamples=RESAMPLES, rng=np.random.default_rng(seed))
-
-
-def _within(progress: Progress, number: int, rounds: int) -> Progress:
-    """Returns the progress of one round as part of all."""
-    return lambda done, total: progress(number * total + done, rounds * total)
 
 
 def _named(text: Text, values: Floats) -> dict[str, float]:

@@ -19,14 +19,13 @@ from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
+from fairbits.progress import Progress, within
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Learned, Outcome, Plan
-from fairbits.trials.reference_answers import Progress, Yardstick, told
+from fairbits.trials.reference_answers import Yardstick
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-__all__ = ["UNITS", "Bench", "Progress", "Run", "corpus_for", "method_of", "told"]
 
 UNITS = {
     "bits_per_byte": "bits per byte",
@@ -102,6 +101,7 @@ class Bench:
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
         """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
+        progress = within(progress, name)
         outcomes: list[Outcome] = []
         learned: Learned | None = None
         changed: list[str] = []
@@ -112,7 +112,7 @@ class Bench:
                 plan,
                 text=self._calibration(plan),
                 device=self.device,
-                progress=None if progress is None else lambda what, *amount: progress(f"{name}: {what}", *amount),
+                progress=progress,
             ):
                 changed += block.layers
                 put(self.model, self.checkpoint, block.layers)
@@ -124,7 +124,7 @@ class Bench:
                 Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
                 notes=self.checkpoint.notes,
                 device=self.device,
-                progress=told(progress, f"{name}: asking"),
+                progress=progress,
             )
         finally:
             restore(self.model, self.checkpoint, changed)

@@ -1,6 +1,5 @@
 """Yardstick: what a model said to a text before anything was quantized; all that is made of it is held to that."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,12 +11,10 @@ from fairbits.measure.scores.measure import measure
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Identity, Question, Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +48,7 @@ class Yardstick:
         text = text_for(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
         short = shortness(text, tokens=tokens, parallel=corpus.parallel, split=split)
         identity = Identity.of(checkpoint)
-        reference = Reference.of(checkpoint, text, device=device, progress=told(progress, "asking the reference"))
+        reference = Reference.of(checkpoint, text, device=device, progress=progress)
         return cls(asked, identity, reference, (*corpus.notes, *short, *reference.notes))
 
     def scores(
@@ -61,7 +58,7 @@ class Yardstick:
         *,
         notes: tuple[str, ...] = (),
         device: str = "cpu",
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Scores:
         """Returns what a model in memory lost; `notes` are those of the models and come first."""
         return Scores.of(
@@ -96,8 +93,3 @@ def question_of(
         sequence=sequence,
         seed=seed,
     )
-
-
-def told(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    """Returns how progress of one part is told."""
-    return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,6 +1,6 @@
 """The audit: the moments of the weights, one pass over text, and what follows from the two."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,8 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 DEFAULT_SCHEME = Scheme()
 FOREIGN = 1.25
@@ -60,7 +58,6 @@ def audit(
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
     instance("scheme", scheme, Scheme)
-    told = _teller(progress)
     measured = probe(
         checkpoint,
         corpus,
@@ -69,12 +66,12 @@ def audit(
         sequence=sequence,
         second_moments=second_moments,
         seed=seed,
-        progress=told("passing text"),
+        progress=progress,
     )
-    moments = weight_moments(checkpoint, progress=told("reading weights"))
+    moments = weight_moments(checkpoint, progress=progress)
     settings = {"tokens": tokens, "sequence": sequence, "seed": seed}
     if progress is not None:
-        progress("drawing conclusions", 0, 1)
+        progress("computing results", 0, 1)
     return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, settings=settings)
 
 
@@ -190,10 +187,3 @@ def _foreign(measured: Measurements) -> list[str]:
         f"this text is foreign to the model in {', '.join(foreign)} (loss over {FOREIGN:g} times the entropy of its "
         "predictions): D̂ does not rank languages on such text; use text of the kind that will be served"
     ]
-
-
-def _teller(progress: Progress | None) -> Callable[[str], Callable[[int, int], None] | None]:
-    def told(what: str) -> Callable[[int, int], None] | None:
-        return None if progress is None else lambda done, total: progress(what, done, total)
-
-    return told

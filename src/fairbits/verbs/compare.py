@@ -10,9 +10,10 @@ from fairbits.language import Corpus
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
+from fairbits.progress import Progress
 from fairbits.quantize.plan import Group
 from fairbits.quantize.policies import reads_text
-from fairbits.trials.plan_trial import UNITS, Bench, Progress, Run, corpus_for
+from fairbits.trials.plan_trial import UNITS, Bench, Run, corpus_for
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import Variant, check_variants, variant

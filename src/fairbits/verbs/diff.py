@@ -4,7 +4,6 @@ The founding documents ask why BLOOM has outlier weights and XGLM has none, and 
 the second). Two models differ in many traits at once, so a table like this suggests causes and proves none.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,10 @@ from fairbits.checks import instance, whole
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import WeightMoments, weight_moments
 from fairbits.model.traits import UNKNOWABLE, Trait, Traits, traits
+from fairbits.progress import Progress
 from fairbits.version import __version__
 
 SCHEMA = "fairbits.diff/1"
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class ModelDiff:
 def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> ModelDiff:
     """Returns the traits and the κ profiles of two models side by side; every file is read once for its moments.
 
-    `progress` is called with the bytes read so far and in all, of both models.
+    `progress` is called with the stage, the bytes read so far and the bytes of both models.
     """
     models = (instance("a", a, Checkpoint), instance("b", b, Checkpoint))
     sizes = [sum(info.nbytes for info in model.tensors.values()) for model in models]
@@ -99,7 +98,7 @@ def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> M
 
     def side(i: int) -> Side:
         before = sum(sizes[:i])
-        step = None if progress is None else lambda done, _: progress(before + done, sum(sizes))
+        step = None if progress is None else lambda stage, done, _: progress(stage, before + done, sum(sizes))
         blocks = weight_moments(models[i], progress=step).blocks
         return Side(models[i].target, models[i].fingerprint, models[i].notes, known[i], blocks)
 

@@ -12,8 +12,9 @@ from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
+from fairbits.progress import Progress
 from fairbits.quantize.plan import SCHEMA
-from fairbits.trials.reference_answers import Progress, Yardstick, told
+from fairbits.trials.reference_answers import Yardstick
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,7 +70,7 @@ def scores_of(
         Identity.of(after),
         notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
         device=device,
-        progress=told(progress, "asking the quantized model"),
+        progress=progress,
     )
 
 

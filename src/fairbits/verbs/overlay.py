@@ -13,11 +13,12 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.overlays.activations import record_activations
 from fairbits.overlays.base_model import Ground, check_base
-from fairbits.overlays.builder import Cluster, Progress, Workshop, best_count
+from fairbits.overlays.builder import Cluster, Workshop, best_count
 from fairbits.overlays.clusters import clusters
 from fairbits.overlays.files import Overlays, check_directory
 from fairbits.overlays.overlay import BASE, Form, Overlay
-from fairbits.trials.plan_trial import corpus_for, told
+from fairbits.progress import Progress
+from fairbits.trials.plan_trial import corpus_for
 from fairbits.version import __version__
 
 COUNTS = (1, 2, 4, 8)
@@ -61,7 +62,7 @@ def overlay(
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     words = text_for(checkpoint, corpus, tokens=tokens, sequence=sequence, seed=seed)
     # what the model says is written down before the base is loaded: never are both in memory
-    with Reference.of(checkpoint, words, device=device, progress=told(progress, "asking the model")) as reference:
+    with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
         workshop = Workshop(Ground(checkpoint, below, device=device), reference, seed=seed, progress=progress)
         made, serving, record = overlays_for(workshop, budget=budget, count=clusters, form=form)
         record |= {

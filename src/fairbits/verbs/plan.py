@@ -1,6 +1,6 @@
 """Plan: asks a policy what to do with a model, and finds out what the policy asks for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +20,13 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
+from fairbits.progress import Progress
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
 from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Group, Plan
 from fairbits.trials.block_sensitivity import Trial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 ENOUGH = 0.9
 """Share of the tokens asked for below which a language is said to have too few."""
 NAMED = 3
@@ -111,26 +110,25 @@ class Source:
         """Returns κ_l of every block, from the audit or from the weights."""
         if self.audit is not None:
             return kappa_of_audit(self.audit, self.checkpoint.fingerprint)
-        moments = weight_moments(self.checkpoint, progress=self._told("reading weights"))
+        moments = weight_moments(self.checkpoint, progress=self.progress)
         return np.array([block.kappa for block in moments.blocks])
 
     def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
         """Returns what each block costs each language at each width."""
         if how == "measured":
-            told = self._told("measuring blocks")
-            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=told)
+            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=self.progress)
         return predicted_sensitivity(
             self.checkpoint,
             self.corpus,
             widths=widths,
             group=self.group,
             calibration=self.calibration,
-            progress=self._told("passing text"),
+            progress=self.progress,
         )
 
     def damage(self, allocations: Sequence[Sequence[int]]) -> Floats:
         """Returns the measured damage of whole allocations, (allocations, languages)."""
-        return measured_damage(self._trial, allocations, progress=self._told("measuring sets of blocks"))
+        return measured_damage(self._trial, allocations, progress=self.progress)
 
     def minimax(self, evidence: Evidence, told: Mapping[str, Any], *, rounds: int) -> Mix:
         """Returns the mix of languages for which the worst of them loses least."""
@@ -142,7 +140,7 @@ class Source:
             rounds=rounds,
             seed=self.calibration.seed,
             device=self.device,
-            progress=self._told("trying mixes of languages"),
+            progress=self.progress,
         )
 
     def shortage(self, plan: Plan) -> Iterator[str]:
@@ -166,7 +164,3 @@ class Source:
     @cached_property
     def _trial(self) -> Trial:
         return Trial(self.checkpoint, self._text, group=self.group, device=self.device)
-
-    def _told(self, what: str) -> Callable[[int, int], None] | None:
-        progress = self.progress
-        return None if progress is None else lambda done, total: progress(what, done, total)

@@ -17,13 +17,13 @@ from fairbits.model.device import check_device
 from fairbits.model.files.draft import LEARNING, PLAN, check_draft, check_target, draft_of
 from fairbits.model.files.quantization_config import check_storable
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Group, Learned, Outcome, Plan
 from fairbits.quantize.policies import Embeddings, decide
 from fairbits.quantize.policies.assemble import stored_as
 from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
-from fairbits.trials.plan_trial import Progress, told
 from fairbits.version import __version__
 
 
@@ -78,7 +78,7 @@ def quantize(
         outcomes += block.outcomes
         learned = block.learned or learned
     result = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=writer.size_bytes)
-    writer.finish({"plan.json": result.as_bytes()}, progress=told(progress, "copying what is kept"))
+    writer.finish({"plan.json": result.as_bytes()}, progress=progress)
     return result
 
 

@@ -18,6 +18,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.json_files import read_object
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress, within
 from fairbits.version import __version__
 
 if TYPE_CHECKING:
@@ -149,12 +150,11 @@ def screen(
     bits: int = 4,
     trust_remote_code: bool = False,
     measure: Callable[[Checkpoint, "Corpus", int], FromText] = _with_text,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Screening:
     """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
 
-    C2 and the predicted damage need text. `progress` is called with the target and the bytes of it read so far and in
-    all.
+    C2 and the predicted damage need text. Stages reported to `progress` begin with the target.
     """
     named = sequence("targets", targets)
     if not named:
@@ -198,9 +198,8 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     return None
 
 
-def _from_weights(checkpoint: Checkpoint, progress: Callable[[str, int, int], None] | None) -> FromWeights:
-    step = None if progress is None else lambda done, total: progress(checkpoint.target, done, total)
-    moments = weight_moments(checkpoint, progress=step)
+def _from_weights(checkpoint: Checkpoint, progress: Progress | None) -> FromWeights:
+    moments = weight_moments(checkpoint, progress=within(progress, checkpoint.target))
     kappa = tuple(block.kappa for block in moments.blocks)
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
     tensor = max(linears, key=lambda name: moments.tensors[name].kappa)

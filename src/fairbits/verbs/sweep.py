@@ -19,11 +19,12 @@ from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
+from fairbits.progress import Progress
 from fairbits.quantize.plan import Group, Plan
 from fairbits.quantize.policies import DEFAULT, reads_text
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.trials.plan_trial import UNITS, Bench, Progress, corpus_for
+from fairbits.trials.plan_trial import UNITS, Bench, corpus_for
 from fairbits.verbs.critical_width import Width, against_founders, crossing, needs
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import check_variants, variant

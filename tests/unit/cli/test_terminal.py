@@ -35,7 +35,7 @@ def log(monkeypatch) -> io.StringIO:
 
 def test_stages_show_what_is_done_how_much_and_how_fast(screen) -> None:
     with terminal.stages("opening") as show:
-        show("passing text", 500, 2000)
+        show("reading text", 500, 2000)
         show("reading weights", 13_000_000, 26_000_000)
     sent = screen.getvalue()
     assert "reading weights" in sent
@@ -52,28 +52,28 @@ def test_what_is_done_cannot_steer_the_terminal(screen) -> None:
 def test_a_log_has_one_line_per_stage(log) -> None:
     with terminal.stages("opening") as show:
         for done in range(3):
-            show("passing text", done, 2)
+            show("reading text", done, 2)
         show("reading\x1b[2J weights", 1, 2)
-    assert log.getvalue() == "opening …\npassing text …\nreading\\u001b[2J weights …\n"
+    assert log.getvalue() == "opening …\nreading text …\nreading\\u001b[2J weights …\n"
 
 
 def test_a_dumb_terminal_has_lines_too(monkeypatch) -> None:
     file = Terminal()
     monkeypatch.setattr(terminal, "err", Console(file=file, force_terminal=True, _environ={"TERM": "dumb"}))
     with terminal.stages("opening") as show:
-        show("passing text", 1, 2)
-    assert file.getvalue() == "opening …\npassing text …\n"
+        show("reading text", 1, 2)
+    assert file.getvalue() == "opening …\nreading text …\n"
 
 
 def test_a_long_stage_says_every_half_minute_how_far_it_is(log) -> None:
     times = iter([0.0, 10.0, 31.0, 40.0, 62.0])
     show = terminal.lines(clock=lambda: next(times))
     for done in (0, 100, 310, 400, 620):
-        show("passing text", done, 1240)
+        show("reading text", done, 1240)
     assert log.getvalue().splitlines() == [
-        "passing text …",
-        "passing text: 310 of 1.2k, 10/s, 1 min 33 s left",
-        "passing text: 620 of 1.2k, 10/s, 1 min 2 s left",
+        "reading text …",
+        "reading text: 310 of 1.2k, 10/s, 1 min 33 s left",
+        "reading text: 620 of 1.2k, 10/s, 1 min 2 s left",
     ]
 
 
@@ -82,7 +82,7 @@ def test_quiet_leaves_errors_alone(kind, request, capsys) -> None:
     file = request.getfixturevalue(kind)
     terminal.hush(True)
     with terminal.stages("opening") as show:
-        show("passing text", 1, 2)
+        show("reading text", 1, 2)
     terminal.done("audit.json", 3.0)
     terminal.print_notes(["a note"])
     assert file.getvalue() == ""
@@ -107,7 +107,7 @@ def test_notes_go_to_stderr_in_one_line_each(capsys) -> None:
 
 @pytest.mark.parametrize("printing", ["terminal.print_json(list(range(99999)))", "terminal.out.print('a\\n' * 99999)"])
 def test_a_reader_that_goes_ends_it_without_a_word(printing) -> None:
-    code = f"from fairbits import terminal\n{printing}"
+    code = f"from fairbits.cli import terminal\n{printing}"
     reader, writer = os.pipe()
     settings = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}  # which loses half writes
     with subprocess.Popen([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, env=settings) as process:

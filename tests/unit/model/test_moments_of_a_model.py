@@ -46,7 +46,7 @@ def test_blocks_are_their_linear_maps_in_one_pass(directory) -> None:
 def test_every_tensor_has_moments_or_a_reason(directory) -> None:
     checkpoint = Checkpoint(directory)
     seen: list[tuple[int, int]] = []
-    model = weight_moments(checkpoint, progress=lambda done, total: seen.append((done, total)))
+    model = weight_moments(checkpoint, progress=lambda _, done, total: seen.append((done, total)))
     assert set(model.tensors) | set(model.skipped) == set(checkpoint.tensors)
     assert dict(model.skipped) == {"transformer.h.0.attn.bias": "it holds 16 element(s) of torch.uint8"}
     assert len(seen) == len(checkpoint.tensors)

@@ -433,7 +433,7 @@ def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_pat
     assert found is not None
     assert (found.layers, found.record) == ({}, b"nothing")
     seen: list[tuple[int, int]] = []
-    writer.finish(progress=lambda done, total: seen.append((done, total)))
+    writer.finish(progress=lambda _, done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == planned_bytes(checkpoint, {}) - checkpoint.tensors[name].nbytes
     shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

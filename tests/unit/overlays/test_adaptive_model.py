@@ -201,7 +201,7 @@ def test_a_seed_decides_what_is_drawn_whoever_else_asks(model: AdaptiveModel, pr
 
 def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) -> None:
     seen: list[tuple[int, int]] = []
-    model.generate(prompts[:4], max_new_tokens=1, progress=lambda done, total: seen.append((done, total)))
+    model.generate(prompts[:4], max_new_tokens=1, progress=lambda _, done, total: seen.append((done, total)))
     assert seen[-1] == (4, 4)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert model.generate([]) == []

@@ -78,10 +78,10 @@ def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
 
 
 def test_progress_counts_every_block_and_width(llama: Checkpoint, text: Text) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, float, float]] = []
     trial = Trial(llama, text, group="channel")
     measured_sensitivity(trial, widths=(3, 4), group="channel", progress=lambda *at: seen.append(at))
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen == [("measuring blocks", done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None:

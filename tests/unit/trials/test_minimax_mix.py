@@ -75,7 +75,7 @@ def test_parallel_documents_stay_together(llama: Checkpoint) -> None:
 
 
 def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkpoint, corpus: Corpus) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, float, float]] = []
     found = plan(
         llama,
         text=corpus,
@@ -83,13 +83,14 @@ def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkp
         rounds=1,
         bits=4,
         group=16,
-        progress=lambda _, done, total: seen.append((done, total)),
+        progress=lambda *call: seen.append(call),
         **SMALL,
     )
     rounds = found.settings["rounds"]
     assert len(rounds) == 2
     assert seen == sorted(seen)
-    assert seen[-1][0] == seen[-1][1]
+    assert {stage for stage, _, _ in seen} == {"trying mixes of languages"}
+    assert seen[-1][1] == seen[-1][2]
     assert rounds[0]["pi"] == dict.fromkeys(LANGUAGES, 0.5)
     assert rounds[1]["pi"] != rounds[0]["pi"]
     worst = [max(each["damage"].values()) for each in rounds]

@@ -86,8 +86,8 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     )
     assert capfd.readouterr() == ("", "")
     assert [what for what, done, total in seen if done == total] == [
-        "asking the reference",
-        "asking the quantized model",
+        "evaluating the reference model",
+        "evaluating the quantized model",
     ]
     assert again.as_bytes() == scores.as_bytes()  # the same inputs, the same bytes
     assert (scores.reference.fingerprint, scores.quantized.fingerprint) == (source.fingerprint, packed.fingerprint)

@@ -78,8 +78,8 @@ def test_overlays_lie_beside_the_base_unless_told(llama: Checkpoint, base: Path,
         **TEXT,
     )
     assert (tmp_path / "base" / "overlays" / MANIFEST).is_file()
-    assert seen[0] == "asking the model"
-    assert "sensitivity to heb_Hebr" in seen
+    assert seen[0] == "evaluating the reference model"
+    assert "computing sensitivities for heb_Hebr" in seen
     # the base is the same as before
     assert (
         Overlays.load(tmp_path / "base" / "overlays", Checkpoint(tmp_path / "base")).base

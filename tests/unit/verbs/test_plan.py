@@ -158,7 +158,7 @@ def test_outliers_decide_mixed_widths() -> None:
 def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None:
     stages: list[str] = []
     predicted = plan(llama, policy="allocate", avg_bits=4.5, group=16, progress=lambda w, *_: stages.append(w), **SMALL)
-    assert set(stages) == {"passing text"}
+    assert set(stages) == {"reading text"}
     assert predicted.settings["sensitivity"]["how"] == "predicted"
     stages.clear()
     protected = plan(llama, policy="protect", k=1, bits=2, group=16, progress=lambda w, *_: stages.append(w), **SMALL)

@@ -167,7 +167,9 @@ def test_the_table_fits_80_columns(found) -> None:
 
 
 def test_progress_names_the_model(found) -> None:
-    assert [name for name, done, total in SEEN if done == total] == [row.target for row in found.rows if row.weights]
+    assert [name for name, done, total in SEEN if done == total] == [
+        f"{row.target}: reading weights" for row in found.rows if row.weights
+    ]
 
 
 @pytest.mark.parametrize(

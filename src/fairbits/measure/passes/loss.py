@@ -7,8 +7,9 @@ import torch
 from fairbits.checks import Floats
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import split_head
-from fairbits.measure.passes.run import HEAD_AT_ONCE, Progress, Scores, positions_at_once
+from fairbits.measure.passes.run import HEAD_AT_ONCE, Scores, positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,6 +29,6 @@ def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress 
             scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
         done += len(batch.document)
         if progress is not None:
-            progress(done, total)
+            progress("evaluating", done, total)
     predicted, nll, _ = scores.sums.numpy()
     return nll, predicted

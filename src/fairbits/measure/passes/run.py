@@ -1,7 +1,6 @@
 """The pass itself: text in, Measurements out. One forward and one backward pass per batch serve everything."""
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,12 +19,10 @@ from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.text import NO_LABEL, Task, Text, unigrams
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Progress = Callable[[int, int], None]
-"""Called with the positions done and the positions there are."""
 
 ROOM = 96 * 2**20
 """Bytes that the activations of one batch may take, about."""
@@ -123,7 +120,7 @@ def _run(
             recorder.finish()
             done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
             if progress is not None:
-                progress(min(done, total), total)
+                progress("reading text", min(done, total), total)
     finally:
         model.disable_input_require_grads()  # type: ignore[no-untyped-call]
         for handle in handles:

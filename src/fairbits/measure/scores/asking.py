@@ -1,6 +1,6 @@
 """One forward pass of a text through a model: the features of every position that shall predict a token."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,10 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import Split, split_head
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Progress = Callable[[int, int], None]
-"""Called with the windows done and the windows there are."""
 
 CLEARLY_LESS = 0.9
 """Share of the tokens that were asked for below which a note says how many there were."""
@@ -43,9 +41,12 @@ def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
 
 @torch.no_grad()
 def ask(
-    model: "PreTrainedModel", split: Split, *, text: Text, device: str, progress: Progress | None
+    model: "PreTrainedModel", split: Split, *, text: Text, device: str, stage: str, progress: Progress | None
 ) -> Iterator[Asked]:
-    """Yields all positions that shall predict, in the same order whatever the model and however large the batches."""
+    """Yields all positions that shall predict, in the same order whatever the model and however large the batches.
+
+    `stage` is what `progress` is given, with the windows done and the windows there are.
+    """
     room = positions_at_once(model, split)
     total, done = len(text.windows), 0
     for batch in batches(text, positions=max(room, AT_ONCE) if split.apart else room):
@@ -54,7 +55,7 @@ def ask(
         yield Asked(features[rows, columns], batch.labels[rows, columns], batch.document[rows])
         done += len(batch.document)
         if progress is not None:
-            progress(done, total)
+            progress(stage, done, total)
 
 
 def places(text: Text) -> list[range]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.scores.asking import Asked, Progress, ask, predicted_positions, split_for
+from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
 from fairbits.measure.scores.reference import Reference
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,7 +56,7 @@ def measure(
     token_kl = torch.empty(predicted_positions(text))
     token_document = torch.empty(len(token_kl), dtype=torch.long)
     done = 0
-    for asked in ask(model, split, text=text, device=device, progress=progress):
+    for asked in ask(model, split, text=text, device=device, stage="evaluating the quantized model", progress=progress):
         for part in _parts(asked, positions_of_logits(model)):
             own = slice(done, done + len(part.labels))
             a, b = reference.logits(own, device=device), split.head(part.features)

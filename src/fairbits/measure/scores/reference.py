@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.asking import Asked, Progress, ask, predicted_positions, split_for
+from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,7 +70,10 @@ class Reference:
         split = split_for(model, text, device=device)
         with ExitStack() as stack:  # a pass that fails leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            kept = _written(file, ask(model, split, text=text, device=device, progress=progress), text)
+            answers = ask(
+                model, split, text=text, device=device, stage="evaluating the reference model", progress=progress
+            )
+            kept = _written(file, answers, text)
             stack.pop_all()
         return cls(target, text, () if split.apart else (WHOLE,), split.head, kept, file)
 

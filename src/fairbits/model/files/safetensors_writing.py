@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import DTYPES, LENGTH_BYTES, TensorInfo
+from fairbits.progress import Progress
 
-Progress = Callable[[int, int], None]
 Chunk = bytes | memoryview
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 ALIGNMENT = 8  # of the data within the file
@@ -48,7 +48,7 @@ def on_disk(infos: Iterable[TensorInfo]) -> list[Piece]:
 
 
 def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
-    """Returns the SHA-256 of the safetensors file `path` after writing it; progress counts bytes."""
+    """Returns the SHA-256 of the safetensors file `path` after writing it; `progress` is given bytes."""
     # wide types first, as the safetensors library does, so that every tensor is aligned
     ordered = sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name))
     return write_whole(path, _chunks(ordered, progress))
@@ -98,7 +98,7 @@ def _chunks(pieces: list[Piece], progress: Progress | None) -> Iterator[Chunk]:
             yield part
             done += len(part)
             if progress is not None:
-                progress(done, total)
+                progress("writing weights", done, total)
 
 
 def _header(pieces: list[Piece]) -> bytes:

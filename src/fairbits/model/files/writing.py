@@ -38,7 +38,6 @@ from fairbits.model.files.quantization_config import check_storable, quantizatio
 from fairbits.model.files.safetensors_files import INDEX, map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import (
-    Progress,
     in_memory,
     on_disk,
     sha256_of,
@@ -47,6 +46,7 @@ from fairbits.model.files.safetensors_writing import (
     write_whole,
 )
 from fairbits.model.outliers.write import COMPANIONS
+from fairbits.progress import Progress
 
 SCHEMA = "fairbits.draft/1"
 CONFIG = "config.json"

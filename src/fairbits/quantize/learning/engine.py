@@ -1,7 +1,7 @@
 """Carries out a plan: rounding, and what is learned after it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,18 +14,18 @@ from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.files.safetensors_writing import write_whole
+from fairbits.progress import Progress
 from fairbits.quantize.learning.blocks import Refiner, refiner
 from fairbits.quantize.learning.course import Course, load_codes, save_codes
 from fairbits.quantize.learning.latents import attached
 from fairbits.quantize.learning.lessons import Lessons
 from fairbits.quantize.learning.outcomes import learned_of, outcomes_of
 from fairbits.quantize.learning.teacher import Class
-from fairbits.quantize.learning.training import Told, learn
+from fairbits.quantize.learning.training import learn
 from fairbits.quantize.plan import Learning, Plan
 from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
 from fairbits.theory.grid import Grid
 
-ROUNDING = "rounding blocks"
 CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
 """What learning keeps: the codes to begin with, what is said of them, and where it stands."""
 Layers = dict[str, Codes]
@@ -40,7 +40,7 @@ def carry_out(
     device: str = "cpu",
     finished: Finished | None = None,
     saved: Path | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
 
@@ -49,14 +49,13 @@ def carry_out(
     """
     check_plan(checkpoint, plan, text, device)
     if plan.learning is None or text is None:
-        told = _part(progress, ROUNDING)
-        return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=told)
+        return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=progress)
     lessons = Lessons.of(text, seed=_seed(plan))
     if plan.learning.model_steps:
         job = _Job(checkpoint, plan, plan.learning, lessons, device, saved, progress)
         return job.blocks(finished or (lambda _index: None))
-    told, refine = _part(progress, ROUNDING), _refine(plan, lessons)
-    return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=told)
+    refine = _refine(plan, lessons)
+    return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ class _Job:
     lessons: Lessons
     device: str
     saved: Path | None
-    progress: Told | None
+    progress: Progress | None
 
     @cached_property
     def walked(self) -> Text:
@@ -106,9 +105,9 @@ class _Job:
             found = json.loads((self.saved / NOTES).read_bytes())
             return load_codes(self.saved / CODES, widths), {name: tuple(said) for name, said in found.items()}
         layers, notes = Layers(), Notes()
-        told, refine = _part(self.progress, ROUNDING), _refine(self.plan, self.lessons)
+        refine = _refine(self.plan, self.lessons)
         for block in round_model(
-            self.checkpoint, self.plan, text=self.walked, device=self.device, refine=refine, progress=told
+            self.checkpoint, self.plan, text=self.walked, device=self.device, refine=refine, progress=self.progress
         ):
             layers |= block.layers
             notes |= {each.name: each.notes for each in block.outcomes}
@@ -122,15 +121,14 @@ class _Job:
         weights = self.checkpoint.architecture.weights
         grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
         inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
-        told = _part(self.progress, "asking the full model")
-        with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=told) as reference:
+        with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=self.progress) as reference:
             model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
             put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
             with attached(model, weights, inside) as latents:
                 room = Class(reference, model, device=self.device, compute=compute_type(self.device))
                 saved = None if self.saved is None else self.saved / COURSE
                 seed = _seed(self.plan)
-                return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, told=self.progress)
+                return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, progress=self.progress)
 
 
 def compute_type(device: str) -> torch.dtype:
@@ -146,7 +144,3 @@ def _refine(plan: Plan, lessons: Lessons) -> Refiner | None:
 
 def _seed(plan: Plan) -> int:
     return 0 if plan.calibration is None else plan.calibration.seed
-
-
-def _part(progress: Told | None, what: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,7 +1,7 @@
 """Learns codes and steps of a whole model end to end: its answers shall be those of the full-precision model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +9,13 @@ import torch
 from torch.nn.utils import parametrize
 
 from fairbits.checks import Floats
+from fairbits.progress import Progress
 from fairbits.quantize.learning.course import Course, load_course, save_course
 from fairbits.quantize.learning.latents import Latents
 from fairbits.quantize.learning.lessons import Lessons
 from fairbits.quantize.learning.teacher import Class
 from fairbits.quantize.plan import Learning
 
-Told = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 WARM_UP = 0.05
 """Share of the steps in which the rate rises."""
 CHECKS = 8
@@ -41,7 +40,7 @@ def learn(
     how: Learning,
     seed: int,
     saved: Path | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Course:
     """Returns the course with the best codes on text kept apart that leave no language worse off than the first.
 
@@ -60,8 +59,8 @@ def learn(
             course.judge(_damage(room, lessons), latents, how.objective)
             if saved is not None:
                 save_course(saved, course, latents, optimizer)
-        if told is not None:
-            told(_saying(course, lessons.text.languages), course.step, how.model_steps)
+        if progress is not None:
+            progress(_stage(course, lessons.text.languages), course.step, how.model_steps)
     return course
 
 
@@ -109,7 +108,7 @@ def _damage(room: Class, lessons: Lessons) -> Floats:
         return room.damage(lessons.apart)
 
 
-def _saying(course: Course, languages: tuple[str, ...]) -> str:
+def _stage(course: Course, languages: tuple[str, ...]) -> str:
     damage = course.history[-1].damage
     worst = int(np.argmax(damage))
     return f"learning, {languages[worst]} is worst at {damage[worst]:.4f} nats"

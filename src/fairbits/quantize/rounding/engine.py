@@ -15,13 +15,13 @@ from torch import Tensor
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.points import is_observable
-from fairbits.measure.passes.run import Progress
 from fairbits.measure.passes.text import Text, Window
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import check_device
 from fairbits.model.files.packed import step_dtype
+from fairbits.progress import Progress
 from fairbits.quantize.plan import Learned, Outcome, Plan, Treatment
 from fairbits.quantize.rounding.inputs import Audience, Effects, Inputs, Point, audience, stack_of
 from fairbits.quantize.rounding.layer import matrix, outcome_of, rounded, thresholds_of
@@ -87,7 +87,7 @@ def round_model(
 
 
 class _Ticks:
-    """Counts what is done, and tells."""
+    """Counts and reports what is done."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress, self._done, self.total = progress, 0, 0
@@ -95,7 +95,7 @@ class _Ticks:
     def add(self, count: int = 1) -> None:
         self._done += count
         if self._progress is not None:
-            self._progress(self._done, self.total)
+            self._progress("rounding blocks", self._done, self.total)
 
 
 @dataclass(frozen=True, eq=False)

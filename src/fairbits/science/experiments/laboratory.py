@@ -1,6 +1,6 @@
 """Laboratory: models whose weights are exchanged and put back, and what every language loses each time."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from fairbits.model.files.cache import kept_directory
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.outliers.write import write_with_outliers
 from fairbits.model.scheme import Clip, Scheme
+from fairbits.progress import Progress
 from fairbits.quantize.evidence import is_rounded
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Group, Plan
@@ -32,7 +33,6 @@ from fairbits.trials.plan_trial import corpus_for
 from fairbits.trials.swapped_model import Workbench
 from fairbits.verbs.plan import plan as planned
 
-Progress = Callable[[str, int, int], None]
 AS_IT_IS = 0
 """In place of a width: the block is not rounded."""
 UNIT = "bits_per_byte"
@@ -79,7 +79,7 @@ class Lab:
     @cached_property
     def bench(self) -> Workbench:
         """The model in memory, after one pass over the text."""
-        self.tell("asking the model as it is", 0, 1)
+        self.tell("evaluating the reference model", 0, 1)
         return Workbench(self.checkpoint, self.text, device=self.setting.device)
 
     @cached_property
@@ -112,7 +112,7 @@ class Lab:
             tokens=own.calibration,
             sequence=own.sequence,
             seed=own.seed,
-            progress=lambda done, total: self.tell("passing text", done, total),
+            progress=self.tell,
         )
 
     @property
@@ -261,7 +261,7 @@ class Laboratory:
         name = f"outliers-{checkpoint.fingerprint[:16]}-{asked.replace(':', '_').replace(',', '-')}"
         return str(kept_directory(name, lambda place: write_with_outliers(checkpoint, place, kappa)))
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def tell(self, what: str, done: float, total: float) -> None:
         """Shows progress."""
         if self.progress is not None:
             self.progress(what, done, total)

@@ -8,11 +8,11 @@ from fairbits.artifacts import write_files
 from fairbits.language import Corpus
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.progress import Progress
 from fairbits.quantize.plan import Group
 from fairbits.quantize.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
 from fairbits.reports.record import format_of
-from fairbits.trials.plan_trial import Progress
 from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
 from fairbits.verbs.run.job import baseline_files, job_of

@@ -4,10 +4,10 @@ import gc
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration, Plan
 from fairbits.quantize.policies import decide, reads_text
-from fairbits.trials.plan_trial import Progress
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.run.job import Job
 from fairbits.verbs.variants import Variant

@@ -8,9 +8,10 @@ from dataclasses import replace
 from fairbits.errors import InputError, counted
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.progress import Progress
 from fairbits.quantize.evidence import kappa_of_audit
 from fairbits.quantize.plan import Plan
-from fairbits.trials.plan_trial import Bench, Progress
+from fairbits.trials.plan_trial import Bench
 from fairbits.trials.reference_answers import Yardstick
 from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import scores_of

@@ -109,14 +109,14 @@ def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
 def test_progress_reaches_the_end(reading_model):
     seen = []
     for family in ("llama", "mt5"):
-        probe(reading_model(family), CORPUS, progress=lambda done, total: seen.append((done, total)))
+        probe(reading_model(family), CORPUS, progress=lambda _, done, total: seen.append((done, total)))
         done, total = seen[-1]
         assert done == total
         assert seen == sorted(seen)
         seen.clear()
     losses = []
     text = text_for(reading_model("llama"), CORPUS)
-    document_losses(reading_model("llama").load(), text, progress=lambda done, total: losses.append((done, total)))
+    document_losses(reading_model("llama").load(), text, progress=lambda _, done, total: losses.append((done, total)))
     assert losses[-1] == (len(text.windows), len(text.windows))
 
 

@@ -132,7 +132,7 @@ def test_what_is_finished_is_passed_through_to_the_same_bytes(llama, taught):
     resumed = learned(
         *llama,
         finished=lambda index: taught[0] if index == 0 else None,
-        progress=lambda done, total: ticks.append((done, total)),
+        progress=lambda _, done, total: ticks.append((done, total)),
     )
     assert resumed[0] is taught[0]
     same(resumed[1], taught[1])
@@ -142,7 +142,7 @@ def test_what_is_finished_is_passed_through_to_the_same_bytes(llama, taught):
 
 def test_a_block_that_is_not_treated_is_left_alone(llama):
     ticks = []
-    first, second, _ = learned(*llama, blocks=[1], progress=lambda done, total: ticks.append((done, total)))
+    first, second, _ = learned(*llama, blocks=[1], progress=lambda _, done, total: ticks.append((done, total)))
     assert first.layers == {}
     assert ticks[-1][0] == ticks[-1][1]
     start = learned(*llama, None, blocks=[1])[1]

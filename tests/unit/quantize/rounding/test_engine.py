@@ -55,7 +55,7 @@ def mean_error(blocks):
 def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
     plan = plan_of(llama, clip="absmax", group=16, outside=True)
     ticks = []
-    blocks = list(round_model(llama, plan, progress=lambda done, total: ticks.append((done, total))))
+    blocks = list(round_model(llama, plan, progress=lambda _, done, total: ticks.append((done, total))))
     assert [block.index for block in blocks] == [0, 1, None]
     assert ticks == [(i + 1, 16) for i in range(16)]
     assert [len(block.layers) for block in blocks] == [7, 7, 2]
@@ -181,7 +181,7 @@ def test_what_is_finished_is_passed_through_to_the_same_bytes(tiny, plan_of):
             plan,
             text=text,
             finished=lambda i: whole[i] if i in (0, 1) else None,
-            progress=lambda done, total: ticks.append((done, total)),
+            progress=lambda _, done, total: ticks.append((done, total)),
         )
     )
     assert resumed[1] is whole[1]
@@ -295,7 +295,7 @@ def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, 
             return {name: codes for name, (codes, _) in station.start.items()}
 
     plan, ticks = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES), []
-    told = {"progress": lambda done, total: ticks.append((done, total))}
+    told = {"progress": lambda _, done, total: ticks.append((done, total))}
     blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **told))
     assert ticks[-1][0] == ticks[-1][1]
     model = checkpoint.load()
