@@ -36,6 +36,7 @@ from fairbits.overlays.overlay import BASE, Overlay
 from fairbits.overlays.switch import Switch
 from fairbits.stats import LanguageFrame
 from fairbits.trials.plan_trial import corpus_for
+from fairbits.units import bits_per_byte
 from fairbits.verbs.overlay import overlays_for
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
@@ -221,7 +222,7 @@ def _wrong(title: str, judge: Judge, ground: Ground, grouped: tuple[Damage, dict
 
 def _kl_of(judge: Judge, sums: Floats, code: str) -> float:
     own = judge.text.lang == code
-    return float(sums[3][own].sum() / judge.text.size_bytes[own].sum() / np.log(2))
+    return float(bits_per_byte(sums[3][own].sum(), judge.text.size_bytes[own].sum()))
 
 
 def arguments() -> argparse.Namespace:

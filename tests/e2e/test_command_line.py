@@ -18,7 +18,6 @@ from rich.cells import cell_len
 from typer.main import get_command
 
 from fairbits.cli import VERBS, app, completion, main, verb
-from fairbits.measure.scores.scores import UNITS
 from fairbits.overlays.overlay import Form
 from fairbits.quantize.policies import POLICIES
 from fairbits.science.experiments import EXPERIMENTS
@@ -240,7 +239,6 @@ def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
 
 def test_completion_knows_what_there_is() -> None:
     assert set(completion.POLICIES) == set(POLICIES)
-    assert set(completion.UNITS) == set(UNITS)
     assert tuple(EXPERIMENTS) == completion.EXPERIMENTS
     assert get_args(Form) == completion.FORMS
 

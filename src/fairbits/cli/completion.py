@@ -40,7 +40,6 @@ EXPERIMENTS = (
 """As in `fairbits.science.experiments`; the same test holds them together."""
 FORMS = ("residual", "codes", "steps")
 """As in `fairbits.overlays.overlay`; the same test holds them together."""
-UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 
 
 def one_of(*words: str) -> Complete:

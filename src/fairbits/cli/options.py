@@ -9,6 +9,7 @@ from fairbits.artifacts import check_writable
 from fairbits.cli import completion
 from fairbits.cli.terminal import print_notes
 from fairbits.errors import InputError
+from fairbits.units import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ Unit = Annotated[
     typer.Option(
         help="bits_per_byte, to compare languages by; nats_per_token; nats_per_section.",
         metavar="UNIT",
-        autocompletion=completion.one_of(*completion.UNITS),
+        autocompletion=completion.one_of(*UNITS),
     ),
 ]
 Device = Annotated[

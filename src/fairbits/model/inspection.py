@@ -11,6 +11,7 @@ from rich.text import Text
 from fairbits.errors import printable
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, WeightMoments
+from fairbits.units import megabytes
 from fairbits.version import __version__
 
 SCHEMA = "fairbits.inspection/1"
@@ -41,7 +42,7 @@ def inspection_table(checkpoint: Checkpoint, moments: ModelMoments, *, tensors: 
     architecture = checkpoint.architecture
     n = sum(info.numel for info in checkpoint.tensors.values())
     size = sum(info.nbytes for info in checkpoint.tensors.values())
-    facts = [architecture.class_name, f"{architecture.n_blocks} blocks", f"{n:,} weights", f"{size / 1e6:,.1f} MB"]
+    facts = [architecture.class_name, f"{architecture.n_blocks} blocks", f"{n:,} weights", megabytes(size)]
     facts += [f"{name} tied" for name in architecture.tied]
     heading = Text.assemble((printable(checkpoint.target), "bold"), "  ", printable(", ".join(facts)))
     left_out = [*_by_reason("not used", architecture.ignored), *_by_reason("without moments", moments.skipped)]

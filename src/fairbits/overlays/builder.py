@@ -1,6 +1,5 @@
 """Workshop: makes overlays of a base from calibration text, and judges them by text of each language kept apart."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from fairbits.overlays.sensitivity import sensitivity
 from fairbits.overlays.switch import Switch
 from fairbits.progress import Progress
 from fairbits.quantize.learning.teacher import Class
+from fairbits.units import bits
 
 APART = 3
 """Of so many documents of a language one is kept apart."""
@@ -73,7 +73,7 @@ class Workshop:
                 nats = self._school.damage(windows) * self._tokens_per_byte(windows)
         finally:
             switch.to(BASE)
-        return {code: float(nats[i]) / math.log(2) for i, code in enumerate(self.text.languages) if code in wanted}
+        return {code: bits(float(nats[i])) for i, code in enumerate(self.text.languages) if code in wanted}
 
     def _sensitivity_of(self, code: str) -> dict[str, Tensor]:
         if code not in self._sensitivity:

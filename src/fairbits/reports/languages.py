@@ -5,9 +5,10 @@ from typing import Any
 
 from fairbits.errors import InputError
 from fairbits.language.catalog import Language, find_language
-from fairbits.measure.scores.scores import UNITS, Scores
+from fairbits.measure.scores.scores import Scores
 from fairbits.reports.sources import Json, Sources, estimate, table
 from fairbits.stats import Contrast
+from fairbits.units import UNITS
 
 UNKNOWN = "unknown"
 

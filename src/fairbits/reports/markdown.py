@@ -9,7 +9,8 @@ from typing import Any
 from fairbits.errors import InputError, printable
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import SIGNIFICANT
-from fairbits.reports.page import grouped, size
+from fairbits.reports.page import grouped
+from fairbits.units import readable_size
 
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
 """What may begin something other than text; an underscore within a word, as in heb_Hebr, does not."""
@@ -71,7 +72,8 @@ def _headline(content: Mapping[str, Any]) -> Iterator[str]:
             yield _row([title, *(_measure(each, names) for each in values)])
     reference = found["size"]["reference"]
     sizes = [
-        f"{size(found['size'][side])}, {found['size'][side] / reference:.0%} of {size(reference)}" for side in sides
+        f"{readable_size(found['size'][side])}, {found['size'][side] / reference:.0%} of {readable_size(reference)}"
+        for side in sides
     ]
     yield _row(["size", *sizes])
 

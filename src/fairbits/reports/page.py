@@ -19,6 +19,7 @@ from markupsafe import Markup
 from fairbits.errors import printable
 from fairbits.measure.scores.scores import SIGNIFICANT
 from fairbits.reports.headline import SAME_SIZE
+from fairbits.units import readable_size
 
 EARLY = "theme.js"
 """Runs before anything is painted, so that a dark page does not flash."""
@@ -86,18 +87,6 @@ def grouped(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]
     return list(found.values())
 
 
-def size(count: float) -> str:
-    """Returns a number of bytes for people.
-
-    >>> size(13337344), size(9e11), size(512)
-    ('13.3 MB', '900 GB', '512 bytes')
-    """
-    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= least:
-            return f"{count / least:.3g} {unit}" if count / least < 1000 else f"{count / least:,.0f} {unit}"
-    return f"{count:.0f} bytes"
-
-
 def signed(value: float) -> str:
     """Returns a number with four digits and a true minus.
 
@@ -161,6 +150,6 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=size, signed=signed)
+    environment.filters.update(size=readable_size, signed=signed)
     environment.globals.update(change=change)
     return environment.get_template("page.html")

@@ -26,8 +26,9 @@ from fairbits.stats.intervals import combination, combination_p, marginal, p_val
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.randomness import generator
 from fairbits.stats.resample import Block, Replicates, blocks_of, replicate
+from fairbits.units import UNITS, bits
 
-UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section", "ratio")
+FRAME_UNITS = (*UNITS, "ratio")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class LanguageFrame:
         weights = nonnegative_array("weights", self.weights, ndim=1)
         for name, array in (("document", document), ("values", values), ("weights", weights)):
             same_shape(name, array.shape, "the shape of lang", lang.shape)
-        one_of("unit", self.unit, UNITS)
+        one_of("unit", self.unit, FRAME_UNITS)
         in_range("confidence", self.confidence, above=0, below=1)
         whole("resamples", self.resamples, least=200)
         whole("seed", self.seed, least=0)
@@ -116,8 +117,8 @@ class LanguageFrame:
         before = nonnegative_array("reference", reference, ndim=1)
         after = nonnegative_array("quantized", quantized, ndim=1)
         same_shape("quantized", after.shape, "the shape of reference", before.shape)
-        per_byte = one_of("unit", unit, UNITS) == "bits_per_byte"
-        values = (after - before) / np.log(2) if per_byte else after - before
+        per_byte = one_of("unit", unit, FRAME_UNITS) == "bits_per_byte"
+        values = bits(after - before) if per_byte else after - before
         weights = nonnegative_array("size_bytes", size_bytes, ndim=1)
         counts = nonnegative_array("tokens", tokens, ndim=1)
         for name, array in (("size_bytes", weights), ("tokens", counts)):

@@ -27,12 +27,6 @@ from fairbits.trials.reference_answers import Yardstick
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-UNITS = {
-    "bits_per_byte": "bits per byte",
-    "nats_per_token": "nats per token",
-    "nats_per_section": "nats per section",
-}
-"""How units are written; a section is a document that all languages have."""
 IN_PLACE = re.compile(r"(.+), (\d) bits")
 """How runs on a bench are named: a variant and its width."""
 

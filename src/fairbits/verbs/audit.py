@@ -28,6 +28,7 @@ from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.units import bits
 
 DEFAULT_SCHEME = Scheme()
 FOREIGN = 1.25
@@ -132,7 +133,7 @@ def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
     frame = LanguageFrame(
         measured.lang,
         measured.document,
-        values=measured.nll / np.log(2),
+        values=bits(measured.nll),
         weights=measured.size_bytes,
         resamples=RESAMPLES,
     )

@@ -13,7 +13,8 @@ from fairbits.model.device import check_device
 from fairbits.progress import Progress
 from fairbits.quantize.plan import Group
 from fairbits.quantize.policies import reads_text
-from fairbits.trials.plan_trial import UNITS, Bench, Run, corpus_for
+from fairbits.trials.plan_trial import Bench, Run, corpus_for
+from fairbits.units import UNITS
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import Variant, check_variants, variant
@@ -50,7 +51,7 @@ def compare(
     variants = {each: variant(each) for each in _distinct("policies", policies)}
     widths = [whole("bits", each, least=2, most=8) for each in _distinct("bits", bits)]
     draws = [whole("seed", each, least=0) for each in _distinct("seeds", seeds)]
-    one_of("unit", unit, tuple(UNITS))  # before anything is read
+    one_of("unit", unit, UNITS)  # before anything is read
     first = one_of("baseline", next(iter(variants)) if baseline is None else baseline, tuple(variants))
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = corpus_for(checkpoint, languages=languages, text=text)

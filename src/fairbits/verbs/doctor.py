@@ -13,6 +13,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from fairbits.errors import InputError
+from fairbits.units import gigabytes
 from fairbits.version import __version__
 
 SCHEMA = "fairbits.doctor/1"
@@ -262,12 +263,3 @@ def _server(devices: tuple[str, ...]) -> str:
 def _needs_of(name: str) -> list[Requirement]:
     found = map(Requirement, metadata.requires(name) or ())
     return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
-
-
-def gigabytes(size: int) -> str:
-    """Returns a size in few characters.
-
-    >>> gigabytes(13_700_000), gigabytes(64 * 10**9)
-    ('0.01 GB', '64 GB')
-    """
-    return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.3g} GB"

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 from fairbits.checks import in_range, instance, one_of
 from fairbits.errors import InputError, printable
-from fairbits.measure.scores.scores import UNITS, Scores
+from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.units import UNITS
 from fairbits.version import __version__
 
 Outcome = Literal["pass", "fail", "undecided"]

@@ -24,7 +24,8 @@ from fairbits.quantize.plan import Group, Plan
 from fairbits.quantize.policies import DEFAULT, reads_text
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.trials.plan_trial import UNITS, Bench, corpus_for
+from fairbits.trials.plan_trial import Bench, corpus_for
+from fairbits.units import UNIT_LABELS
 from fairbits.verbs.critical_width import Width, against_founders, crossing, needs
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import check_variants, variant
@@ -106,7 +107,7 @@ class Sweep:
     @property
     def verdict(self) -> tuple[str, ...]:
         """What the sweep says, and where the founding documents' width is wrong."""
-        limit = f"{self.threshold:g} {UNITS[self.unit]}"
+        limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
         founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
         named = {find_language(code).name: width for code, width in self.widths.items()}
         return needs(named, bits=self.bits, limit=limit), founders, REMARK

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.measure.scores.scores import SIGNIFICANT, UNITS, Scores
+from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import content
 from fairbits.reports.figures import prediction
 from fairbits.reports.record import check_name, format_of
+from fairbits.units import UNITS
 from fairbits.verbs.report import sources_of_run
 
 METHODS = ("gptq", "gptq:mix=english", "rtn")

@@ -9,7 +9,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.audit import columns, section, unit_of, writer
 from fairbits.errors import counted, printable
-from fairbits.trials.plan_trial import UNITS
+from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
 
 LEGEND = (
@@ -60,7 +60,7 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
     top = max(entry.statistics["worst"].value for entry in entries)
     factor, prefix = unit_of(top)
     number = writer(factor * top, 3 if seeds else 4)
-    table = columns("policy", "MB", f"worst, {prefix}{UNITS[found.unit]}", "mean", "gap", "best", "s", left=(2,))
+    table = columns("policy", "MB", f"worst, {prefix}{UNIT_LABELS[found.unit]}", "mean", "gap", "best", "s", left=(2,))
     base = next(entry.size_bytes for entry in entries if entry.policy == found.baseline)
     for entry in entries:
         worst, mean, gap, best = (entry.statistics[name] for name in ("worst", "mean", "gap", "best"))
@@ -68,7 +68,7 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
         interval = f"{number(worst.value * factor)} ({number(worst.low * factor)} {number(worst.high * factor)})"
         table.add_row(
             Text(printable(entry.policy)),
-            f"{entry.size_bytes / 1e6:.2f}{'' if entry.size_bytes == base else '≠'}",
+            f"{entry.size_bytes / MB:.2f}{'' if entry.size_bytes == base else '≠'}",
             interval if seeds else f"{interval} {code}",
             *(number(each.value * factor) for each in (mean, gap, best)),
             f"{sum(entry.seconds):.0f}",
@@ -85,7 +85,7 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
         max(abs(value) for each in found.contrasts for value in (each.mean.value, each.worst.value))
     )
     number = writer(factor * max(abs(each.mean.value) for each in found.contrasts), 3)
-    unit = f"{prefix}{UNITS[found.unit]}"
+    unit = f"{prefix}{UNIT_LABELS[found.unit]}"
     table = columns("policy", "bits", f"mean, {unit}", "worst", "p", "+/−", left=(2, 3))
     for each in found.contrasts:
         table.add_row(

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.errors import printable
-from fairbits.verbs.doctor import Examination, Package, gigabytes
+from fairbits.units import gigabytes
+from fairbits.verbs.doctor import Examination, Package
 
 
 def doctor_table(found: Examination) -> Group:

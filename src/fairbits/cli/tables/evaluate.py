@@ -12,6 +12,7 @@ from fairbits.errors import counted, printable
 from fairbits.language.catalog import find_language
 from fairbits.measure.scores.disparity import Disparity
 from fairbits.measure.scores.scores import ASKED, Scores
+from fairbits.units import megabytes
 
 LEGEND = (
     "Added loss with 95 % intervals over documents; compare languages by bits per byte. PPL: perplexity per token, "
@@ -43,7 +44,7 @@ def _heading(scores: Scores) -> Iterator[Text]:
         counted(len(scores.documents.lang), "document"),
         counted(int(scores.documents.tokens.sum()), "predicted token"),
     )
-    share = f"{after.size_bytes / 1e6:,.1f} MB, {after.size_bytes / before.size_bytes:.0%} of the reference"
+    share = f"{megabytes(after.size_bytes)}, {after.size_bytes / before.size_bytes:.0%} of the reference"
     yield Text.assemble((printable(after.target), "bold cyan"), "  ", (share, "bold"))
     yield Text(f"reference: {printable(before.target)}", style="dim")
     yield Text(printable(f"{asked.split} text of {asked.corpus}: {', '.join(amounts)}"), style="dim")

@@ -12,6 +12,7 @@ from fairbits.cli.tables.audit import columns, name_of, section, unit_of, writer
 from fairbits.errors import counted, printable
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay
+from fairbits.units import megabytes
 
 LEGEND = "KL: divergence from the model as it is, on calibration text kept apart, of which nothing was made."
 ROUNDED = "KL was measured before inputs were rounded."
@@ -32,7 +33,7 @@ def overlay_table(found: Overlays) -> Group:
 def _heading(found: Overlays) -> Iterator[Text]:
     record, size = found.record, found.size_bytes
     told = record["text"]
-    together = f"{_size(size)}, {size / record['base_bytes']:.1%} of {_size(record['base_bytes'])}"
+    together = f"{megabytes(size)}, {size / record['base_bytes']:.1%} of {megabytes(record['base_bytes'])}"
     count = counted(len(_groups(found)), "overlay")
     yield Text.assemble((printable(record["model"]), "bold cyan"), "  ", (f"{count}, {together}", "bold"))
     yield Text(f"{record['form']} rows, at most {record['budget']:.1%} of the base each", style="dim")
@@ -113,12 +114,3 @@ def _clusters(record: Mapping[str, Any]) -> Table:
         taken = "taken" if int(count) == record["clusters"] else ""
         table.add_row(count, number(each["worst"] * factor), number(each["mean"] * factor), Text(taken, style="green"))
     return table
-
-
-def _size(size_bytes: int) -> str:
-    """Returns a number of bytes in megabytes, however few.
-
-    >>> _size(1_234_567), _size(12_345)
-    ('1.2 MB', '0.012 MB')
-    """
-    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e6:.2g} MB"

@@ -15,6 +15,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, step_dtype, stored_bytes
 from fairbits.quantize.plan import Outcome, Plan, Treatment
 from fairbits.quantize.policies.assemble import stored_as
+from fairbits.units import megabytes
 
 NAMED = 6
 """Languages whose weights are written out."""
@@ -42,7 +43,7 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
     source = sum(info.nbytes for info in checkpoint.tensors.values())
     yield Text.assemble((printable(plan.model), "bold cyan"), "  ", (plan.policy, "bold"))
     yield Text(
-        f"{_size(plan.size_bytes)} in all, {plan.size_bytes / source:.1%} of {_size(source)}; "
+        f"{megabytes(plan.size_bytes)} in all, {plan.size_bytes / source:.1%} of {megabytes(source)}; "
         f"{bits_per_weight(plan, checkpoint):.2f} bits per weight, what is kept and the steps included"
     )
     if plan.calibration is not None:
@@ -153,12 +154,3 @@ def _notes(plan: Plan) -> Iterator[str]:
             alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{each.name}: {note}")
     for first, *others in alike.values():
         yield first + (f" (and the like of {counted(len(others), 'layer')} more)" if others else "")
-
-
-def _size(size_bytes: int) -> str:
-    """Returns a number of bytes in megabytes.
-
-    >>> _size(1_234_567)
-    '1.2 MB'
-    """
-    return f"{size_bytes / 1e6:,.1f} MB"

@@ -13,6 +13,7 @@ from fairbits.cli.tables.evaluate import span
 from fairbits.errors import counted, printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate
+from fairbits.units import megabytes
 from fairbits.verbs.run import FinishedRun
 
 Cell = Callable[[Estimate], Text]
@@ -105,7 +106,7 @@ def _notes(found: FinishedRun) -> dict[str, None]:
 
 def _size(scores: Scores) -> RenderableType:
     own = scores.quantized.size_bytes
-    return f"{own / 1e6:,.2f} MB, {own / scores.reference.size_bytes:.0%} of the model"
+    return f"{megabytes(own, decimals=2)}, {own / scores.reference.size_bytes:.0%} of the model"
 
 
 def _cell(top: float, factor: float) -> Cell:

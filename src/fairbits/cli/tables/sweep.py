@@ -9,7 +9,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.audit import columns, section
 from fairbits.errors import counted, printable
-from fairbits.trials.plan_trial import UNITS
+from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.sweep import Sweep
 
 LEGEND = (
@@ -28,7 +28,7 @@ def sweep_table(found: Sweep) -> Group:
         Text.assemble((printable(found.model), "bold cyan"), "  ", (f"{found.policy}, group {group}", "bold")),
         Text(printable(f"evaluation text of {found.settings['text']}: {', '.join(amounts)}"), style="dim"),
         "",
-        Text(f"Damage in {UNITS[found.unit]} by bits per weight; B* for {found.threshold:g}", style="bold"),
+        Text(f"Damage in {UNIT_LABELS[found.unit]} by bits per weight; B* for {found.threshold:g}", style="bold"),
         _table(found),
         Text(LEGEND, style="dim"),
         *section("Verdict", (Text(printable(each)) for each in found.verdict)),
@@ -42,7 +42,7 @@ def _table(found: Sweep) -> Table:
         values = (each.value for each in found.curves[code].values())
         table.add_row(code, *_numbers(values), found.widths[code].written(found.bits))
     table.add_row("gap", *_numbers(each.value for each in found.gaps.values()), found.gap_width.written(found.bits))
-    table.add_row("MB", *(f"{size / 1e6:.1f}" for size in found.sizes.values()), "", style="dim")
+    table.add_row("MB", *(f"{size / MB:.1f}" for size in found.sizes.values()), "", style="dim")
     return table
 
 

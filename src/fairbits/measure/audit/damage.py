@@ -11,6 +11,7 @@ from fairbits.checks import Floats
 from fairbits.measure.passes.measurements import Measurements
 from fairbits.model.scheme import Scheme
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.units import NATS_PER_BIT
 
 RESAMPLES = 2000
 
@@ -43,7 +44,7 @@ class PredictedDamage:
     @cached_property
     def bits_per_byte(self) -> LanguageFrame:
         """D̂(λ) per byte of text, which can be compared between languages."""
-        return self._frame(self.size_bytes * np.log(2), "bits_per_byte")
+        return self._frame(self.size_bytes * NATS_PER_BIT, "bits_per_byte")
 
     @cached_property
     def by_linear(self) -> Floats:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fairbits.checks import Floats, as_array, finite_array, nonnegative_array, same_shape, sequence
 from fairbits.errors import InputError
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.units import NATS_PER_BIT, bits
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ def redundancy(
     frame = LanguageFrame(
         as_array("lang", lang),
         as_array("document", document),
-        values=nonnegative_array("nll", nll, ndim=1) / np.log(2),
+        values=bits(nonnegative_array("nll", nll, ndim=1)),
         weights=nonnegative_array("tokens", tokens, ndim=1),
         unit="ratio",
         confidence=confidence,
         resamples=resamples,
         seed=seed,
     )
-    undecided = nonnegative_array("entropy", entropy, ndim=1) / np.log(2)
+    undecided = bits(nonnegative_array("entropy", entropy, ndim=1))
     same_shape("entropy", undecided.shape, "the shape of nll", frame.values.shape)
     unigram_entropy = [miller_madow(row) for row in _checked_counts(codes, frame, unigrams)]
     loss = frame.by_language()
@@ -120,7 +121,7 @@ def miller_madow(counts: ArrayLike) -> float:
         raise InputError("counts sum to 0; at least one token must have been counted")
     n = seen.sum()
     p = seen / n
-    return float(-(p * np.log2(p)).sum() + (len(seen) - 1) / (2 * n * np.log(2)))
+    return float(-(p * np.log2(p)).sum() + (len(seen) - 1) / (2 * n * NATS_PER_BIT))
 
 
 def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:

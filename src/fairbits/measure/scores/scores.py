@@ -18,9 +18,9 @@ from fairbits.measure.scores.measure import Answers
 from fairbits.measure.scores.scores_file import as_bytes, parsed
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.stats import Contrast, Estimate, LanguageFrame
+from fairbits.units import UNITS, bits_per_byte
 from fairbits.version import __version__
 
-UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 ASKED: Mapping[Task, str] = {
     "causal": "every token, given those before it",
     "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
@@ -235,7 +235,7 @@ class Scores:
     def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
         rows = self.documents.lang == code
         added = {unit: self.frame(unit).by_language()[code].to_dict() for unit in units}
-        before = float(self.documents.nll_reference[rows].sum() / self.documents.bytes[rows].sum() / np.log(2))
+        before = float(bits_per_byte(self.documents.nll_reference[rows].sum(), self.documents.bytes[rows].sum()))
         return {
             "documents": int(rows.sum()),
             "tokens": int(self.documents.tokens[rows].sum()),

@@ -18,6 +18,7 @@ from fairbits.stats import LanguageFrame
 from fairbits.theory.allocation import gateway_set, protect
 from fairbits.theory.allocation.protection import MAX_SETS
 from fairbits.trials.block_sensitivity import predicted_sensitivity
+from fairbits.units import bits
 
 BITS, KEPT = 3, 3
 MOST, SAMPLE = 300, 220
@@ -165,5 +166,4 @@ def _predicted(lab: Lab) -> Floats:
     found = predicted_sensitivity(lab.checkpoint, lab.corpus, widths=(BITS,), group=own.group, calibration=asked)
     rows = [lab.text.lang == code for code in found.languages]
     per_byte = [float(lab.bench.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]
-    bits: Floats = found.at(BITS) * np.array(per_byte)[:, None] / np.log(2)
-    return bits
+    return bits(found.at(BITS) * np.array(per_byte)[:, None])

@@ -31,6 +31,7 @@ from fairbits.science.experiments.result import Subject
 from fairbits.stats import LanguageFrame
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.trials.swapped_model import Workbench
+from fairbits.units import bits_per_byte
 from fairbits.verbs.plan import plan as planned
 
 AS_IT_IS = 0
@@ -124,7 +125,7 @@ class Lab:
         """Returns the loss of the model as it is, in bits per byte of each language."""
         rows = {code: self.text.lang == code for code in self.languages}
         nats, size = self.bench.before, self.text.size_bytes
-        return {code: float(nats[own].sum() / size[own].sum() / np.log(2)) for code, own in rows.items()}
+        return {code: float(bits_per_byte(nats[own].sum(), size[own].sum())) for code, own in rows.items()}
 
     def rounded(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
         """Returns the damage of rounding to nearest, at one width, or one per block; AS_IT_IS: not rounded."""

@@ -1,0 +1,73 @@
+"""Units: losses in nats and bits, sizes in bytes, and how both are written."""
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
+"""Units in which the damage of languages is reported. A section is a document that all languages have."""
+UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}
+"""How units are written for people."""
+
+NATS_PER_BIT = math.log(2)
+KB, MB, GB = 10**3, 10**6, 10**9
+"""Bytes, as sizes of files are given."""
+MIB, GIB = 2**20, 2**30
+"""Bytes, as limits of memory are given."""
+
+T = TypeVar("T", float, "Numbers")
+
+
+def bits(nats: T) -> T:
+    """Returns nats in bits.
+
+    >>> bits(NATS_PER_BIT)
+    1.0
+    """
+    return nats / NATS_PER_BIT
+
+
+def bits_per_byte(nats: T, size_bytes: T) -> T:
+    """Returns the bits per byte of texts that cost these nats and have these bytes.
+
+    >>> bits_per_byte(8 * NATS_PER_BIT, 4.0)
+    2.0
+    """
+    return nats / size_bytes / NATS_PER_BIT
+
+
+def megabytes(size_bytes: float, *, decimals: int = 1) -> str:
+    """Returns a size in megabytes; a small one has two significant digits.
+
+    >>> megabytes(1_234_567), megabytes(1_234_567, decimals=2), megabytes(12_345)
+    ('1.2 MB', '1.23 MB', '0.012 MB')
+    """
+    size = size_bytes / MB
+    return f"{size:,.{decimals}f} MB" if size >= 10**-decimals else f"{size:.2g} MB"
+
+
+def gigabytes(size_bytes: float) -> str:
+    """Returns a size in gigabytes.
+
+    >>> gigabytes(13_700_000), gigabytes(64 * GB)
+    ('0.01 GB', '64 GB')
+    """
+    return f"{size_bytes / GB:.2f} GB" if size_bytes < GB else f"{size_bytes / GB:.3g} GB"
+
+
+def readable_size(size_bytes: float) -> str:
+    """Returns a size in the largest unit of which it has at least one.
+
+    >>> readable_size(13337344), readable_size(9e11), readable_size(512)
+    ('13.3 MB', '900 GB', '512 bytes')
+    """
+    for unit, least in (("GB", GB), ("MB", MB), ("kB", KB)):
+        if size_bytes >= least:
+            count = size_bytes / least
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"
+    return f"{size_bytes:.0f} bytes"
