@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
-from fairbits.model.moments import moments_of, row_moments
+from fairbits.model.moments import moments_of
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6
@@ -72,17 +72,16 @@ def measure(folder: Path, dtype: torch.dtype, *, tensors: int, weights: int, rep
     path, small = folder / f"{name}.safetensors", folder / f"{name}.small.safetensors"
     write(path, dtype, tensors=tensors, weights=weights)
     write(small, dtype, tensors=1, weights=1 << 18)
-    for function in (torch.sum, moments_of, row_moments):
+    for function in (torch.sum, moments_of):
         seconds(small, function)
     peak = peak_above(path, moments_of)
     rounds = [(seconds(path, torch.sum), seconds(path, moments_of)) for _ in range(repeats)]
     plain, ours = (best(times) for times in zip(*rounds, strict=True))
-    rows = best([seconds(path, row_moments)])
     n = tensors * weights
     extra = peak - weights * dtype.itemsize
     print(
         f"{name:9} sum {plain / n * 1e9:5.3f} ns   moments {ours / n * 1e9:5.3f} ns   ratio {ours / plain:4.2f}"
-        f"   (rows {rows / plain:4.1f})   peak {peak / 1e6:6.1f} MB = 1 tensor + {extra / 1e6:5.1f} MB"
+        f"   peak {peak / 1e6:6.1f} MB = 1 tensor + {extra / 1e6:5.1f} MB"
     )
     path.unlink()
     return (ours <= BAR_TIME * plain or dtype not in BARRED) and extra <= BAR_MEMORY

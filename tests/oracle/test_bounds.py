@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fairbits.science.theory import disparity, foreign_alpha_bound, own_optimum_bound, total_variation, tv_bound
-from fairbits.science.theory.bounds import alpha_limit, exact_mse_limit, excess_bounds, mse_limit, sample_limits
+from fairbits.science.theory import disparity, own_optimum_bound, total_variation, tv_bound
+from fairbits.science.theory.bounds import alpha_limit, excess_bounds
 from fairbits.science.theory.refit import families
 from fairbits.theory import (
-    Empirical,
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -74,18 +73,6 @@ def test_own_optimum_bound() -> None:
         assert abs(best[0].value - best[1].value) <= bound * (1 + 1e-9)
 
 
-def test_foreign_threshold_bound_in_the_additive_model() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(300):
-        laws = [random_law(rng) for _ in range(3)]
-        p, q = rng.dirichlet(np.ones(3), size=2)
-        c = noise_constant(int(rng.integers(2, 7)))
-        own, foreign = (additive_alpha(Mixture(laws, pattern), c) for pattern in (p, q))
-        slopes = [2 * (c * foreign - float(law.beyond(foreign)[1] - foreign * law.beyond(foreign)[0])) for law in laws]
-        regret = float(additive_mse(Mixture(laws, p), foreign, c) - additive_mse(Mixture(laws, p), own, c))
-        assert -1e-12 <= regret <= foreign_alpha_bound(p, q, slopes=slopes, c=c) * (1 + 1e-9) + 1e-12
-
-
 def test_second_order_law_of_the_additive_model() -> None:
     rng = np.random.default_rng(4)
     for _ in range(2000):
@@ -97,9 +84,8 @@ def test_second_order_law_of_the_additive_model() -> None:
         assert low * (1 - 1e-6) - 1e-12 <= excess <= high * (1 + 1e-6) + 1e-12
 
 
-def test_newton_finds_the_minimum_of_the_additive_model_for_samples_too() -> None:
-    rng = np.random.default_rng(5)
-    for law in (Empirical(rng.standard_t(5, 500)), Mixture([Gaussian(1.0), Laplace(3.0)], [0.7, 0.3])):
+def test_newton_finds_the_minimum_of_the_additive_model() -> None:
+    for law in (StudentT(dof=5.0), Mixture([Gaussian(1.0), Laplace(3.0)], [0.7, 0.3])):
         for bits in (2, 4, 8):
             c = noise_constant(bits)
             found = additive_alpha(law, c)
@@ -108,25 +94,11 @@ def test_newton_finds_the_minimum_of_the_additive_model_for_samples_too() -> Non
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
-def test_kurtosis_bounds_on_threshold_and_error(bits) -> None:
+def test_kurtosis_bounds_the_threshold(bits) -> None:
     c = noise_constant(bits)
     for kappa in (0.0, 1.0, 3.0, 20.0, 100.0, 200.0):
         for law in families(kappa).values():
             assert additive_alpha(law, c) <= alpha_limit(kappa, c)
-            assert float(additive_mse(law, additive_alpha(law, c), c)) <= mse_limit(kappa, c)
-            assert clip_law(law, Grid(bits)).value <= exact_mse_limit(kappa, bits)
-
-
-def test_sample_limits() -> None:
-    rng = np.random.default_rng(6)
-    for _ in range(300):
-        n = int(rng.integers(2, 40))
-        law = Empirical(x := rng.standard_t(2.5, n)).moments
-        largest, kurtosis = sample_limits(n, law.kappa)
-        assert np.abs(x - law.mean).max() / law.sigma <= largest * (1 + 1e-9)
-        assert law.kappa + 3 <= kurtosis + 1e-9
-    spike = Empirical(np.eye(10)[0]).moments
-    assert spike.kappa + 3 == pytest.approx(sample_limits(10, 0.0)[1])
 
 
 def test_total_variation_is_a_metric_between_patterns() -> None:

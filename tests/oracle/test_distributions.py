@@ -7,7 +7,6 @@ import pytest
 from scipy import integrate, stats
 
 from fairbits.theory import (
-    Empirical,
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -18,6 +17,7 @@ from fairbits.theory import (
     Uniform,
     kappa_mixture,
     kappa_weighted,
+    mixture_moments,
 )
 
 PEERS = [
@@ -75,20 +75,6 @@ def test_special_shapes_coincide() -> None:
     assert spread.kappa == pytest.approx(0.0)
 
 
-def test_empirical_tails_are_plain_sums() -> None:
-    rng = np.random.default_rng(0)
-    x, h = rng.choice([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0], 200), rng.lognormal(0, 1, 200)
-    law, share = Empirical(x, h), h / h.sum()
-    for point in (-2.0, -1.0, -0.3, 0.0, 0.5, 2.0, 3.0):
-        beyond = x > point
-        expected = [share[beyond].sum(), share[beyond] @ x[beyond], share[beyond] @ x[beyond] ** 2]
-        assert [float(tail) for tail in law.upper(np.array(point))] == pytest.approx(expected)
-    below = x < -1.0
-    assert [float(tail) for tail in law.lower(np.array(1.0))] == pytest.approx(
-        [share[below].sum(), -share[below] @ x[below], share[below] @ x[below] ** 2]
-    )
-
-
 def test_mixture_moments_equal_those_of_the_pooled_sample() -> None:
     rng = np.random.default_rng(1)
     samples = [rng.gamma(2.0, 1.0, 3000), rng.normal(-1.0, 3.0, 5000), rng.exponential(0.5, 700) + 4]
@@ -96,7 +82,7 @@ def test_mixture_moments_equal_those_of_the_pooled_sample() -> None:
     merged = Moments.of(samples[0]) + Moments.of(samples[1]) + Moments.of(samples[2])
     weights = [sample.size for sample in samples]
     parts = [Moments.of(sample) for sample in samples]
-    for found in (merged, Mixture([Empirical(sample) for sample in samples], weights).moments):
+    for found in (merged, mixture_moments(parts, weights)):
         assert found.mean == pytest.approx(pooled.mean)
         assert found.variance == pytest.approx(pooled.variance)
         assert found.skewness == pytest.approx(pooled.skewness)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fairbits.theory import Grid, clip_blocks, clip_sample, sample_error
-from fairbits.theory.clipping.stream import WeightHistogram
 
 SIZES = {2: 5, 3: 4, 4: 3}
 SPECIAL = ["random", "ties", "zeros", "outlier", "faint", "constant", "single", "dead"]
@@ -146,23 +145,6 @@ def test_more_bits_absmax_and_signs_never_win_against_the_optimum(w, bits) -> No
     assert error <= sample_error(w, Grid(bits), float(np.abs(w).max()) / Grid(bits).highest) + floor
     twos = clip_blocks(w[None], Grid(bits, "twos")).error[0, 0]
     assert clip_blocks(w[None], Grid(bits, "twos"), signed=True).error[0, 0] <= twos + floor <= error + 2 * floor
-
-
-@pytest.mark.parametrize("kind", ["symmetric", "twos", "midrise"])
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_streamed_histogram_is_exact_for_half_precision_and_bounded_otherwise(bits, kind) -> None:
-    rng = np.random.default_rng(3)
-    for w in (rng.standard_t(5, 60_000).astype(np.float16), rng.standard_t(5, 60_000).astype(np.float32)):
-        first, second = WeightHistogram(), WeightHistogram()
-        first.add(w[:20_000])
-        second.add(w[20_000:])
-        signed = kind == "twos"
-        streamed = (first + second).clip(Grid(bits, kind), signed=signed)
-        exact = clip_sample(w, Grid(bits, kind), signed=signed)
-        assert streamed.bound <= exact.value * (1 + 1e-9)
-        true_value = sample_error(w, Grid(bits, kind), streamed.step)
-        assert true_value <= streamed.value * (1 + 1e-9)
-        assert true_value <= exact.value * (1 + (3e-9 if w.dtype == np.float16 else 1e-4))
 
 
 def test_a_step_far_below_a_faint_giant_is_found() -> None:

@@ -8,7 +8,7 @@ import statsmodels.api as sm
 from scipy import stats
 
 from fairbits.science.stats import correlation_power, partial_correlation, permutation_test, sample_size_for_power
-from fairbits.stats import holm, leave_one_out, pearson, spearman
+from fairbits.stats import holm, pearson, spearman
 
 rng = np.random.default_rng(42)
 X = rng.normal(size=14)
@@ -29,11 +29,6 @@ def test_percentile_interval_agrees_with_a_plain_loop(ours, theirs):
     expected = np.quantile([theirs(X[i], Y[i])[0] for i in draws], [0.025, 0.975])
     got = ours(X, Y, interval="percentile", resamples=20_000, rng=2).estimate
     assert (got.low, got.high) == pytest.approx(expected, abs=0.05)  # four standard errors of the loop
-
-
-def test_leave_one_out_agrees_with_a_loop():
-    expected = [stats.pearsonr(np.delete(X, i), np.delete(Y, i))[0] for i in range(14)]
-    assert leave_one_out(X, Y) == pytest.approx(expected)
 
 
 def test_exact_permutation_agrees_with_scipy():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairbits.science.stats import partial_correlation, permutation_test
-from fairbits.stats import leave_one_out, pearson, spearman
+from fairbits.stats import pearson, spearman
 
 # lang, degradation, outlier activation fraction, weighted kurtosis
 ROWS = [
@@ -55,11 +55,6 @@ def test_permutation_p():
 
 def test_spearman():
     assert spearman(A, D).estimate.value == pytest.approx(-0.792, abs=5e-4)
-
-
-def test_leave_one_out_range():
-    r = leave_one_out(A, D)
-    assert (r.max(), r.min()) == pytest.approx((-0.784, -0.860), abs=5e-4)
 
 
 def test_partial_correlation_given_latin_script():

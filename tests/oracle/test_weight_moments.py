@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fairbits.model.moments import moments_of, row_moments
+from fairbits.model.moments import moments_of
 
 LAWS = {
     "normal": stats.norm(0, 0.02),
@@ -60,21 +60,6 @@ def test_shares_at_any_distance_lie_within_their_bounds(law, dtype, k) -> None:
     else:
         assert greatest - least < 0.03
         assert found.beyond(k) == pytest.approx(share, abs=4e-4)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS)
-def test_rows_are_those_of_scipy(law, dtype) -> None:
-    W = draw(law, dtype, n=7 * 503).reshape(7, 503)
-    x = W.double().numpy() / float(W.double().abs().max())
-    if (x.std(axis=1) == 0).any():
-        pytest.skip(f"{dtype} holds rows of equal weights")
-    rows = row_moments(W)
-    assert rows.kappa == pytest.approx(stats.kurtosis(x, axis=1), rel=1e-9, abs=1e-9)
-    assert rows.skewness == pytest.approx(stats.skew(x, axis=1), rel=1e-9, abs=1e-9)
-    distance = np.abs(x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
-    assert np.array_equal(rows.beyond_3, np.mean(distance > 3, axis=1))
-    assert np.array_equal(rows.beyond_6, np.mean(distance > 6, axis=1))
 
 
 def test_merged_float32_shares_of_many_scales_match_brute_force() -> None:

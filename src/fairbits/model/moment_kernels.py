@@ -4,7 +4,6 @@ Of 16-bit weights there are only 65536 kinds: counting them is all the work, and
 weights the leading bits are counted, which keeps the store unit busy while the vector units sum powers in float64.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -170,32 +169,6 @@ def _outside(x, mean, reach):  # type: ignore[no-untyped-def]
     for i in range(BLOCK):
         found = np.int32(found + np.int32(abs(np.float64(x[i]) - mean) > reach))
     return found
-
-
-@njit(cache=True, parallel=True, fastmath=FAST)
-def row_statistics(W, units, out):  # type: ignore[no-untyped-def]
-    """Fills `out` (rows, 6) with mean, σ, skewness, κ and the numbers beyond 3σ and 6σ of each row of W.
-
-    Rows are multiplied by their `units`, powers of two, that keep fourth powers away from overflow and underflow.
-    """
-    for r in prange(len(W)):
-        row, n, unit = W[r], W.shape[1], units[r]
-        mean = _mean(row, unit)
-        second, third, fourth = 0.0, 0.0, 0.0
-        for i in range(n):
-            d = np.float64(row[i]) * unit - mean
-            square = d * d
-            second, third, fourth = second + square, third + square * d, fourth + square * square
-        second, third, fourth = second / n, third / n, fourth / n
-        sigma = math.sqrt(second)
-        three, six = np.int32(0), np.int32(0)
-        for i in range(n):
-            d = abs(np.float64(row[i]) * unit - mean)
-            three, six = np.int32(three + np.int32(d > 3 * sigma)), np.int32(six + np.int32(d > 6 * sigma))
-        out[r, 0], out[r, 1] = mean / unit, sigma / unit
-        out[r, 2] = third / second / sigma if second > 0 else 0.0
-        out[r, 3] = fourth / second / second - 3 if second > 0 else 0.0
-        out[r, 4], out[r, 5] = three, six
 
 
 @njit(cache=True, fastmath=FAST)

@@ -14,7 +14,6 @@ from fairbits.theory.moments import Moments
 Found = tuple[Moments, float, Histogram, tuple[int, int]]
 """Moments, largest magnitude, counts by value, and the numbers of weights beyond 3σ and 6σ."""
 
-_PANEL = 1 << 20  # weights of a matrix that are made contiguous float32 at a time: 4 MB
 _COUNTED_WHOLE = 1 << 22  # weights of float32 and float64 up to which every one is counted by value
 _SLAB = 1 << 24  # weights searched for NaN at a time
 
@@ -65,24 +64,6 @@ def sum_and_count(flat: torch.Tensor) -> Found | None:
         Histogram.of(flat.dtype, counts, every=kernels.EVERY if thin else 1),
         _beyond(body, rest, tops, moments),
     )
-
-
-def statistics_of_rows(W: torch.Tensor) -> tuple[Floats, ...] | None:
-    """Returns mean, σ, skewness, κ, shares beyond 3σ and 6σ, and max|w| of all rows; None if a weight is not finite."""
-    out = np.empty((*W.shape[:-1], 7))
-    wide = torch.float64 if W.dtype == torch.float64 else torch.float32
-    step = max(1, _PANEL // W.shape[-1])
-    for matrix, results in zip(W.flatten(0, -3) if W.ndim > 2 else [W], out.reshape(-1, W.shape[-2], 7), strict=True):
-        for start in range(0, len(matrix), step):
-            panel, found = matrix[start : start + step].to(wide).contiguous(), results[start : start + step]
-            found[:, 6] = panel.abs().amax(dim=1).numpy()
-            if not np.isfinite(found[:, 6]).all():
-                return None
-            units = np.ldexp(1.0, -np.clip(np.frexp(found[:, 6])[1], -1021, 1023))
-            with LAUNCH:
-                kernels.row_statistics(panel.numpy(), units, found)
-    out[..., 4:6] /= W.shape[-1]
-    return tuple(np.moveaxis(out, -1, 0))
 
 
 def first_not_finite(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], float]:

@@ -1,4 +1,4 @@
-"""The moments and outliers of weights per tensor, block, row or any other group, from one pass over the file.
+"""The moments and outliers of weights per tensor, per block, and of any tensors together, from one pass over the file.
 
 An outlier lies more than 3σ (6σ) from the mean of its own population: |w − mean| > kσ. A merged population has another
 mean and σ than its parts, so every result carries counts of its weights by value, from which its shares are taken.
@@ -10,14 +10,14 @@ mean and σ than its parts, so every result carries counts of its weights by val
   threshold cuts are shared out in proportion; `beyond_bounds` gives the limits, `exact` says whether they coincide.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairbits.checks import Floats, in_range, instance, instances
+from fairbits.checks import in_range, instance, instances
 from fairbits.errors import InputError
 from fairbits.model import moment_passes as passes
 from fairbits.model.weight_histogram import FORMATS, Beyond, Histogram, count_beyond, merged
@@ -26,8 +26,6 @@ from fairbits.theory.moments import Moments, mixture_moments
 
 if TYPE_CHECKING:
     from fairbits.model.checkpoint import Checkpoint
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -100,24 +98,6 @@ class WeightMoments:
 
 
 @dataclass(frozen=True)
-class RowMoments:
-    """The same of every row (output channel), as arrays; `n` weights in each."""
-
-    n: int
-    mean: Floats
-    sigma: Floats
-    skewness: Floats
-    kappa: Floats
-    beyond_3: Floats
-    beyond_6: Floats
-    largest: Floats
-
-    def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
-        return {name: value if name == "n" else value.tolist() for name, value in vars(self).items()}
-
-
-@dataclass(frozen=True)
 class ModelMoments:
     """The moments of a model: of every tensor, and of the linear maps of every block together.
 
@@ -131,15 +111,6 @@ class ModelMoments:
     def merged(self, names: Iterable[str]) -> WeightMoments:
         """Returns the moments of all weights in the named tensors together."""
         return _from_parts([self._tensor(name) for name in names])
-
-    def grouped(self, key: Callable[[str], Key | None]) -> dict[Key, WeightMoments]:
-        """Returns the moments of all tensors whose names have the same key; None leaves a tensor out."""
-        groups: dict[Key, list[str]] = {}
-        for name in self.tensors:
-            group = key(name)
-            if group is not None:
-                groups.setdefault(group, []).append(name)
-        return {group: self.merged(names) for group, names in groups.items()}
 
     def as_data(self) -> dict[str, Any]:
         """Returns the numbers for JSON."""
@@ -171,23 +142,6 @@ def moments_of(tensor: torch.Tensor, *, name: str = "tensor") -> WeightMoments:
     moments, largest, histogram, beyond = found
     n = int(moments.n)
     return WeightMoments(moments, largest, beyond[0] / n, beyond[1] / n, True, (histogram,))
-
-
-def row_moments(tensor: torch.Tensor, *, transposed: bool = False, name: str = "tensor") -> RowMoments:
-    """Returns the moments of every row of a matrix (out, in), or (in, out) if it is stored `transposed`.
-
-    Dimensions before the last two, as of stacked experts, stay: (experts, out, in) gives arrays (experts, out).
-
-    >>> row_moments(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).mean.tolist()
-    [2.0, 0.0]
-    """
-    W = _weights(tensor, name)
-    if W.ndim < 2:
-        raise InputError(f"{name} has shape {tuple(W.shape)}; rows need a matrix: two dimensions or more")
-    found = passes.statistics_of_rows(W.mT if transposed else W)
-    if found is None:
-        raise _not_finite(tensor, name)
-    return RowMoments(W.shape[-2 if transposed else -1], *found)
 
 
 def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None) -> ModelMoments:

@@ -4,32 +4,21 @@ The largest of noisy numbers is too large on average: the range of 14 equal lang
 Point estimates subtract that bias; intervals hold for the true extreme, whichever language it is.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbits.checks import Floats, in_range, instance, one_of, sequence, whole
+from fairbits.checks import Floats, in_range, instance, one_of
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.heterogeneity import between_variance
-from fairbits.stats.intervals import combination, marginal, order_quantile, studentised
-from fairbits.stats.randomness import Rng, generator
-from fairbits.stats.resample import LEAST_DOCUMENTS, Block, Replicates, checked_blocks, replicate
+from fairbits.stats.intervals import marginal, order_quantile, studentised
+from fairbits.stats.resample import Replicates
 
 METHODS = ("shrinkage", "bootstrap", "naive")
 ROUNDING = 1e-6
 """Errors of a difference below this share of those of its parts are what rounding leaves of 0."""
-
-
-@dataclass(frozen=True)
-class SplitHalf:
-    """The worst and best language chosen on one half of the documents, their gap measured on the other."""
-
-    worst: str
-    best: str
-    gap: Estimate
 
 
 def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
@@ -102,47 +91,6 @@ def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate
     low, high = min(low, high), max(low, high)  # two bounds that part by the doubt left in each
     values = [worst_of(_columns(joint, half), confidence=confidence)[1].value for half in (own, own + size)]
     return Estimate(float(np.clip(values[0] - values[1], low, high)), low, high, joint.clusters, confidence)
-
-
-def split_half(
-    blocks: Sequence[Block],
-    languages: Sequence[str],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    rng: Rng = 0,
-) -> SplitHalf:
-    """Returns the worst and best language of one random half of the documents, and their gap in the other.
-
-    E[gap] = θ_worst − θ_best of the chosen pair: free of selection bias, and at most the true range.
-    Documents common to several languages go to the same half.
-    """
-    source = generator(rng)
-    whole("resamples", resamples, least=1)
-    languages = sequence("languages", languages)
-    if len(languages) < 2:
-        raise InputError(f"{len(languages)} language(s) given; at least 2 must be given to compare languages")
-    chosen, held = [], []
-    for block in checked_blocks(blocks, languages):
-        if block.present.sum(axis=0).min() < 4 * LEAST_DOCUMENTS:
-            raise InputError(
-                f"a language has {block.present.sum(axis=0).min()} documents; "
-                f"a split needs at least {4 * LEAST_DOCUMENTS} in each language"
-            )
-        order = source.permutation(len(block.values))
-        middle = len(order) // 2
-        chosen.append(block.take(np.sort(order[:middle])))
-        held.append(block.take(np.sort(order[middle:])))
-    first = np.zeros(len(languages))
-    for block in chosen:
-        first[block.columns] = block.values.sum(axis=0) / block.weights.sum(axis=0)
-    worst, best = int(np.argmax(first)), int(np.argmin(first))
-    replicates = replicate(held, languages, resamples=resamples, rng=source)
-    coefficients = np.zeros(len(languages))
-    coefficients[worst] += 1
-    coefficients[best] -= 1
-    value, low, high = combination(replicates, coefficients, confidence)
-    return SplitHalf(languages[worst], languages[best], Estimate(value, low, high, replicates.clusters, confidence))
 
 
 def _bias(replicates: Replicates, method: str) -> tuple[float, float]:

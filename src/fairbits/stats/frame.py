@@ -19,7 +19,7 @@ from fairbits.checks import (
 )
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.extremes import SplitHalf, best_of, bias_corrected_range, split_half, worst_difference, worst_of
+from fairbits.stats.extremes import best_of, bias_corrected_range, worst_difference, worst_of
 from fairbits.stats.heterogeneity import random_effects_sd
 from fairbits.stats.inference import holm
 from fairbits.stats.intervals import combination, combination_p, marginal, p_values
@@ -212,12 +212,6 @@ class LanguageFrame:
     def spread(self) -> Estimate:
         """Returns the standard deviation of true damage between languages; n is their number."""
         return random_effects_sd(self.replicates, confidence=self.confidence)
-
-    def split_half(self) -> SplitHalf:
-        """Returns worst and best chosen on half of the documents, with their gap on the other half."""
-        return split_half(
-            self._blocks, self.languages, confidence=self.confidence, resamples=self.resamples, rng=self.seed
-        )
 
     def minus(self, other: "LanguageFrame") -> "LanguageFrame":
         """Returns the frame of this one's damage minus the other's, paired by document.

@@ -72,24 +72,6 @@ def spearman(
     return _correlation(_rowwise_spearman, a, b, r, p, spread, interval, confidence, resamples, rng)
 
 
-def leave_one_out(x: ArrayLike, y: ArrayLike) -> Floats:
-    """Returns Pearson's r of x and y without pair i, for every i.
-
-    r₍ᵢ₎ = r of {(xⱼ, yⱼ) : j ≠ i}. Their spread shows how much one language carries the result.
-
-    >>> leave_one_out([1, 2, 3, 9], [1, 2, 3, 0]).round(2).tolist()
-    [-0.89, -0.58, -0.8, 1.0]
-    """
-    a, b = paired("x", x, other_name="y", other=y, least=4)
-    n = len(a)
-    others = np.array([np.delete(np.arange(n), i) for i in range(n)])
-    for name, rows in (("x", a[others]), ("y", b[others])):
-        if (np.ptp(rows, axis=1) == 0).any():
-            lone = int(np.argmax(np.ptp(rows, axis=1) == 0))
-            raise InputError(f"{name} is constant without pair {lone}; it must vary in every n−1 pairs")
-    return _rowwise_pearson(a[others], b[others])
-
-
 def holm(pvalues: ArrayLike) -> Floats:
     """Returns the p values adjusted by Holm's step-down method, in the given order.
 

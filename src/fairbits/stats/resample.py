@@ -28,10 +28,6 @@ class Block:
     weights: Floats
     present: NDArray[np.bool_]
 
-    def take(self, rows: NDArray[np.intp]) -> "Block":
-        """Returns the block restricted to some of its documents."""
-        return Block(self.columns, self.values[rows], self.weights[rows], self.present[rows])
-
 
 @dataclass(frozen=True, eq=False)
 class Replicates:

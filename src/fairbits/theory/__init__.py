@@ -6,7 +6,7 @@ Grids, distributions and clipping are exported here; `allocation` is a package o
 
 from fairbits.theory.clipping.blocks import BlockSteps, SharedSteps, clip_blocks, minimax_blocks
 from fairbits.theory.clipping.certified import Certified
-from fairbits.theory.clipping.exact import Shared, clip_law, clip_sample, minimax_law, minimax_sample, regret
+from fairbits.theory.clipping.exact import Shared, clip_law, clip_sample, minimax_law, minimax_sample
 from fairbits.theory.clipping.formulas import (
     REFITTED_CONSTANTS,
     SEED_CONSTANTS,
@@ -16,10 +16,8 @@ from fairbits.theory.clipping.formulas import (
     kappa_alpha,
     noise_constant,
 )
-from fairbits.theory.clipping.stream import WeightHistogram
 from fairbits.theory.distributions import (
     Distribution,
-    Empirical,
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -38,7 +36,6 @@ __all__ = [
     "BlockSteps",
     "Certified",
     "Distribution",
-    "Empirical",
     "Gaussian",
     "GaussianScaleMixture",
     "GeneralisedGaussian",
@@ -51,7 +48,6 @@ __all__ = [
     "SharedSteps",
     "StudentT",
     "Uniform",
-    "WeightHistogram",
     "additive_alpha",
     "additive_mse",
     "banner_gaussian",
@@ -69,6 +65,5 @@ __all__ = [
     "mse",
     "noise",
     "noise_constant",
-    "regret",
     "sample_error",
 ]

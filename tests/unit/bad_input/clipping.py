@@ -1,11 +1,11 @@
-"""Exact thresholds of laws, samples, blocks and streams, and thresholds by formula."""
+"""Exact thresholds of laws, samples and blocks, and thresholds by formula."""
 
 import numpy as np
 
 from fairbits.theory.clipping import blocks, exact, formulas
-from fairbits.theory.clipping.stream import WeightHistogram
-from fairbits.theory.distributions import Empirical, Gaussian, Laplace
+from fairbits.theory.distributions import Distribution, Gaussian, Laplace
 from fairbits.theory.grid import Grid
+from fairbits.theory.moments import Moments
 
 LAW, GRID = Gaussian(), Grid(3)
 W = np.array([[0.5, -1.0, 0.25, 0.75], [0.1, 0.2, -0.3, 0.9]])
@@ -18,15 +18,23 @@ SOURCE, A_GRID = (LAW, "object"), (GRID, "object")
 TOLERANCE = (1e-6, "positive")
 ONE_LANGUAGE = (H[0], "array", "shaped", "nonnegative")
 LANGUAGES = (H, "array", "required", "shaped", "nonnegative", "not all zero", {"a dead language": H * [[1.0], [0.0]]})
-PARTIAL = WeightHistogram()
-PARTIAL.add(W)
 
 
-def added(w, importance):
-    """A fresh histogram for every call, and its threshold: what was added must be usable."""
-    histogram = WeightHistogram()
-    histogram.add(w, importance=importance)
-    return histogram.clip(GRID)
+class Point(Distribution):
+    """A law whose values all equal `value`, and which a grid can therefore represent without error."""
+
+    def __init__(self, value):
+        self.value, self.moments = value, Moments(np.inf, value, 0.0, 0.0, 0.0)
+
+    moments = None
+
+    def upper(self, x):
+        """Returns the moments of order 0, 1, 2 above x."""
+        return tuple(np.where(self.value > x, self.value**k, 0.0) for k in range(3))
+
+    def lower(self, x):
+        """Returns the moments of order 0, 1, 2 below −x."""
+        return tuple(np.where(-self.value > x, abs(self.value) ** k, 0.0) for k in range(3))
 
 
 ROWS = {
@@ -38,7 +46,7 @@ ROWS = {
     "minimax_law": (exact.minimax_law, {"laws": ([LAW, Laplace()], "objects"), "grid": A_GRID}),
     "minimax_law, relative": (
         lambda laws: exact.minimax_law(laws, GRID, relative=True),
-        {"laws": ([LAW, Laplace()], "objects", {"without error": [LAW, Empirical([1.0])]})},
+        {"laws": ([LAW, Laplace()], "objects", {"without error": [LAW, Point(1.0)]})},
     ),
     "minimax_sample": (
         exact.minimax_sample,
@@ -47,10 +55,6 @@ ROWS = {
     "minimax_sample, relative": (
         lambda w, importance: exact.minimax_sample(w, GRID, importance=importance, relative=True),
         {"w": (*SAMPLE, {"without error": [0.5, 1.0, -0.5, 0.0]}), "importance": LANGUAGES},
-    ),
-    "regret": (
-        exact.regret,
-        {"source": SOURCE, "grid": A_GRID, "step": (0.3, "number", {"zero": 0.0, "negative": -0.3})},
     ),
     "check_signed": (
         lambda grid: exact.check_signed(grid, True),
@@ -81,7 +85,7 @@ ROWS = {
     "noise_constant": (formulas.noise_constant, {"bits": (4, "bits"), "model": ("seed", "choice")}),
     "additive_alpha": (
         formulas.additive_alpha,
-        {"source": (LAW, "object", {"a point at 0": Empirical([0.0])}), "c": (0.01, "positive")},
+        {"source": (LAW, "object", {"a point at 0": Point(0.0)}), "c": (0.01, "positive")},
     ),
     "banner_gaussian": (formulas.banner_gaussian, {"sigma": (1.0, "positive"), "bits": (4, "bits")}),
     "banner_laplace": (formulas.banner_laplace, {"laplace_b": (1.0, "positive"), "bits": (4, "bits")}),
@@ -95,22 +99,5 @@ ROWS = {
                 {"one": (2.5,), "three": (1, 2, 3), "nan": (np.nan, 1.0), "none": None, "strings": ("a", "b"), "no": 3},
             ),
         },
-    ),
-    "WeightHistogram": (WeightHistogram, {"mantissa_bits": (4, "whole", {"three": 3, "fourteen": 14})}),
-    "WeightHistogram.add": (
-        added,
-        {
-            "w": (W, "array", "required", {"beyond float32": [[1e39]]}),
-            "importance": (H, "array", "shaped", "nonnegative", "not all zero"),
-        },
-    ),
-    "WeightHistogram.__add__": (
-        PARTIAL.__add__,
-        {"other": (PARTIAL, "object", {"other bins": WeightHistogram(mantissa_bits=4)})},
-    ),
-    "WeightHistogram.clip": (PARTIAL.clip, {"grid": A_GRID}),
-    "WeightHistogram.clip, empty": (
-        lambda histogram: histogram.clip(GRID),
-        {"histogram": (PARTIAL, {"empty": WeightHistogram()})},
     ),
 }

@@ -5,7 +5,6 @@ import numpy as np
 from fairbits.science.theory import bounds, language, refit
 from fairbits.theory import moments
 from fairbits.theory.distributions import (
-    Empirical,
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -62,9 +61,6 @@ ROWS = {
         GaussianScaleMixture.with_kappa,
         {"kappa": (3.0, "at least 0", {"too large": 27.0}), "epsilon": (0.1, "share"), "sigma": (1.0, "positive")},
     ),
-    "Empirical": (Empirical, {"sample": SAMPLE, "weights": WEIGHTS}),
-    "Empirical.upper": (Empirical(W).upper, {"x": POINTS}),
-    "Empirical.lower": (Empirical(W).lower, {"x": POINTS}),
     "Mixture": (Mixture, {"parts": (LAWS, "objects"), "weights": SHARES}),
     "Mixture.upper": (Mixture(LAWS, PATTERN).upper, {"x": POINTS}),
     "Mixture.lower": (Mixture(LAWS, PATTERN).lower, {"x": POINTS}),
@@ -132,15 +128,8 @@ ROWS = {
         bounds.own_optimum_bound,
         {"p": SHARES, "q": SHARES, "errors_p": SHARES[:-1], "errors_q": SHARES[:-1]},
     ),
-    "foreign_alpha_bound": (
-        bounds.foreign_alpha_bound,
-        {"p": SHARES, "q": SHARES, "slopes": (OTHER, "array", "required", "shaped", "flat"), "c": (0.01, "positive")},
-    ),
     "excess_bounds": (bounds.excess_bounds, {"source": SOURCE, "alpha": (3.0, "positive"), "c": (0.01, "positive")}),
     "alpha_limit": (bounds.alpha_limit, {"kappa": (1.0, "number", {"less": -2.5}), "c": (0.01, "positive")}),
-    "mse_limit": (bounds.mse_limit, {"kappa": (1.0, "number", {"less": -2.5}), "c": (0.01, "positive")}),
-    "exact_mse_limit": (bounds.exact_mse_limit, {"kappa": (1.0, "number", {"less": -2.5}), "bits": (4, "bits")}),
-    "sample_limits": (bounds.sample_limits, {"n": (8, "count"), "kappa": (1.0, "number", {"less": -2.5})}),
     "alpha_by_kappa": (
         language.alpha_by_kappa,
         {
@@ -159,10 +148,6 @@ ROWS = {
         {"w": SAMPLE, "activation": (H, "array", "required", "shaped", "nonnegative"), "grid": A_GRID},
     ),
     "alpha_by_importance": (language.alpha_by_importance, {"w": SAMPLE, "importance": WEIGHTS, "grid": A_GRID}),
-    "foreign_regret": (
-        language.foreign_regret,
-        {"w": SAMPLE, "importance": WEIGHTS, "grid": A_GRID, "step": (0.3, "number", {"negative": -0.3})},
-    ),
     "separable": (
         language.separable,
         {

@@ -74,15 +74,6 @@ ROWS = {
             "time_limit": (10.0, {"nan": np.nan, "inf": np.inf, "zero": 0.0, "string": "1"}),
         },
     ),
-    "allocate_greedy": (
-        allocation.allocate_greedy,
-        {"problem": A_PROBLEM, "budget": BUDGET, "objective": ("worst", "choice")},
-    ),
-    "lagrangian_bound": (allocation.lagrangian_bound, {"problem": A_PROBLEM, "budget": BUDGET, "pi": PI}),
-    "reverse_waterfilling": (
-        allocation.reverse_waterfilling,
-        {"variance": (*VECTOR[:-3], "flat", "nonnegative", "not all zero"), "mean_bits": (4.0, "at least 0")},
-    ),
     "protect": (
         allocation.protect,
         {
@@ -91,15 +82,6 @@ ROWS = {
             "k": (2, "count", {"too large": 4}),
             "objective": ("gap", "choice"),
             "method": ("milp", "choice"),
-        },
-    ),
-    "rank_of_set": (
-        allocation.rank_of_set,
-        {
-            "damage_low": (LOW, *TWO_AXES),
-            "damage_high": (HIGH, *TWO_AXES),
-            "blocks": ((0, 2), {"empty": (), "too large": (3,), "negative": (-1,), "floats": (0.0,), "none": None}),
-            "objective": ("gap", "choice"),
         },
     ),
     "gateway_set": (allocation.gateway_set, {"n_blocks": (12, "count"), "k": (3, "count", {"too large": 13})}),

@@ -64,7 +64,6 @@ ROWS = {
     "Estimate.excludes": (stats.Estimate(1.0, 0.5, 2.0, 4).excludes, {"x": (0.0, "number")}),
     "pearson": correlation(stats.pearson),
     "spearman": correlation(stats.spearman),
-    "leave_one_out": (stats.leave_one_out, PAIR),
     "holm": (
         stats.holm,
         {"pvalues": (np.array([0.1, 0.5]), "array", "required", "flat", "nonnegative", {"above 1": [0.5, 1.1]})},
@@ -154,16 +153,6 @@ ROWS = {
             "languages": (("deu", "heb"), {"one": ("deu",), "none": None, "empty": ()}),
             "resamples": RESAMPLES[:2],
             "rng": (SOURCE, {"none": None, "string": "0"}),
-        },
-    ),
-    "split_half": (
-        stats.split_half,
-        {
-            "blocks": (BLOCKS, "objects"),
-            "languages": (("deu", "heb"), {"one": ("deu",), "none": None, "empty": ()}),
-            "confidence": CONFIDENCE,
-            "resamples": RESAMPLES[:2],
-            "rng": SEED,
         },
     ),
     "mediate": (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairbits.errors import InputError
-from fairbits.model.moments import WeightMoments, moments_of, row_moments
+from fairbits.model.moments import WeightMoments, moments_of
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 NUMBERS = ("mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
@@ -32,9 +32,8 @@ def test_a_weight_that_is_not_finite_is_named(dtype, at, value) -> None:
     W.view(-1)[at] = W.view(-1)[-1] = value
     count = 1 if at == 4999 else 2
     expected = rf"h\.0\.weight holds {count} NaN or infinite .* \({value}\) at \({at // 100}, {at % 100}\)"
-    for function in (moments_of, row_moments):
-        with pytest.raises(InputError, match=expected):
-            function(W, name="h.0.weight")
+    with pytest.raises(InputError, match=expected):
+        moments_of(W, name="h.0.weight")
 
 
 @pytest.mark.parametrize(
@@ -48,15 +47,9 @@ def test_a_weight_that_is_not_finite_is_named(dtype, at, value) -> None:
         ([1.0, 2.0], "must be a Tensor"),
     ],
 )
-@pytest.mark.parametrize("function", [moments_of, row_moments])
-def test_what_has_no_moments_is_refused(function, tensor, message) -> None:
+def test_what_has_no_moments_is_refused(tensor, message) -> None:
     with pytest.raises(InputError, match=message):
-        function(tensor)
-
-
-def test_rows_need_a_matrix() -> None:
-    with pytest.raises(InputError, match=r"shape \(5,\); rows need a matrix"):
-        row_moments(torch.ones(5))
+        moments_of(tensor)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -170,33 +163,6 @@ def test_dtypes_merge_with_each_other() -> None:
 def test_only_moments_merge_with_moments() -> None:
     with pytest.raises(InputError, match="must be a WeightMoments"):
         moments_of(torch.ones(2)) + 1.0  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("transposed", [False, True])
-def test_rows_are_output_channels_however_stored(dtype, transposed) -> None:
-    W = (gaussian(7, 300, dtype=torch.float64) * 10.0 ** torch.arange(-4, 3)[:, None]).to(dtype)
-    W[3] = 0.5
-    rows = row_moments(W.T.contiguous() if transposed else W, transposed=transposed)
-    assert rows.n == 300
-    for i, row in enumerate(W):
-        alone = moments_of(row)
-        for name in NUMBERS:
-            assert getattr(rows, name)[i] == pytest.approx(getattr(alone, name), rel=1e-11, abs=1e-13), (i, name)
-    assert rows.as_data()["kappa"][3] == 0.0
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_rows_of_stacked_experts_keep_their_expert(transposed) -> None:
-    W = gaussian(3, 5, 40)
-    rows = row_moments(W.mT.contiguous() if transposed else W, transposed=transposed)
-    assert rows.mean.shape == (3, 5)
-    assert np.array_equal(rows.kappa[2], row_moments(W[2]).kappa)
-
-
-def test_rows_of_more_than_one_panel_stay_in_order() -> None:
-    W = torch.arange(1500.0)[:, None].expand(1500, 2000)
-    assert np.array_equal(row_moments(W).mean, np.arange(1500.0))
 
 
 def test_shares_of_large_tensors_are_exact_alone_and_within_their_limits_merged() -> None:

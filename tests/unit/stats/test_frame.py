@@ -152,15 +152,6 @@ def test_ratio_refuses_a_best_language_that_may_be_undamaged():
         frame(damage=[-0.05, 0.05]).ratio()
 
 
-def test_split_half_measures_the_chosen_pair_on_other_documents():
-    result = frame(damage=[0.01, 0.02, 0.1]).split_half()
-    assert (result.worst, result.best) == ("l2", "l0")
-    assert result.gap.n == 20
-    assert result.gap.low < 0.09 < result.gap.high
-    with pytest.raises(InputError, match="at least 20"):
-        frame(documents=12).split_half()
-
-
 def test_contrast_is_paired_and_adjusted():
     plain, gentle = frame(seed=0), frame(damage=(0.02, 0.02, 0.02), seed=0)
     result = plain.contrast(gentle)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.stats import holm, leave_one_out, pearson, spearman
+from fairbits.stats import holm, pearson, spearman
 
 X = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
 Y = np.array([2.0, 1, 4, 3, 6, 5, 9, 7, 8, 10])
@@ -49,7 +49,7 @@ def test_perfect_correlation_has_a_point_interval():
         (["a"] * 10, Y, "real numbers"),
     ],
 )
-@pytest.mark.parametrize("correlation", [pearson, spearman, leave_one_out])
+@pytest.mark.parametrize("correlation", [pearson, spearman])
 def test_bad_input_is_refused_with_a_reason(correlation, x, y, message):
     with pytest.raises(InputError, match=message):
         correlation(x, y)
@@ -70,11 +70,6 @@ def test_bootstrap_refuses_resamples_without_variation():
     rare = np.r_[np.zeros(9), 1.0]
     with pytest.raises(InputError, match="use interval='fisher'"):
         pearson(X, rare, interval="percentile", resamples=500)
-
-
-def test_leave_one_out_refuses_a_side_carried_by_one_pair():
-    with pytest.raises(InputError, match="y is constant without pair 9"):
-        leave_one_out(X, np.r_[np.zeros(9), 1.0])
 
 
 def test_holm_keeps_order_and_refuses_what_is_no_probability():

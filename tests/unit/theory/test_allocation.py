@@ -7,18 +7,14 @@ from fairbits.errors import FairbitsError, InputError
 from fairbits.theory import allocation
 from fairbits.theory.allocation import (
     Problem,
-    allocate_greedy,
     allocate_mean,
     allocate_worst,
     amplification_sensitivity,
     block_bytes,
     gateway_misses,
     gateway_set,
-    lagrangian_bound,
     program,
     protect,
-    rank_of_set,
-    reverse_waterfilling,
 )
 
 
@@ -44,7 +40,7 @@ def test_a_problem_is_frozen_and_keeps_its_own_copy(problem):
     with pytest.raises(ValueError, match="read-only"):
         problem.damage[0, 0, 0] = 1.0
     assert dataclasses.replace(problem, fixed_bytes=7).smallest_bytes == 11
-    assert (problem.n_languages, problem.n_blocks, problem.largest_bytes) == (2, 2, 21)
+    assert (problem.n_languages, problem.n_blocks, problem.total_bytes([2, 2])) == (2, 2, 21)
 
 
 def test_the_result_accounts_for_fixed_bytes_and_damage(problem):
@@ -66,7 +62,6 @@ def test_a_budget_for_everything_takes_the_least_damage(problem):
     for result in (
         allocate_mean(problem, 10**9),
         allocate_worst(problem, 10**9),
-        allocate_greedy(problem, 10**9),
     ):
         assert result.bits == (8, 8)
         assert result.value == 0
@@ -136,7 +131,7 @@ def test_the_time_limit_that_finds_nothing_is_an_error():
         allocate_worst(big, big.smallest_bytes + 10**7, time_limit=1e-6)
 
 
-@pytest.mark.parametrize("solve", [allocate_mean, allocate_worst, allocate_greedy, lagrangian_bound])
+@pytest.mark.parametrize("solve", [allocate_mean, allocate_worst])
 def test_a_budget_too_small_names_the_smallest_feasible_size(problem, solve):
     with pytest.raises(InputError, match="smallest feasible size is 9 bytes"):
         solve(problem, 8)
@@ -168,8 +163,6 @@ def test_a_bad_problem_is_refused(problem, change, message):
 
 
 def test_bad_arguments_are_refused(problem):
-    with pytest.raises(InputError, match="objective"):
-        allocate_greedy(problem, 20, objective="best")
     with pytest.raises(InputError, match="pi"):
         allocate_mean(problem, 20, pi=[1, 2, 3])
     with pytest.raises(InputError, match="baseline"):
@@ -182,15 +175,6 @@ def test_bad_arguments_are_refused(problem):
         problem.total_damage([0, 3])
     with pytest.raises(InputError, match="n_scales"):
         block_bytes([1, 2], [1], bits=(4,))
-
-
-def test_reverse_waterfilling_keeps_the_mean_and_turns_off_small_blocks():
-    bits = reverse_waterfilling([1e-6, 16.0, 1.0], 1.0)
-    assert bits[0] == 0
-    assert bits.mean() == pytest.approx(1.0)
-    assert bits[1] - bits[2] == pytest.approx(2.0)
-    with pytest.raises(InputError, match="above 0"):
-        reverse_waterfilling([1.0, 0.0], 4.0)
 
 
 def test_gateway_set_is_the_rule_as_written():
@@ -234,19 +218,8 @@ def test_protection_refuses_what_it_cannot_do():
         protect(low, low[:, :3], k=2)
     with pytest.raises(InputError, match="NaN"):
         protect(low * np.nan, low, k=2)
-    with pytest.raises(InputError, match="blocks"):
-        rank_of_set(low, 0 * low, blocks=(0, 40))
-    with pytest.raises(InputError, match="empty"):
-        rank_of_set(low, 0 * low, blocks=())
     with pytest.raises(InputError, match="n_blocks"):
         gateway_misses(1, rng=np.random.default_rng(0), objective="gap", n_blocks=2)
-
-
-def test_rank_counts_the_better_sets():
-    low = np.array([[1.0, 2.0, 4.0, 8.0]])
-    ranks = [rank_of_set(low, 0 * low, blocks=(block,)).rank for block in range(4)]
-    assert ranks == [4, 3, 2, 1]
-    assert rank_of_set(np.ones((2, 6)), np.zeros((2, 6)), blocks=(1, 4)).rank == 1
 
 
 def test_amplification_never_protects_both_ends():

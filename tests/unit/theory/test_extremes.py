@@ -8,7 +8,6 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.science.theory import alpha_by_importance
 from fairbits.theory import (
-    Empirical,
     Gaussian,
     GeneralisedGaussian,
     Grid,
@@ -16,7 +15,6 @@ from fairbits.theory import (
     Moments,
     StudentT,
     Uniform,
-    WeightHistogram,
     clip_blocks,
     clip_law,
     clip_sample,
@@ -218,10 +216,6 @@ def test_scalars_pass_where_arrays_do(grid):
     )
     assert mse(Gaussian(), grid, 0.3).shape == ()
     assert Moments.of(2.0) == Moments(1.0, 2.0, 0.0, 0.0, 0.0)
-    assert Empirical(2.0).moments.mean == 2.0
-    histogram = WeightHistogram()
-    histogram.add(0.5)
-    assert histogram.clip(grid).value == pytest.approx(0.0, abs=1e-30)
 
 
 @pytest.mark.parametrize("step", [5e-324, 1e-310, 1e-100, 1e100, 1e300])
@@ -277,16 +271,3 @@ def test_long_blocks_take_extremes_too(monkeypatch, grid):
     assert not clip_blocks(W, grid, importance=0 * H[0]).error.any()
     with pytest.raises(InputError, match="row 1, block 0"):
         clip_blocks(np.where(np.arange(3)[:, None] == 1, np.nan, W), grid)
-
-
-def test_a_stream_of_tiny_or_heavy_weights(grid):
-    for scale, weight in ((1e-30, 1.0), (1e30, 1.0), (1.0, 1e280), (1.0, 1e-300), (1e-200, 1.0)):
-        histogram = WeightHistogram()
-        histogram.add([])
-        for row in np.float64(np.float16(W)):
-            histogram.add(scale * row, importance=np.full(32, weight))
-        found = histogram.clip(grid)
-        expected = clip_sample(np.float64(np.float16(W)), grid)
-        assert 0 <= found.bound <= found.value <= weight * (scale * W.ravel()) @ (scale * W.ravel()) * (1 + 1e-3)
-        if scale > 1e-100:
-            assert found.value == pytest.approx(expected.value * scale * scale * weight, rel=1e-6)

@@ -2,7 +2,7 @@
 
 from fairbits.model.outliers.couplings import Coupling, Route, Slice
 from fairbits.model.outliers.plan import OutlierPlan, Rescaling, plan_outliers
-from fairbits.model.outliers.write import apply_outliers, write_with_outliers
+from fairbits.model.outliers.write import write_with_outliers
 
 __all__ = [
     "Coupling",
@@ -10,7 +10,6 @@ __all__ = [
     "Rescaling",
     "Route",
     "Slice",
-    "apply_outliers",
     "plan_outliers",
     "write_with_outliers",
 ]

@@ -1,4 +1,4 @@
-"""Applies an outlier plan: to a copy of a checkpoint on disk, or to a model in memory."""
+"""Writes a copy of a checkpoint with the outliers of a plan."""
 
 import json
 import shutil
@@ -15,8 +15,6 @@ from fairbits.model.outliers.couplings import Route, Slice
 from fairbits.model.outliers.plan import OutlierPlan, plan_outliers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from fairbits.model.checkpoint import Checkpoint, TensorInfo
 
 # What a checkpoint holds beside its weights: configuration, tokenizer, chat template, code, card.
@@ -50,22 +48,6 @@ def write_with_outliers(
     except OSError as problem:
         raise InputError(f"cannot write {directory} ({problem}); make room there or give another directory") from None
     return plan
-
-
-@torch.no_grad()
-def apply_outliers(model: "PreTrainedModel", plan: OutlierPlan) -> None:
-    """Rescales the parameters of a loaded model in place; the plan must have been made for its checkpoint."""
-    parameters = dict(model.named_parameters())
-    prefix = model.base_model_prefix + "."
-    new: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for name, factors in plan.factors.items():
-        # a checkpoint of the bare model lacks the prefix that the model with a head has
-        found = parameters.get(name, parameters.get(prefix + name, parameters.get(name.removeprefix(prefix))))
-        if found is None:
-            raise InputError(f"the plan rescales {name}, which {type(model).__name__} lacks; plan for this model first")
-        new.append((found, rescaled(name, found, factors)))
-    for parameter, values in new:  # only now, so that a plan that does not fit changes nothing
-        parameter.copy_(values)
 
 
 def rescaled(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, float]]) -> torch.Tensor:

@@ -18,7 +18,6 @@ from fairbits.checks import (
     representable,
     same_shape,
     weights_vector,
-    whole,
 )
 from fairbits.errors import InputError
 from fairbits.theory.clipping.formulas import additive_alpha
@@ -110,20 +109,6 @@ def own_optimum_bound(p: ArrayLike, q: ArrayLike, *, errors_p: ArrayLike, errors
     return max(tv_bound(p, q, errors=errors_p), tv_bound(p, q, errors=errors_q))
 
 
-def foreign_alpha_bound(p: ArrayLike, q: ArrayLike, *, slopes: ArrayLike, c: float) -> float:
-    """Returns (TV·range_l m_l′(α_q*))²/(4c) ≥ D_p(α_q*) − D_p* in the additive model.
-
-    `slopes` are m_l′ at the threshold tuned for q. Second order in TV: a foreign threshold costs little.
-
-    >>> round(foreign_alpha_bound([0.6, 0.4], [0.5, 0.5], slopes=[-0.01, 0.01], c=0.002), 6)
-    0.0005
-    """
-    m = finite_array("slopes", slopes, ndim=1)
-    same_shape("slopes", m.shape, "p", as_array("p", p).shape)
-    reach = total_variation(p, q) * _range("the range of slopes", m)
-    return representable("the bound", reach / (4 * positive("c", c)) * reach)
-
-
 def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[float, float]:
     """Returns the limits of f(α) − f(α*) in the additive model: c·(α−α*)² and (c + P(|X| > min(α, α*)))·(α−α*)².
 
@@ -149,35 +134,6 @@ def alpha_limit(kappa: float, c: float) -> float:
     3.95
     """
     return float((27 / 256 * _raw_kurtosis(kappa)) ** 0.25 / positive("c", c) ** 0.25)
-
-
-def mse_limit(kappa: float, c: float) -> float:
-    """Returns ½√(c(κ+3)) ≥ MSE*/σ² of the additive model.
-
-    >>> round(mse_limit(0.0, 1 / 768), 4)
-    0.0312
-    """
-    return 0.5 * float(np.sqrt(positive("c", c)) * np.sqrt(_raw_kurtosis(kappa)))
-
-
-def exact_mse_limit(kappa: float, bits: int) -> float:
-    """Returns √(κ+3)/(4(2^(B−1)−1)) ≥ MSE*/σ² of the symmetric grid, with no smoothness assumed.
-
-    >>> round(exact_mse_limit(0.0, 4), 4)
-    0.0619
-    """
-    whole("bits", bits, least=2, most=8)
-    return float(np.sqrt(_raw_kurtosis(kappa)) / (4 * (2 ** (bits - 1) - 1)))
-
-
-def sample_limits(n: int, kappa: float) -> tuple[float, float]:
-    """Returns the largest possible max|w − mean|/σ̂, (n(κ̂+3))^¼, and the largest possible κ̂ + 3, n − 2 + 1/(n−1).
-
-    >>> [round(v, 2) for v in sample_limits(128, 0.0)]
-    [4.43, 126.01]
-    """
-    whole("n", n, least=2)
-    return float(n**0.25 * _raw_kurtosis(kappa) ** 0.25), n - 2 + 1 / (n - 1)
 
 
 def _range(name: str, values: Floats) -> float:

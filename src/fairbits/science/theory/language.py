@@ -32,7 +32,7 @@ from fairbits.theory.clipping.formulas import SEED_CONSTANTS, kappa_alpha
 from fairbits.theory.distributions import Distribution, Mixture
 from fairbits.theory.grid import Grid
 from fairbits.theory.moments import kappa_weighted
-from fairbits.theory.noise import mse, sample_error
+from fairbits.theory.noise import mse
 
 
 def alpha_by_kappa(
@@ -86,16 +86,6 @@ def alpha_by_importance(w: ArrayLike, importance: ArrayLike, *, grid: Grid) -> f
     """
     best = clip_sample(w, grid, importance=importance)
     return float(grid.alpha(best.step))
-
-
-def foreign_regret(w: ArrayLike, importance: ArrayLike, *, grid: Grid, step: float) -> float:
-    """Returns Σ h_j(w_j − Q(w_j))² at a foreign step, less its minimum over steps.
-
-    >>> round(foreign_regret([0.5, -1.0, 9.0], [1.0, 1.0, 0.0], grid=Grid(2), step=1.0), 3)
-    0.125
-    """
-    own = clip_sample(w, grid, importance=importance)
-    return sample_error(w, grid, step, importance=importance) - own.value
 
 
 def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Grid) -> tuple[Floats, Floats]:

@@ -32,8 +32,8 @@ class Problem:
     `sizes[block, option]` counts scales; `fixed_bytes` is everything that is never quantized.
 
     >>> problem = Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]]], fixed_bytes=10)
-    >>> problem.smallest_bytes, problem.largest_bytes
-    (18, 26)
+    >>> problem.smallest_bytes
+    18
     """
 
     bits: tuple[int, ...]
@@ -91,11 +91,6 @@ class Problem:
     def smallest_bytes(self) -> int:
         """The total size with the smallest option everywhere: no budget below it can be met."""
         return self.fixed_bytes + int(self.sizes.min(axis=1).sum())
-
-    @property
-    def largest_bytes(self) -> int:
-        """The total size with the largest option everywhere: a budget above it changes nothing."""
-        return self.fixed_bytes + int(self.sizes.max(axis=1).sum())
 
     def capacity(self, budget: int) -> int:
         """Returns the bytes that `budget` (total, fixed tensors included) leaves for the blocks.

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,6 @@ from fairbits.checks import (
     one_of,
     positive,
     same_shape,
-    sequence,
     whole,
 )
 from fairbits.errors import InputError
@@ -39,16 +38,6 @@ class Protection:
     bound: float  # no set of this size has a value below it; −inf where the method proves nothing
     method: str
     optimal: bool
-
-
-@dataclass(frozen=True)
-class Rank:
-    """Where one set stands among all sets of its size; rank 1 is the best, equal values share a rank."""
-
-    rank: int
-    n_sets: int
-    value: float
-    best: float
 
 
 def protect(
@@ -85,30 +74,6 @@ def protect(
     value = float(_value(damage[:, None], objective)[0])
     optimal = method == "exhaustive" or value - bound <= 1e-7 * scale
     return Protection(tuple(blocks), damage, objective, value, min(bound, value), method, optimal)
-
-
-def rank_of_set(
-    damage_low: ArrayLike, damage_high: ArrayLike, *, blocks: Iterable[int], objective: str = "worst"
-) -> Rank:
-    """Returns the place of the set `blocks` among all sets of its size (004-26).
-
-    The rank is 1 + the number of sets whose value is smaller by more than 1e-12 of the damage.
-
-    >>> rank_of_set([[3, 1, 1, 2], [1, 1, 4, 1]], np.zeros((2, 4)), blocks=(0, 3))
-    Rank(rank=3, n_sets=6, value=5.0, best=3.0)
-    """
-    low, gain = _tables(damage_low, damage_high)
-    n_blocks = low.shape[1]
-    chosen = sorted({whole("blocks", block, least=0, most=n_blocks - 1) for block in sequence("blocks", blocks)})
-    if not chosen:
-        raise InputError("blocks is empty; at least one block must be given")
-    one_of("objective", objective, _OBJECTIVES)
-    damage = low.sum(axis=1) + gain[:, chosen].sum(axis=1)
-    own = float(_value(damage[:, None], objective)[0])
-    values = np.concatenate([v for _, v in _all_values(low, gain, k=len(chosen), objective=objective)])
-    slack = 1e-12 * float(np.abs(low).sum(axis=1).max() + np.abs(gain).sum(axis=1).max())
-    better = int((values < own - slack).sum())
-    return Rank(rank=1 + better, n_sets=len(values), value=own, best=float(values.min()))
 
 
 def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:

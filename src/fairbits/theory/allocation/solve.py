@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from fairbits.checks import Floats, finite_array, in_range, instance, one_of, positive, same_shape
 from fairbits.errors import InputError
-from fairbits.theory.allocation.greedy import greedy_options
 from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
 from fairbits.theory.allocation.program import Program, loosened, solve
 
@@ -131,6 +130,30 @@ def _program(costs: Floats, sizes: Ints, *, capacity: int, caps: Floats | None) 
     allowed = (lowest_total <= limit[:, None, None]).all(axis=0)
     program = Program(costs, sizes, capacity=capacity, reference=reference, allowed=allowed, caps=caps)
     return replace(program, known=start) if program.feasible(start) else program
+
+
+def greedy_options(costs: Floats, sizes: Ints, *, capacity: int) -> Ints:
+    """Returns the greedy option per block for min max_row Σ costs[row, block, option] within `capacity`."""
+    index = np.arange(len(sizes))
+    order = np.lexsort((costs.mean(axis=0), sizes), axis=1)  # smallest size first, then smallest mean cost
+    options = order[:, 0].astype(np.int64)
+    while True:
+        now = costs[:, index, options]
+        change = costs - now[:, :, None]
+        extra = sizes - sizes[index, options][:, None]
+        fits = (extra > 0) & (extra <= capacity - sizes[index, options].sum())
+        total = now.sum(axis=1)
+        gain = total.max() - (total[:, None, None] + change).max(axis=0)
+        slack = 1e-12 * np.abs(costs).max()
+        useful = fits & (gain > slack)
+        if not useful.any():
+            useful = fits & (gain >= -slack) & (change.mean(axis=0) < -slack)
+            gain = -change.mean(axis=0)
+        if not useful.any():
+            return options
+        rate = np.where(useful, gain / np.maximum(extra, 1), -np.inf)
+        block, option = np.unravel_index(int(rate.argmax()), rate.shape)
+        options[block] = option
 
 
 def _knapsack(costs: Floats, units: Ints, *, room: int) -> Ints:

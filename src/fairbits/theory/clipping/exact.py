@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from fairbits.checks import (
     Floats,
     as_array,
-    in_range,
     instance,
     instances,
     near_one,
@@ -142,16 +141,6 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
         shared = _shared(sums, found, found.step, values)
     worth = [float(value) if relative else units.error(value) for value in values]
     return replace(shared, step=units.step(found.step), values=tuple(worth))
-
-
-def regret(source: Distribution, grid: Grid, step: float) -> float:
-    """Returns how much error a foreign step adds to the law's own optimum: MSE(step) − MSE*.
-
-    >>> from fairbits.theory.distributions import Gaussian
-    >>> round(regret(Gaussian(), Grid(4), 2.83 / 7) / clip_law(Gaussian(), Grid(4)).value, 3)
-    0.111
-    """
-    return float(mse(source, grid, in_range("step", step))) - clip_law(source, grid).value
 
 
 def check_signed(grid: Grid, signed: bool) -> None:

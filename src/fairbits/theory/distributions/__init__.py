@@ -10,11 +10,10 @@ from fairbits.theory.distributions.laws import (
     Symmetric,
     Uniform,
 )
-from fairbits.theory.distributions.samples import Empirical, Mixture
+from fairbits.theory.distributions.samples import Mixture
 
 __all__ = [
     "Distribution",
-    "Empirical",
     "Gaussian",
     "GaussianScaleMixture",
     "GeneralisedGaussian",

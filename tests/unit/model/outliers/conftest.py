@@ -9,6 +9,8 @@ import transformers
 from scipy import stats
 
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.outliers import OutlierPlan
+from fairbits.model.outliers.write import rescaled
 
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SHAPE | {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
@@ -48,6 +50,19 @@ def random_checkpoint():
 def checkpoints(tmp_path_factory, random_checkpoint) -> dict[str, Checkpoint]:
     """Returns one model of every family, to be read only."""
     return {name: random_checkpoint(name, tmp_path_factory.mktemp(name)) for name in CONFIGS}
+
+
+@pytest.fixture(scope="session")
+def apply():
+    """Returns the function that rescales the parameters of a loaded model as a plan says."""
+
+    @torch.no_grad()
+    def apply(model: torch.nn.Module, plan: OutlierPlan) -> None:
+        for name, factors in plan.factors.items():
+            parameter = model.get_parameter(name)
+            parameter.copy_(rescaled(name, parameter, factors))
+
+    return apply
 
 
 @pytest.fixture(scope="session")

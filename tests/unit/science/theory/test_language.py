@@ -8,7 +8,6 @@ from fairbits.science.theory import (
     alpha_by_kappa,
     alpha_by_mixture,
     alpha_by_product,
-    foreign_regret,
     separable,
 )
 from fairbits.theory import Gaussian, Grid, Laplace, Mixture, clip_law, clip_sample, kappa_alpha, sample_error
@@ -46,15 +45,7 @@ def test_scaling_the_activation_moves_only_the_product_reading() -> None:
     wrong = alpha_by_product(w, a, grid=GRID)
     assert wrong == pytest.approx(0.1 * alpha_by_product(w, np.ones(2000), grid=GRID))
     best = clip_sample(w, GRID, importance=a**2).value
-    assert foreign_regret(w, a**2, grid=GRID, step=wrong / 7) > 15 * best
-
-
-def test_regret_is_zero_at_the_own_threshold_and_positive_elsewhere() -> None:
-    rng = np.random.default_rng(3)
-    w, h = rng.standard_normal(300), rng.lognormal(0, 1, 300)
-    own = clip_sample(w, GRID, importance=h)
-    assert foreign_regret(w, h, grid=GRID, step=own.step) == pytest.approx(0.0, abs=1e-12)
-    assert foreign_regret(w, h, grid=GRID, step=own.step * 1.3) > 0
+    assert sample_error(w, GRID, wrong / 7, importance=a**2) > 16 * best
 
 
 def test_mixture_threshold_lies_between_those_of_its_layers() -> None:
