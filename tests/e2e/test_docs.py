@@ -28,7 +28,7 @@ PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
 FILES = {
     "audit": ["fairbits.measure.audit.audit"],
     "plan": ["fairbits.quantize.plan"],
-    "scores": ["fairbits.measure.scores.scores_file"],
+    "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.files", "fairbits.overlays.activation_table", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.verbs.sweep"],
     "compare": ["fairbits.verbs.comparison"],

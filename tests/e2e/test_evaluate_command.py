@@ -97,7 +97,7 @@ def test_sweep(command, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gate", "none.json", "--max-worst", "1"), "none.json is no file of scores"),
+        (("gate", "none.json", "--max-worst", "1"), "none.json cannot be read"),
         (("evaluate", "nowhere", "--reference", TINY), "nowhere"),
         (("evaluate", TINY, "--reference", TINY, "--device", "foo"), "device is 'foo'"),
         (("compare", TINY, "--policies", "rtn", "--device", "cuda:99"), "device is 'cuda:99'"),

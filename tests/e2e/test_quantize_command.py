@@ -77,7 +77,7 @@ def test_options_reach_the_policy(command) -> None:
         ("plan", ("--group", "row"), "--group is 'row'"),
         ("plan", ("--embeddings", "2"), "--embeddings is '2'"),
         ("plan", ("--out", "nowhere/plan.json"), "is no directory"),
-        ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json is no plan"),
+        ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json cannot be read"),
         ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan decides what --bits would"),
         *(
             ("quantize", ("--plan", "none.json", flag, "32", "--out", "w4"), f"--plan decides what {flag} would")

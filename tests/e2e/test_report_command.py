@@ -114,7 +114,7 @@ def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, k
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none.json",), "none.json is no file of scores"),
+        (("none.json",), "none.json cannot be read"),
         (("run/audit.json",), "it must be fairbits.scores/1"),
         (("run/scores.json", "--audit", "none.json"), "none.json cannot be read"),
         (("run/scores.json", "--plan", "none.json"), "none.json"),

@@ -76,8 +76,8 @@ def overlay(
     from fairbits.cli.tables.languages import taken
     from fairbits.cli.tables.overlay import overlay_table
     from fairbits.model import Checkpoint
-    from fairbits.model.files.json_files import read_object
     from fairbits.overlays.files import MANIFEST  # heavy: only when the verb runs
+    from fairbits.records import read_object
     from fairbits.verbs.overlay import overlay as overlaid
 
     share, named = share_of(budget), names_of(languages)

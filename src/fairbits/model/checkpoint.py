@@ -13,11 +13,11 @@ import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
-from fairbits.model.files.json_files import read_object
 from fairbits.model.files.safetensors_files import map_tensor, read_weights
 from fairbits.model.files.safetensors_header import TensorInfo
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.source import Kind, find_source
+from fairbits.records import read_object
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -51,7 +51,7 @@ class Checkpoint:
         self.directory: Path = source.directory
         self.trust_remote_code = trust_remote_code
         tensors, oddities = read_weights(self.directory)
-        self._raw_config = read_object(self.directory / "config.json")
+        self._raw_config = read_object(self.directory / "config.json", finite=False)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
         quantized = _quantization_note(self._raw_config)
         self.notes: tuple[str, ...] = (*source.notes, *_inherited_notes(self.directory), *oddities, *quantized)

@@ -18,13 +18,13 @@ from torch import Tensor
 from fairbits.checks import one_of
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.json_files import read_object
 from fairbits.model.files.packed import WORD_BITS, Stored, read_packed
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
 from fairbits.overlays.activation_table import ActivationTable
 from fairbits.overlays.overlay import BASE, Form, Overlay, Patch
+from fairbits.records import read_object
 
 MANIFEST = "overlays.json"
 SCHEMA = "fairbits.overlays/1"

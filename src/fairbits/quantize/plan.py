@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import in_range, one_of, weights_vector, whole
-from fairbits.errors import InputError, printable
-from fairbits.version import __version__
+from fairbits.errors import InputError
+from fairbits.records import Kind, Number, to_json
 
-SCHEMA = "fairbits.plan/1"
 Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
 Objective = Literal["mean", "worst", "regret"]
 Rounding = Literal["nearest", "gptq"]
@@ -84,11 +83,6 @@ class Outcome:
     error: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Outcome":
-        """Returns the outcome that a file holds."""
-        return cls(**{**data, "alpha": tuple(data["alpha"]), "notes": tuple(data["notes"])})
-
 
 @dataclass(frozen=True)
 class Learned:
@@ -102,11 +96,6 @@ class Learned:
     start: Mapping[str, float]
     damage: Mapping[str, float]
     history: tuple[Mapping[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Learned":
-        """Returns what a file holds."""
-        return cls(**{**data, "history": tuple(data["history"])})
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,7 @@ class Learning:
     block_tokens: int = 4096
     model_steps: int = 500
     rows: int = 4
-    rate: float = 0.01
+    rate: Number = 0.01
     objective: Objective = "worst"
 
     def __post_init__(self) -> None:
@@ -164,7 +153,7 @@ class Plan:
     family: str
     treatments: tuple[Treatment, ...]
     size_bytes: int
-    languages: Mapping[str, float] = field(default_factory=dict)
+    languages: Mapping[str, Number] = field(default_factory=dict)
     calibration: Calibration | None = None
     thresholds: bool = False
     learning: Learning | None = None
@@ -192,7 +181,7 @@ class Plan:
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
-        return {"schema": SCHEMA, "fairbits": __version__} | asdict(self)
+        return PLAN.stamp(asdict(self))
 
     @property
     def digest(self) -> str:
@@ -203,8 +192,7 @@ class Plan:
 
     def as_bytes(self) -> bytes:
         """Returns the content of its file."""
-        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
-        return "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+        return to_json(self.as_data())
 
     def save(self, path: str | Path) -> None:
         """Writes the plan."""
@@ -213,24 +201,8 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
         """Returns the plan of a file; every key must be known."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
-            raise InputError(f"{path} is no plan ({problem}); write one with fairbits plan") from None
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-            raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits plan")
-        try:
-            del data["schema"], data["fairbits"]
-            calibration, learning, learned = data["calibration"], data.get("learning"), data.get("learned")
-            known = {
-                "treatments": tuple(Treatment(**each) for each in data["treatments"]),
-                "outcomes": tuple(map(Outcome.of, data["outcomes"])),
-                "calibration": None if calibration is None else Calibration(**calibration),
-                "learning": None if learning is None else Learning(**learning),
-                "learned": None if learned is None else Learned.of(learned),
-                "notes": tuple(data["notes"]),
-            }
-            return cls(**(data | known))
-        except (TypeError, KeyError) as problem:
-            raise InputError(f"{path} is damaged ({problem}); write it again with fairbits plan") from None
+        return PLAN.read(path)
+
+
+LATER = ("languages", "thresholds", "learning", "learned")
+PLAN = Kind("fairbits.plan/1", "a plan", "fairbits plan", Plan, optional=LATER)

@@ -1,6 +1,5 @@
 """The evaluation: a quantized model and what it was made from, asked the same text of every language."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,8 @@ from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.progress import Progress
-from fairbits.quantize.plan import SCHEMA
+from fairbits.quantize.plan import PLAN
+from fairbits.records import parse_object
 from fairbits.trials.reference_answers import Yardstick
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
     """Raises if a model was quantized by a plan for other weights than the reference has."""
     file = after.directory / "plan.json"
     try:
-        plan = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except ValueError:
+        plan = parse_object(file.read_bytes(), str(file), finite=False) if file.is_file() else {}
+    except InputError:
         return  # of another tool: no plan of ours is half written
-    if isinstance(plan, dict) and plan.get("schema") == SCHEMA and plan.get("fingerprint") != before.fingerprint:
+    if plan.get("schema") == PLAN.schema and plan.get("fingerprint") != before.fingerprint:
         raise InputError(
             f"{after.target} was made from {plan.get('model')} (as its plan.json says), and {before.target} has other "
             "weights or another config.json; the reference must be the model it was made from"

@@ -1,7 +1,7 @@
 """Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,16 @@ from fairbits.quantize.plan import Group, Learned, Outcome, Plan
 from fairbits.quantize.policies import Embeddings, decide
 from fairbits.quantize.policies.assemble import stored_as
 from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
+from fairbits.records import check_record, parse_object
 from fairbits.version import __version__
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """What is kept of a finished block in addition to its codes."""
+
+    outcomes: tuple[Outcome, ...]
+    learned: Learned | None
 
 
 def quantize(
@@ -125,15 +134,12 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
 
 
 def _record(block: RoundedBlock) -> bytes:
-    """Returns what is kept of a block beside its codes."""
-    learned = None if block.learned is None else asdict(block.learned)
-    return json.dumps({"outcomes": [asdict(each) for each in block.outcomes], "learned": learned}).encode()
+    return json.dumps(asdict(BlockRecord(block.outcomes, block.learned))).encode()
 
 
 def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
     found = writer.finished(index)
     if found is None:
         return None
-    said = json.loads(found.record)
-    learned = None if said["learned"] is None else Learned.of(said["learned"])
-    return RoundedBlock(index, found.layers, tuple(map(Outcome.of, said["outcomes"])), found.extra, learned)
+    kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index} in {writer.draft}"))
+    return RoundedBlock(index, found.layers, kept.outcomes, found.extra, kept.learned)

@@ -15,10 +15,10 @@ from fairbits.measure.audit.founders import FoundersView, founders_view
 from fairbits.measure.audit.founding_table import founding_statistics
 from fairbits.measure.audit.outliers import OutlierBlocks, robust_outliers
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.json_files import read_object
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress, within
+from fairbits.records import read_object
 from fairbits.version import __version__
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     by_id = {key.casefold(): name for key, name in FOUNDERS_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
     own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
-    origin = read_object(checkpoint.directory / "config.json").get("_name_or_path")
+    origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
     for given, by_origin in ((own, False), (origin, True)):
         folded = given.casefold() if isinstance(given, str) else ""
         name = (by_id if "/" in folded else by_name).get(folded)  # an id without an owner is an old one

@@ -44,11 +44,11 @@ def sharded(directory: Path, weight_map: Mapping[str, str] | None = None, **meta
 
 
 BAD_HEADERS: dict[str, tuple[object, bytes, str]] = {
-    "no JSON": (b"{", b"", "no valid JSON"),
-    "no UTF-8": (b'{"\xff": 1}', b"", "no valid JSON"),
+    "no JSON": (b"{", b"", "not valid JSON"),
+    "no UTF-8": (b'{"\xff": 1}', b"", "not valid JSON"),
     "a list": (b"[]", b"", "JSON list"),
-    "deep": (b"[" * 100_000, b"", "no valid JSON"),
-    "a number of 5000 digits": (b'{"a": ' + b"9" * 5000 + b"}", b"", "no valid JSON"),
+    "deep": (b"[" * 100_000, b"", "not valid JSON"),
+    "a number of 5000 digits": (b'{"a": ' + b"9" * 5000 + b"}", b"", "not valid JSON"),
     "a name twice": (b'{"a": {}, "a": {}}', b"", "'a' is there twice"),
     "no description": ({"a": 1}, b"", "dtype, shape and data_offsets"),
     "a key too many": ({"a": entry() | {"more": 1}}, b"12345678", "dtype, shape and data_offsets"),
@@ -226,7 +226,7 @@ def no_index(directory: Path) -> None:
     ("damage", "message"),
     [
         (no_config, "config.json cannot be read"),
-        (bad_config, "config.json is no valid JSON"),
+        (bad_config, "config.json is not valid JSON"),
         (two_models, "both model.safetensors and"),
         (no_index, "found: a.safetensors, b.safetensors, config.json"),
     ],

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.quantize.plan import SCHEMA, Calibration, Outcome, Plan, Treatment
+from fairbits.quantize.plan import PLAN as KIND
+from fairbits.quantize.plan import Calibration, Outcome, Plan, Treatment
 
 PLAN = Plan(
     policy="gptq",
@@ -56,6 +57,9 @@ def test_control_characters_do_not_reach_the_file() -> None:
     assert not {"\x1b", "\x9b"} & set(odd.as_bytes().decode())
 
 
+ENTRY = {"name": "q", "block": 0, "role": "q", "bits": 4}
+
+
 def changed(**changes: Any) -> str:
     return json.dumps(PLAN.as_data() | changes)
 
@@ -67,17 +71,25 @@ def without(key: str) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no plan"),
-        ("[]", "has the schema 'list'"),
+        ("{", "is not valid JSON .*; it must be a plan: write one with fairbits plan"),
+        ("[]", "holds a JSON list, not an object .*fairbits plan"),
         (changed(schema="fairbits.audit/1"), "has the schema 'fairbits.audit/1'"),
-        (changed(speed=1), "is damaged"),
-        (without("policy"), "is damaged"),
-        (without("treatments"), "is damaged"),
-        (without("fairbits"), "is damaged"),
-        (changed(treatments=[{"name": "q"}]), "is damaged"),
-        (changed(treatments=[{"name": "q", "block": 0, "role": "q", "bits": 4, "speed": 1}]), "is damaged"),
-        (changed(treatments=[{"name": "q", "block": 0, "role": "q", "bits": 99}]), "bits is 99"),
+        (changed(speed=1), "is damaged: the key speed is unknown; write it again with fairbits plan"),
+        (without("policy"), "is damaged: policy is missing"),
+        (without("treatments"), "is damaged: treatments is missing"),
+        (without("fairbits"), "is damaged: fairbits is missing"),
+        (changed(treatments=[{"name": "q"}]), r"is damaged: treatments\.0\.block is missing"),
+        (
+            changed(treatments=[ENTRY | {"speed": 1}]),
+            r"treatments\.0\.speed is unknown",
+        ),
+        (
+            changed(treatments=[ENTRY | {"bits": 99}]),
+            r"is damaged: treatments\.0: bits is 99",
+        ),
+        (changed(treatments=[ENTRY | {"bits": "4"}]), r"0\.bits is '4'; it must be"),
         (changed(outcomes=[{"name": "q"}]), "is damaged"),
+        (changed(languages={"eng_Latn": True}), "is damaged"),
         (changed(calibration={"corpus": "text"}), "is damaged"),
     ],
 )
@@ -89,7 +101,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: str, message: str) -
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no plan"):
+    with pytest.raises(InputError, match=r"cannot be read .*; it must be a plan: write one with fairbits plan"):
         Plan.load(tmp_path / "none.json")
 
 
@@ -112,4 +124,4 @@ def test_a_treatment_that_cannot_be_is_refused(changes: dict[str, Any], message:
 
 
 def test_the_schema_is_named() -> None:
-    assert json.loads(PLAN.as_bytes())["schema"] == SCHEMA
+    assert json.loads(PLAN.as_bytes())["schema"] == KIND.schema == "fairbits.plan/1"

@@ -1,10 +1,10 @@
 """Scores: what quantization cost every document of every language, and all that follows from it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,14 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.text import Task, Text
 from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.measure import Answers
-from fairbits.measure.scores.scores_file import as_bytes, parsed
+from fairbits.measure.scores.scores_file import by_line
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.records import Column, Count, Kind, NonNegative
 from fairbits.stats import Contrast, Estimate, LanguageFrame
 from fairbits.units import UNITS, bits_per_byte
 from fairbits.version import __version__
 
+Sums = Annotated[Floats, Column(NonNegative)]
 ASKED: Mapping[Task, str] = {
     "causal": "every token, given those before it",
     "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
@@ -65,14 +67,24 @@ class Question:
 class DocumentScores:
     """One entry per document and language; sums over its predicted tokens, losses and divergence in nats."""
 
-    lang: NDArray[np.str_]
-    document: NDArray[np.int64]
-    tokens: Floats
-    bytes: Floats
-    nll_reference: Floats
-    nll_quantized: Floats
-    kl: Floats
-    flips: Floats
+    lang: Annotated[NDArray[np.str_], Column(str)]
+    document: Annotated[NDArray[np.int64], Column(Count)]
+    tokens: Sums
+    bytes: Sums
+    nll_reference: Sums
+    nll_quantized: Sums
+    kl: Sums
+    flips: Sums
+
+    def __post_init__(self) -> None:
+        """Checks that every column has an entry for every document."""
+        for name, column in self.columns().items():
+            if len(column) != len(self.lang) or not len(column):
+                raise InputError(f"{name} has {len(column)} entries and lang has {len(self.lang)}; they must agree")
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Returns the columns by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +101,13 @@ class Scores:
     documents: DocumentScores
     kl_p99: Mapping[str, float]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that all parts are about the same languages."""
+        for name, found in (("the documents", set(self.documents.lang.tolist())), ("kl_p99", set(self.kl_p99))):
+            odd = sorted(found ^ set(self.languages))
+            if odd:
+                raise InputError(f"{name} and languages differ in {odd[0]!r:.60}; both must name the same languages")
 
     @classmethod
     def of(
@@ -206,7 +225,14 @@ class Scores:
 
     def as_bytes(self) -> bytes:
         """Returns the content of its file."""
-        return as_bytes(self)
+        content = {
+            **{name: asdict(getattr(self, name)) for name in ("quantized", "reference", "question")},
+            "languages": list(self.languages),
+            "kl_p99": dict(self.kl_p99),
+            "notes": list(self.notes),
+            "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
+        }
+        return by_line(SCORES.stamp(content))
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as JSON; the same scores give the same bytes."""
@@ -215,14 +241,7 @@ class Scores:
     @classmethod
     def load(cls, path: str | Path) -> "Scores":
         """Returns the scores of a file; every key must be known."""
-        data = parsed(path)
-        return cls(
-            quantized=Identity(**data.pop("quantized")),
-            reference=Identity(**data.pop("reference")),
-            question=Question(**data.pop("question")),
-            documents=DocumentScores(**data.pop("documents")),
-            **data,
-        )
+        return SCORES.read(path)
 
     @cached_property
     def _frames(self) -> dict[str, LanguageFrame]:
@@ -246,6 +265,9 @@ class Scores:
             "kl_p99": self.kl_p99[code],
             "flips": self.flips[code].to_dict(),
         }
+
+
+SCORES = Kind("fairbits.scores/1", "a file of scores", "fairbits evaluate --out", Scores)
 
 
 def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model.files.json_files import read_object
 from fairbits.model.files.safetensors_header import TensorInfo, read_header
+from fairbits.records import read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

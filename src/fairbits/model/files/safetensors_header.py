@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model.files.json_files import MOST_BYTES, parse_object
+from fairbits.records import MOST_BYTES, parse_object
 
 LENGTH_BYTES = 8
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels

@@ -22,7 +22,6 @@ from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.codes import Codes
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
-from fairbits.model.files.json_files import read_object
 from fairbits.model.files.packed import (
     Stored,
     is_table,
@@ -47,6 +46,7 @@ from fairbits.model.files.safetensors_writing import (
 )
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.progress import Progress
+from fairbits.records import read_object
 
 SCHEMA = "fairbits.draft/1"
 CONFIG = "config.json"
@@ -271,7 +271,7 @@ class QuantizedWriter:
         write_whole(self._model / INDEX, [_json(content)])
 
     def _write_config(self) -> None:
-        config = read_object(self.checkpoint.directory / CONFIG)
+        config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._step_dtype).removeprefix("torch.")
         config["quantization_config"] = quantization_config(self.checkpoint, self.stored)

@@ -24,6 +24,7 @@ from fairbits.quantize.learning.teacher import Class
 from fairbits.quantize.learning.training import learn
 from fairbits.quantize.plan import Learning, Plan
 from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
+from fairbits.records import check_record, read_object
 from fairbits.theory.grid import Grid
 
 CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
@@ -102,8 +103,8 @@ class _Job:
         """Returns the codes to begin with, and every fall-back in them."""
         if self.saved is not None and (self.saved / NOTES).is_file():
             widths = {each.name: each.bits for each in self.plan.treated if each.bits is not None}
-            found = json.loads((self.saved / NOTES).read_bytes())
-            return load_codes(self.saved / CODES, widths), {name: tuple(said) for name, said in found.items()}
+            notes = check_record(Notes, read_object(self.saved / NOTES))
+            return load_codes(self.saved / CODES, widths), notes
         layers, notes = Layers(), Notes()
         refine = _refine(self.plan, self.lessons)
         for block in round_model(

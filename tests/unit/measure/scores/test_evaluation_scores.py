@@ -160,5 +160,5 @@ def test_what_is_no_file_of_scores_is_refused(tmp_path, content) -> None:
     path.write_text(content, errors="surrogateescape")
     with pytest.raises(InputError, match="fairbits evaluate --out"):
         Scores.load(path)
-    with pytest.raises(InputError, match="no file of scores"):
+    with pytest.raises(InputError, match="it must be a file of scores"):
         Scores.load(tmp_path / "missing.json")

@@ -190,4 +190,4 @@ def test_files_that_were_damaged_on_the_way_are_refused(made: Overlays, tmp_path
         (tmp_path / MANIFEST).write_text(json.dumps(said))
         assert "truncated" in told()
     (tmp_path / MANIFEST).write_text((tmp_path / MANIFEST).read_text()[:-20])
-    assert "no valid JSON" in told()
+    assert "not valid JSON" in told()
