@@ -5,7 +5,9 @@
 12
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairbits.version import __version__
@@ -71,3 +73,15 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Returns the public names."""
     return sorted({*globals(), *_HOMES})
+
+
+class _Package(ModuleType):
+    """Keeps `fairbits.quantize` the verb: Python would put the package of that name there when that is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute, unless it is a module with the name of a public function."""
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
