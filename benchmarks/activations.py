@@ -19,6 +19,7 @@ import torch
 from fairbits import Checkpoint
 from fairbits.checks import Floats
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
@@ -95,7 +96,7 @@ class Bench:
         return found
 
     def _text(self, split: str, tokens: int) -> Text:
-        return text_for(self.checkpoint, self.corpus, split=split, tokens=tokens, seed=self.options.seed)
+        return text_for(self.checkpoint, self.corpus, request=TextRequest(split, tokens=tokens, seed=self.options.seed))
 
 
 def farthest(table: ActivationTable) -> dict[str, str]:

@@ -24,6 +24,7 @@ import torch
 from activations import difference_row, shown
 from fairbits import Checkpoint
 from fairbits.checks import Floats
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.measure import measure
 from fairbits.measure.scores.reference import Reference
@@ -63,7 +64,9 @@ class Judge:
 
     def __init__(self, checkpoint: Checkpoint, options: argparse.Namespace, keep: ExitStack) -> None:
         self.corpus = corpus_for(checkpoint, languages=options.languages and options.languages.split(","), text=None)
-        self.text = text_for(checkpoint, self.corpus, split="evaluation", tokens=options.tokens, seed=options.seed)
+        self.text = text_for(
+            checkpoint, self.corpus, request=TextRequest("evaluation", tokens=options.tokens, seed=options.seed)
+        )
         self._seed, self._device = options.seed, options.device
         self._said = {
             code: keep.enter_context(Reference.of(checkpoint, text_of(self.text, code), device=options.device))
@@ -140,7 +143,7 @@ class Table:
 def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int, options: argparse.Namespace) -> None:
     """Prints the tables of one width."""
     title = f"{checkpoint.target}, {bits} bits"
-    words = text_for(checkpoint, judge.corpus, tokens=options.calibration, seed=options.seed)
+    words = text_for(checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed))
     with Reference.of(checkpoint, words, device=options.device) as reference:
         ground = Ground(checkpoint, base, device=options.device)
         workshop = Workshop(ground, reference, seed=options.seed)

@@ -22,6 +22,7 @@ import torch
 
 from fairbits import Checkpoint
 from fairbits.language import Corpus, read_corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.in_place import put, restore
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.quantize.learning import carry_out
@@ -147,8 +148,8 @@ class Bench:
 
     def _yardstick(self, text: Corpus) -> Yardstick:
         options = self.options
-        asked = {"tokens": options.evaluation_tokens, "sequence": options.sequence, "device": options.device}
-        return Yardstick.of(self.checkpoint, text, **asked)
+        request = TextRequest("evaluation", options.evaluation_tokens, options.sequence)
+        return Yardstick.of(self.checkpoint, text, request=request, device=options.device)
 
 
 def seed_of(plan: Plan) -> int:

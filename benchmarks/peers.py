@@ -30,11 +30,12 @@ from safetensors.torch import load_file
 from fairbits import Checkpoint
 from fairbits.language import build_mix
 from fairbits.language.mix_file import Mix
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.in_place import restore
 from fairbits.measure.scores.measure import Answers, measure
 from fairbits.quantize.evidence import is_rounded
 from fairbits.stats import LanguageFrame
-from fairbits.trials.plan_trial import Bench
+from fairbits.trials.plan_trial import Bench, corpus_for
 
 WORKERS = Path(__file__).parent / "peers"
 OURS = "fairbits"
@@ -248,8 +249,9 @@ def main() -> None:
     pythons = {worker: environment(options.environments, worker) for worker in options.workers}
     checkpoint = Checkpoint(options.model)
     languages = None if options.languages is None else options.languages.split(",")
-    asked = {"tokens": options.measured_tokens, "sequence": options.sequence}
-    with Bench.of(checkpoint, languages=languages, text=options.text, **asked) as bench:
+    corpus = corpus_for(checkpoint, languages=languages, text=options.text)
+    request = TextRequest("evaluation", options.measured_tokens, options.sequence)
+    with Bench.of(checkpoint, corpus, request=request) as bench:
         budget = None if options.tokens is None else options.tokens * len(bench.corpus.languages)
         tokenizer, text = checkpoint.tokenizer(), bench.reference.text
         mix = build_mix(bench.corpus, tokenizer, tokens=budget, sequence=options.sequence, seed=options.seed)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fairbits import Audit, Checkpoint, Scheme
 from fairbits.checks import Floats
 from fairbits.language import find_language, read_corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.points import probed_linears
@@ -200,7 +201,9 @@ def main() -> None:
     groups = [None if name == "channel" else int(name) for name in options.group]
     schemes = [Scheme(*each) for each in itertools.product(options.bits, groups, options.clip)]
     start = time.perf_counter()
-    text = text_for(checkpoint, corpus, split="evaluation", tokens=options.measured_tokens, sequence=options.sequence)
+    text = text_for(
+        checkpoint, corpus, request=TextRequest("evaluation", tokens=options.measured_tokens, sequence=options.sequence)
+    )
     measured = Measured(checkpoint, text)
     shares = training_shares(options.model, [language.code for language in corpus.languages])
     print(
@@ -208,11 +211,11 @@ def main() -> None:
         f"{measured.tokens.sum():,.0f} tokens in {len(text.lang):,} documents of {len(text.languages)} languages; "
         f"windows of {options.sequence}; seed 0; torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
-    settings = {"tokens": options.tokens, "sequence": options.sequence, "seed": 0}
-    seen = probe(checkpoint, corpus, schemes=tuple(schemes), **settings)
+    request = TextRequest("calibration", options.tokens, options.sequence)
+    seen = probe(checkpoint, corpus, request=request, schemes=tuple(schemes))
     moments = weight_moments(checkpoint)
     for scheme in schemes:
-        found = conclude(checkpoint, corpus, measured=seen, moments=moments, scheme=scheme, settings=settings)
+        found = conclude(checkpoint, corpus, measured=seen, moments=moments, scheme=scheme, request=request)
         report(scheme, found, measured.damage(scheme), shares)
         if options.blocks and scheme == schemes[0]:
             report_blocks(scheme, found, measured)

@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.points import points_of, probed_linears
@@ -199,7 +200,7 @@ def test_the_mean_over_draws_is_the_fisher_information(toy):
     """One text 1500 times: every copy has a draw of its own, and their mean must be the sum over all labels."""
     checkpoint, copies = toy("llama"), 1500
     corpus = Corpus("copies", {"eng": ["w5 w9 w7"] * copies}, {})
-    measured = probe(checkpoint, corpus, schemes=(SCHEME,), tokens=10**5, dtype=torch.float64)
+    measured = probe(checkpoint, corpus, request=TextRequest(tokens=10**5), schemes=(SCHEME,), dtype=torch.float64)
     expected = label_by_label(checkpoint, CAUSAL[0])
     assert measured.predicted.tolist() == [3] * copies
     for column, name in enumerate(measured.linears):

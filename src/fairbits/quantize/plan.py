@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import in_range, one_of, weights_vector, whole
 from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.records import Kind, Number, to_json
 
 Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
@@ -107,6 +109,16 @@ class Calibration:
     tokens: int
     sequence: int
     seed: int
+
+    @classmethod
+    def of(cls, corpus: Corpus, request: TextRequest) -> "Calibration":
+        """Returns the record of the requested calibration text of a corpus."""
+        return cls(corpus.name, dict(corpus.hashes["calibration"]), **request.settings)
+
+    @property
+    def request(self) -> TextRequest:
+        """The text to read, after a check of the recorded values."""
+        return TextRequest("calibration", self.tokens, self.sequence, self.seed)
 
 
 @dataclass(frozen=True)

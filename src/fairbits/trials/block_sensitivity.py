@@ -6,6 +6,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.damage import predicted_damage
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.text import Text
@@ -13,7 +14,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Sensitivity, is_rounded
-from fairbits.quantize.plan import Calibration, Group
+from fairbits.quantize.plan import Group
 from fairbits.quantize.rounding.layer import matrix
 from fairbits.trials.swapped_model import Workbench
 
@@ -35,9 +36,9 @@ def predicted_sensitivity(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,
+    request: TextRequest,
     widths: Sequence[int],
     group: Group,
-    calibration: Calibration,
     progress: Progress | None = None,
 ) -> Sensitivity:
     """Returns the predicted damage of every block at every width, from one pass over the calibration text, on the CPU.
@@ -45,15 +46,7 @@ def predicted_sensitivity(
     Linear maps that policies do not round do not count.
     """
     schemes, notes = schemes_for(widths, group)
-    measured = probe(
-        checkpoint,
-        corpus,
-        schemes=schemes,
-        tokens=calibration.tokens,
-        sequence=calibration.sequence,
-        seed=calibration.seed,
-        progress=progress,
-    )
+    measured = probe(checkpoint, corpus, request=request, schemes=schemes, progress=progress)
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     table = np.zeros((len(measured.languages), checkpoint.architecture.n_blocks, len(schemes)))

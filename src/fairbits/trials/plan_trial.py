@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.in_place import put, restore
@@ -57,21 +58,15 @@ class Bench:
     def of(
         cls,
         checkpoint: Checkpoint,
+        corpus: Corpus,
         *,
-        languages: Iterable[str] | None,
-        text: str | Path | Corpus | None,
-        tokens: int,
-        sequence: int,
-        seed: int = 0,
+        request: TextRequest,
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Bench":
-        """Returns the bench of a model, after one pass over about `tokens` evaluation tokens per language."""
+        """Returns the bench of a model, after one pass over the requested text."""
         check_device(device)
-        corpus = corpus_for(checkpoint, languages=languages, text=text)
-        said = Yardstick.of(
-            checkpoint, corpus, tokens=tokens, sequence=sequence, seed=seed, device=device, progress=progress
-        )
+        said = Yardstick.of(checkpoint, corpus, request=request, device=device, progress=progress)
         # the reference keeps a head of its own: that of the model here is rounded with a tied embedding
         return cls(checkpoint, corpus, checkpoint.load(), said, device)
 
@@ -125,11 +120,10 @@ class Bench:
         return Run(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
 
     def _calibration(self, plan: Plan) -> Text | None:
-        asked = plan.calibration
-        if asked is None:
+        if plan.calibration is None:
             return None
         own = self.corpus.restrict(plan.languages)
-        return text_for(self.checkpoint, own, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+        return text_for(self.checkpoint, own, request=plan.calibration.request)
 
 
 def method_of(scores: Scores) -> tuple[str, int] | None:

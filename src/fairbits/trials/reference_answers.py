@@ -5,8 +5,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairbits.language import Corpus
-from fairbits.measure.passes.prepare import task_of, text_for
-from fairbits.measure.scores.asking import shortness
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.asking import short_text_notes
 from fairbits.measure.scores.measure import measure
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Identity, Question, Scores
@@ -36,17 +37,14 @@ class Yardstick:
         checkpoint: Checkpoint,
         corpus: Corpus,
         *,
-        split: str = "evaluation",
-        tokens: int,
-        sequence: int,
-        seed: int = 0,
+        request: TextRequest,
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Yardstick":
-        """Returns what a model says, after one pass over about `tokens` tokens per language of a split."""
-        asked = question_of(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
-        text = text_for(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
-        short = shortness(text, tokens=tokens, parallel=corpus.parallel, split=split)
+        """Returns what a model says, after one pass over the requested text."""
+        asked = Question.of(checkpoint, corpus, request)
+        text = text_for(checkpoint, corpus, request=request)
+        short = short_text_notes(text, request, parallel=corpus.parallel)
         identity = Identity.of(checkpoint)
         reference = Reference.of(checkpoint, text, device=device, progress=progress)
         return cls(asked, identity, reference, (*corpus.notes, *short, *reference.notes))
@@ -77,19 +75,3 @@ class Yardstick:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.reference.close()
-
-
-def question_of(
-    checkpoint: Checkpoint, corpus: Corpus, *, split: str = "evaluation", tokens: int, sequence: int, seed: int = 0
-) -> Question:
-    """Returns what a model is asked on about `tokens` tokens per language of a split."""
-    return Question(
-        task=task_of(checkpoint),
-        corpus=corpus.name,
-        split=split,
-        parallel=corpus.parallel,
-        hashes=dict(corpus.hashes[split]),
-        tokens=tokens,
-        sequence=sequence,
-        seed=seed,
-    )

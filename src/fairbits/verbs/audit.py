@@ -1,6 +1,6 @@
 """The audit: the moments of the weights, one pass over text, and what follows from the two."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from fairbits.checks import instance
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.audit import HEADLINE, Audit, Subject
 from fairbits.measure.audit.certificate import activation_weighted, certificate
@@ -52,9 +53,10 @@ def audit(
     """Returns who will be hurt by `scheme` and why, measured on calibration text.
 
     `text` is a corpus, or where one lies; without it the embedded declaration is used, for the embedded model in its
-    own languages unless others are named. `tokens` is the budget per
-    language. `second_moments` keeps E[x xᵀ] of every input.
+    own languages unless others are named. `tokens` is the budget per language. `second_moments` keeps E[x xᵀ] of every
+    input.
     """
+    request = TextRequest("calibration", tokens, sequence, seed)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
@@ -62,18 +64,15 @@ def audit(
     measured = probe(
         checkpoint,
         corpus,
+        request=request,
         schemes=(scheme,),
-        tokens=tokens,
-        sequence=sequence,
         second_moments=second_moments,
-        seed=seed,
         progress=progress,
     )
     moments = weight_moments(checkpoint, progress=progress)
-    settings = {"tokens": tokens, "sequence": sequence, "seed": seed}
     if progress is not None:
         progress("computing results", 0, 1)
-    return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, settings=settings)
+    return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request)
 
 
 def conclude(
@@ -83,7 +82,7 @@ def conclude(
     measured: Measurements,
     moments: ModelMoments,
     scheme: Scheme,
-    settings: Mapping[str, int],
+    request: TextRequest,
 ) -> Audit:
     """Returns what follows for one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
@@ -100,7 +99,7 @@ def conclude(
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme)
     return Audit(
-        subject=_subject(checkpoint, corpus, measured, settings),
+        subject=_subject(checkpoint, corpus, measured, request),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -157,7 +156,7 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
     )
 
 
-def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, settings: Mapping[str, int]) -> Subject:
+def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> Subject:
     notes = [*checkpoint.notes, *corpus.notes]
     notes += _foreign(measured)
     reasons = dict.fromkeys(measured.left_out.values())
@@ -169,11 +168,11 @@ def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, set
         class_name=checkpoint.architecture.class_name,
         stacks=tuple(block.stack for block in checkpoint.architecture.blocks),
         corpus=corpus.name,
-        split="calibration",
-        hashes=dict(corpus.hashes["calibration"]),
+        split=request.split,
+        hashes=dict(corpus.hashes[request.split]),
         dtype=str(torch.float32).removeprefix("torch."),
         notes=tuple(notes),
-        **settings,
+        **request.settings,
     )
 
 

@@ -1,12 +1,14 @@
 """Compare: policies side by side, each put into the same model and asked the same text."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
@@ -48,9 +50,11 @@ def compare(
     exchanged in place.
     """
     check_device(device)
+    calibration = TextRequest("calibration", tokens, sequence)
+    evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     variants = {each: variant(each) for each in _distinct("policies", policies)}
     widths = [whole("bits", each, least=2, most=8) for each in _distinct("bits", bits)]
-    draws = [whole("seed", each, least=0) for each in _distinct("seeds", seeds)]
+    requests = [replace(calibration, seed=each) for each in _distinct("seeds", seeds)]
     one_of("unit", unit, UNITS)  # before anything is read
     first = one_of("baseline", next(iter(variants)) if baseline is None else baseline, tuple(variants))
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
@@ -58,22 +62,20 @@ def compare(
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     told = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, variants.values(), widths=widths, common=told)
-    common = {**told, "tokens": tokens, "sequence": sequence}
-    with Bench.of(
-        checkpoint,
-        languages=None,
-        text=corpus,
-        tokens=evaluation_tokens,
-        sequence=sequence,
-        device=device,
-        progress=progress,
-    ) as bench:
+    with Bench.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as bench:
         entries = tuple(
-            _entry(bench, each, bits=width, common=common, seeds=draws, unit=unit, progress=progress)
+            _entry(bench, each, bits=width, common=told, requests=requests, unit=unit, progress=progress)
             for width in widths
             for each in variants.values()
         )
-        settings = {**common, "evaluation_tokens": evaluation_tokens, "seeds": draws, "text": corpus.name}
+        settings = {
+            **told,
+            "tokens": calibration.tokens,
+            "sequence": calibration.sequence,
+            "evaluation_tokens": evaluation.tokens,
+            "seeds": [each.seed for each in requests],
+            "text": corpus.name,
+        }
         notes = bench.notes
     return Comparison(checkpoint.target, checkpoint.fingerprint, settings, entries, first, notes)
 
@@ -84,21 +86,20 @@ def _entry(
     *,
     bits: int,
     common: Mapping[str, Any],
-    seeds: Sequence[int],
+    requests: Sequence[TextRequest],
     unit: str,
     progress: Progress | None,
 ) -> Entry:
     """Returns one policy at one width; a plan that reads no text is carried out once for all seeds."""
     runs: list[Run] = []
-    for seed in seeds:
+    for request in requests:
         plan = planned(
             bench.checkpoint,
             policy=asked.policy,
             text=bench.corpus if reads_text(asked.policy) else None,
-            seed=seed,
             device=bench.device,
             progress=progress,
-            **{**common, **asked.at(bits)},
+            **{**common, **request.settings, **asked.at(bits)},
         )
         same = bool(runs) and not plan.reads_text and plan.digest == runs[0].plan.digest
         runs.append(runs[0] if same else bench.run(plan, name=f"{asked.name}, {bits} bits", progress=progress))

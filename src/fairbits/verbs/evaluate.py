@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
@@ -44,15 +45,14 @@ def evaluate(
     language. Both models are loaded in float32, one after the other. A model that says in its `plan.json` that it was
     made from another one is refused.
     """
+    request = TextRequest(split, tokens, sequence, seed)
     check_device(device)
     after, before = _checkpoint(quantized), _checkpoint(reference)
     own = embedded_languages(before.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    with Yardstick.of(
-        before, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed, device=device, progress=progress
-    ) as said:
+    with Yardstick.of(before, corpus, request=request, device=device, progress=progress) as said:
         return scores_of(after, said, reference=before, device=device, progress=progress)
 
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from fairbits.checks import in_range, one_of, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
@@ -51,6 +52,7 @@ def overlay(
     language whose damage there does not fall stays with the base. `activations` is a width in bits: thresholds of the
     inputs of linear maps are then found for every language and for all together, in the base, and inputs are rounded.
     """
+    request = TextRequest("calibration", tokens, sequence, seed)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     below = base if isinstance(base, Checkpoint) else Checkpoint(base)
     _check(budget, clusters, form, activations)
@@ -60,7 +62,7 @@ def overlay(
     place = check_directory(below.directory / "overlays" if out is None else Path(out))
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
-    words = text_for(checkpoint, corpus, tokens=tokens, sequence=sequence, seed=seed)
+    words = text_for(checkpoint, corpus, request=request)
     # what the model says is written down before the base is loaded: never are both in memory
     with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
         workshop = Workshop(Ground(checkpoint, below, device=device), reference, seed=seed, progress=progress)
@@ -70,7 +72,7 @@ def overlay(
             "model": checkpoint.target,
             "fingerprint": checkpoint.fingerprint,
             "base_bytes": workshop.ground.size_bytes,
-            "text": {"corpus": corpus.name, "tokens": tokens, "sequence": sequence, "seed": seed},
+            "text": {"corpus": corpus.name, **request.settings},
         }
         table = None
         if activations is not None:

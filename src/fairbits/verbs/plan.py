@@ -12,10 +12,11 @@ from fairbits.checks import Floats, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.audit import Audit
-from fairbits.measure.passes.prepare import SHORTEST, text_for
+from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.asking import shortness
+from fairbits.measure.scores.asking import short_text_notes
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
@@ -57,10 +58,7 @@ def plan(
     a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
     check_device(device)
-    if tokens is not None:
-        whole("tokens", tokens, least=16)
-    whole("sequence", sequence, least=SHORTEST)
-    whole("seed", seed, least=0)
+    request = TextRequest("calibration", policies.tokens_for(policy) if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     told = {name: value for name, value in options.items() if value is not None}
@@ -71,11 +69,10 @@ def plan(
         return policies.decide(policy, Evidence(checkpoint), **told)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
-    tokens = policies.tokens_for(policy) if tokens is None else tokens
     source = Source(
         checkpoint,
         corpus,
-        Calibration(corpus.name, dict(corpus.hashes["calibration"]), tokens, sequence, seed),
+        Calibration.of(corpus, request),
         group=told.get("group", policies.Options.group),
         audit=audit,
         device=device,
@@ -120,9 +117,9 @@ class Source:
         return predicted_sensitivity(
             self.checkpoint,
             self.corpus,
+            request=self.calibration.request,
             widths=widths,
             group=self.group,
-            calibration=self.calibration,
             progress=self.progress,
         )
 
@@ -145,21 +142,21 @@ class Source:
 
     def shortage(self, plan: Plan) -> Iterator[str]:
         """Yields a note if the text that a plan will be carried out with is clearly shorter than it asks for."""
-        asked = plan.calibration
-        if asked is None:
+        if plan.calibration is None:
             return
-        alike = asked == self.calibration and list(plan.languages) == list(self.corpus.calibration)
-        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), asked)
-        notes = shortness(text, tokens=asked.tokens, parallel=self.corpus.parallel, split="calibration")
+        request = plan.calibration.request
+        alike = plan.calibration == self.calibration and list(plan.languages) == list(self.corpus.calibration)
+        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), request)
+        notes = short_text_notes(text, request, parallel=self.corpus.parallel)
         unequal = f"; {UNEQUAL_BUDGETS}" if plan.settings.get("mix") == "english" else ""
         yield from (note + unequal for note in notes)
 
     @cached_property
     def _text(self) -> Text:
-        return self._read(self.corpus, self.calibration)
+        return self._read(self.corpus, self.calibration.request)
 
-    def _read(self, corpus: Corpus, asked: Calibration) -> Text:
-        return text_for(self.checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+    def _read(self, corpus: Corpus, request: TextRequest) -> Text:
+        return text_for(self.checkpoint, corpus, request=request)
 
     @cached_property
     def _trial(self) -> Trial:

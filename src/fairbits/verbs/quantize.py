@@ -130,7 +130,7 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
             f"the plan was made with other text of {', '.join(other)} ({asked.corpus}) than {corpus.name} has; "
             "give the same text, or plan again"
         )
-    return text_for(checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+    return text_for(checkpoint, corpus, request=asked.request)
 
 
 def _record(block: RoundedBlock) -> bytes:

@@ -14,6 +14,7 @@ from fairbits.checks import one_of, positive, whole
 from fairbits.checks import sequence as listed
 from fairbits.errors import InputError, printable
 from fairbits.language import Corpus, find_language
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.founders import critical_width
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
@@ -165,6 +166,8 @@ def sweep(
     a threshold, 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
     """
     check_device(device)
+    calibration = TextRequest("calibration", tokens, sequence, seed)
+    evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
     if len(widths) < 2:
         raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
@@ -176,24 +179,16 @@ def sweep(
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     check_variants(checkpoint, corpus, [asked], widths=widths, common={"group": group})
     read = corpus if reads_text(asked.policy) else None
-    settings: dict[str, Any] = {"group": group, "tokens": tokens, "sequence": sequence, "seed": seed}
+    settings: dict[str, Any] = {"group": group, **calibration.settings}
     frames: dict[int, LanguageFrame] = {}
     plans: dict[int, Plan] = {}
-    with Bench.of(
-        checkpoint,
-        languages=None,
-        text=corpus,
-        tokens=evaluation_tokens,
-        sequence=sequence,
-        device=device,
-        progress=progress,
-    ) as bench:
+    with Bench.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as bench:
         for width in widths:
             options = {**settings, **asked.at(width)}
             plan = planned(checkpoint, policy=asked.policy, text=read, device=device, progress=progress, **options)
             run = bench.run(plan, name=f"{policy}, {width} bits", progress=progress)
             frames[width], plans[width] = run.scores.frame(unit), run.plan
-        settings |= {"evaluation_tokens": evaluation_tokens, "text": corpus.name}
+        settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
     return Sweep(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,

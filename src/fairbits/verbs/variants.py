@@ -7,6 +7,7 @@ from typing import Any
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.mix import parse_weights
+from fairbits.language.text_request import DEFAULT_REQUEST
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration
@@ -70,7 +71,7 @@ def check_variants(
     evidence = Evidence(
         checkpoint, tuple(corpus.calibration), kappa=_enough, sensitivity=_enough, damage=_enough, minimax=_enough
     )
-    calibration = Calibration(corpus.name, dict(corpus.hashes["calibration"]), tokens=4096, sequence=512, seed=0)
+    calibration = Calibration.of(corpus, DEFAULT_REQUEST)
     at = [(each, bits) for each in variants for bits in widths]
     for each, bits in at:
         try:

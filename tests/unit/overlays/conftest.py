@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.model import Checkpoint
@@ -37,7 +38,7 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workshop(tiny_base: Path) -> Iterator[Workshop]:
     """Returns the workshop of the embedded model, three languages and a third of its blocks."""
     model = Checkpoint("embedded:tiny")
-    words = text_for(model, udhr(["eng", "heb", "jpn"]), tokens=400, sequence=128)
+    words = text_for(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
     with Reference.of(model, words) as reference:
         ground = Ground(model, Checkpoint(tiny_base))
         # the maps of some blocks are enough, and several times as quick

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fairbits.language import Corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Calibration
 from fairbits.trials.block_sensitivity import (
     Trial,
     measured_damage,
@@ -23,7 +23,7 @@ from fairbits.trials.block_sensitivity import (
 from fairbits.trials.swapped_model import Workbench, per_token
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
-CALIBRATION = Calibration("udhr", {}, 64, 32, 0)
+REQUEST = TextRequest("calibration", 64, 32)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def text(llama: Checkpoint, corpus: Corpus) -> Text:
-    return text_for(llama, corpus, tokens=64, sequence=32)
+    return text_for(llama, corpus, request=REQUEST)
 
 
 def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], group: int | None) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_measured_is_the_loss_of_the_rounded_model(
     reading_model: Callable[[str], Checkpoint], corpus: Corpus, family: str
 ) -> None:
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, corpus, tokens=64, sequence=32)
+    text = text_for(checkpoint, corpus, request=REQUEST)
     trial = Trial(checkpoint, text, group=16)
     table = measured_sensitivity(trial, widths=(2, 8), group=16)
     assert (table.how, table.languages, table.widths) == ("measured", LANGUAGES, (2, 8))
@@ -85,7 +85,7 @@ def test_progress_counts_every_block_and_width(llama: Checkpoint, text: Text) ->
 
 
 def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None:
-    table = predicted_sensitivity(llama, corpus, widths=(2, 4), group=16, calibration=CALIBRATION)
+    table = predicted_sensitivity(llama, corpus, widths=(2, 4), group=16, request=REQUEST)
     assert table.damage.shape == (2, 2, 2)
     assert (table.at(2) > 4 * table.at(4)).all()
     assert (table.at(4) > 0).all()
@@ -93,7 +93,7 @@ def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None
 
 def test_predicted_leaves_out_what_is_not_rounded(reading_model: Callable[[str], Checkpoint], corpus: Corpus) -> None:
     mixtral = reading_model("mixtral")
-    table = predicted_sensitivity(mixtral, corpus, widths=(4,), group="channel", calibration=CALIBRATION)
+    table = predicted_sensitivity(mixtral, corpus, widths=(4,), group="channel", request=REQUEST)
     assert table.damage.shape == (2, 2, 1)
     assert (table.damage > 0).all()
 

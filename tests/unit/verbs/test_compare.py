@@ -12,6 +12,7 @@ from rich.console import Console
 from fairbits.cli.tables.compare import compare_table
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.loss import document_losses
 from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Outcome, Plan
@@ -198,7 +199,7 @@ def test_a_real_comparison(real) -> None:
 
 def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
     checkpoint, corpus = Checkpoint("embedded:tiny"), udhr(CODES)
-    with Bench.of(checkpoint, languages=None, text=corpus, tokens=256, sequence=64) as bench:
+    with Bench.of(checkpoint, corpus, request=TextRequest("evaluation", 256, 64)) as bench:
         model, text = checkpoint.load(), bench.reference.text
         before, _ = document_losses(model, text)
         made = plan(checkpoint, policy="mse", bits=3, group="channel")
@@ -217,7 +218,7 @@ def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with Bench.of(Checkpoint("embedded:tiny"), languages=CODES, text=None, tokens=64, sequence=64) as made:
+    with Bench.of(Checkpoint("embedded:tiny"), udhr(CODES), request=TextRequest("evaluation", 64, 64)) as made:
         yield made
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from fairbits.cli.tables.plan import bits_per_weight, plan_table
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.audit import SCHEMA
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.asking import tokens_of
@@ -114,23 +115,23 @@ def mixed_lengths(*, parallel: bool = False) -> Corpus:
 
 
 def shortage(found: Plan) -> list[str]:
-    return [note for note in found.notes if "shorter than asked" in note]
+    return [note for note in found.notes if "shorter than requested" in note]
 
 
 @pytest.mark.parametrize("policy", ["gptq", "rtn"])
 def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None:
     text = mixed_lengths()
-    hebrew = tokens_of(text_for(llama, text.restrict(["heb"]), tokens=400))["heb_Hebr"]
+    hebrew = tokens_of(text_for(llama, text.restrict(["heb"]), request=TextRequest(tokens=400)))["heb_Hebr"]
     assert 100 < hebrew < 360
     found = plan(llama, policy=policy, text=text, tokens=400, group=16)
-    note = f"calibration text is shorter than asked: heb_Hebr {hebrew} of 400 tokens"
+    note = f"calibration text is shorter than requested: heb_Hebr {hebrew} of 400 tokens"
     assert shortage(found) == [note]
     assert shortage(plan(llama, policy=policy, text=text, tokens=hebrew, group=16)) == []
 
 
 def test_parallel_text_is_short_if_the_mean_language_is(llama: Checkpoint) -> None:
     text = mixed_lengths(parallel=True)
-    counts = tokens_of(text_for(llama, text, tokens=10**6))
+    counts = tokens_of(text_for(llama, text, request=TextRequest(tokens=10**6)))
     enough = sum(counts.values()) // len(counts)
     assert min(counts.values()) < 0.9 * enough
     assert shortage(plan(llama, text=text, tokens=enough, group=16)) == []
@@ -141,7 +142,7 @@ def test_parallel_text_is_short_if_the_mean_language_is(llama: Checkpoint) -> No
 def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
     short = shortage(plan(tiny, mix="english"))
     assert short == [
-        "calibration text is shorter than asked: eng_Latn 814 of 81,920 tokens; "
+        "calibration text is shorter than requested: eng_Latn 814 of 81,920 tokens; "
         "mixes are then not compared at equal budgets"
     ]
     (equal,) = shortage(plan(tiny))

@@ -2,47 +2,32 @@
 
 from typing import TYPE_CHECKING
 
-from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
+from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 from fairbits.measure.passes.text import Task, Text, cutter, read_text
 from fairbits.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SHORTEST = 4
-"""Positions without which a window has no room for text."""
 
-
-def text_for(
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    *,
-    split: str = "calibration",
-    tokens: int = 4096,
-    sequence: int = 512,
-    seed: int = 0,
-) -> Text:
-    """Returns about `tokens` tokens per language of a split, in windows of at most `sequence` positions."""
-    whole("tokens", tokens, least=16)
-    whole("sequence", sequence, least=SHORTEST)
-    whole("seed", seed, least=0)
+def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST) -> Text:
+    """Returns the requested text of every language, in windows that fit the model."""
     tokenizer = checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
-    length = min(sequence, longest_input(checkpoint))
-    if length < SHORTEST:
+    length = min(request.sequence, longest_input(checkpoint))
+    if length < SHORTEST_WINDOW:
         raise InputError(
-            f"{checkpoint.target} allows {length} positions; at least {SHORTEST} are needed: see config.json"
+            f"{checkpoint.target} allows {length} positions; at least {SHORTEST_WINDOW} are needed: see config.json"
         )
     rows = checkpoint.config.get_text_config().vocab_size
     text = read_text(
-        corpus.split(split),
+        corpus.split(request.split),
         lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
-        cutter(tokenizer, task_of(checkpoint), length=length, seed=seed, start=start),
+        cutter(tokenizer, task_of(checkpoint), length=length, seed=request.seed, start=start),
+        request=request,
         parallel=corpus.parallel,
-        tokens=tokens,
-        seed=seed,
         padding=_padding(tokenizer, rows),
     )
     parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]

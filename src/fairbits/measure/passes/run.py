@@ -9,6 +9,7 @@ from torch import Tensor
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
+from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.head import Split, split_head
 from fairbits.measure.passes.measurements import Measurements
@@ -38,24 +39,21 @@ def probe(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,
+    request: TextRequest = DEFAULT_REQUEST,
     schemes: tuple[Scheme, ...] = (),
-    split: str = "calibration",
-    tokens: int = 4096,
-    sequence: int = 512,
     second_moments: bool = False,
     dtype: torch.dtype = torch.float32,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Measurements:
-    """Returns what the model does with the text of each language of a corpus.
+    """Returns what the model does with the requested text of each language of a corpus.
 
-    `tokens` is the budget per language, `sequence` the longest window. `second_moments` keeps E[x xᵀ] of every input
-    too. The Fisher gradient is that of logits · ξ with E[ξ ξᵀ] = diag p − p pᵀ, drawn from `seed` at every
-    predicted position: its mean square is the Fisher information, and no label is looked at.
+    `second_moments` keeps E[x xᵀ] of every input too. The Fisher gradient is that of logits · ξ with
+    E[ξ ξᵀ] = diag p − p pᵀ, drawn from the seed of the request at every predicted position: its mean square is the
+    Fisher information, and no label is looked at.
     """
     for scheme in schemes:
         _check_groups(scheme, checkpoint)  # before anything that takes time
-    text = text_for(checkpoint, corpus, split=split, tokens=tokens, sequence=sequence, seed=seed)
+    text = text_for(checkpoint, corpus, request=request)
     model = checkpoint.load(dtype)
     linears, left_out = probed_linears(checkpoint.architecture, model)
     if not linears:
@@ -69,7 +67,7 @@ def probe(
         second_moments=second_moments,
     )
     scores = Scores(len(text.lang))
-    _run(model, text, recorder, scores=scores, seed=seed, progress=progress)
+    _run(model, text, recorder, scores=scores, seed=request.seed, progress=progress)
     return _measurements(text, recorder, scores=scores, task=task_of(checkpoint), left_out=left_out)
 
 

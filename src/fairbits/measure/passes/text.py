@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language.corpus import Documents, seeded
+from fairbits.language.text_request import TextRequest
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -153,18 +154,18 @@ def read_text(
     encode: Callable[[list[str]], list[Ids]],
     cut: Cutter,
     *,
+    request: TextRequest,
     parallel: bool,
-    tokens: int,
-    seed: int,
     padding: int,
 ) -> Text:
-    """Returns the windows of about `tokens` tokens per language, of documents in an order drawn from `seed`.
+    """Returns windows of about as many tokens per language as requested, of documents in an order drawn from the seed.
 
     Many documents tell more than long ones: of documents beyond AMPLE tokens only the beginning is taken, as far as the
     budget goes. Parallel documents are taken whole, and in all languages or in none.
     """
+    tokens = request.tokens
     coded = {
-        code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=seed)
+        code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
         for code, texts in documents.items()
     }
     _check_number(coded, "documents")

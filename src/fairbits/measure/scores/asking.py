@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import Split, split_head
 from fairbits.measure.passes.run import positions_at_once
@@ -86,17 +87,17 @@ def tokens_of(text: Text) -> dict[str, int]:
     return counts
 
 
-def shortness(text: Text, *, tokens: int, parallel: bool, split: str = "evaluation") -> tuple[str, ...]:
-    """Returns a note if languages have clearly less text than the `tokens` that were asked for.
+def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
+    """Returns a note if languages have clearly less text than requested.
 
-    Of parallel text the mean language counts: others have the same content in more or fewer tokens.
+    For parallel text the mean language counts: others have the same content in more or fewer tokens.
     """
     counts = tokens_of(text)
-    least = CLEARLY_LESS * tokens
+    least = CLEARLY_LESS * request.tokens
     short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
     if not short or (parallel and sum(counts.values()) >= least * len(counts)):
         return ()
-    first, *others = short[:NAMED]
-    named = [f"{first} {counts[first]:,} of {tokens:,} tokens", *(f"{code} {counts[code]:,}" for code in others)]
+    first, *others = (f"{code} {counts[code]:,}" for code in short[:NAMED])
+    named = [f"{first} of {request.tokens:,} tokens", *others]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
-    return (f"{split} text is shorter than asked: {', '.join(named)}{more}",)
+    return (f"{request.split} text is shorter than requested: {', '.join(named)}{more}",)

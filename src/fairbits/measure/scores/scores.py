@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats, instance, one_of
 from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import task_of
 from fairbits.measure.passes.text import Task, Text
 from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.measure import Answers
@@ -51,7 +54,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Question:
-    """What both models were asked: the task, the text by the hash of each language, and how much of it."""
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
 
     task: Task
     corpus: str
@@ -61,6 +64,18 @@ class Question:
     tokens: int
     sequence: int
     seed: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "Question":
+        """Returns what a model is evaluated on when it reads the requested text of a corpus."""
+        return cls(
+            task=task_of(checkpoint),
+            corpus=corpus.name,
+            split=request.split,
+            parallel=corpus.parallel,
+            hashes=dict(corpus.hashes[request.split]),
+            **request.settings,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,12 +161,10 @@ def _clipped(lab: Lab, shares: Mapping[str, float] | None) -> dict[str, Language
             lab.checkpoint,
             policy="weighted",
             text=lab.corpus,
-            tokens=own.calibration,
-            sequence=own.sequence,
-            seed=own.seed,
             device=own.device,
             bits=BITS,
             group=own.group,
+            **own.calibration_text.settings,
         )
         total = sum(shares.values())
         weights = {code: shares[code] / total for code in equal.languages}

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Calibration
 from fairbits.quantize.policies.widths import quiet_solver, random_sets
 from fairbits.science.experiments.laboratory import Lab
 from fairbits.stats import LanguageFrame
@@ -159,11 +158,10 @@ def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageF
 def _predicted(lab: Lab) -> Floats:
     """Returns the predicted damage of every language by every block alone, in bits per byte of the evaluation text."""
     own = lab.setting
-    asked = Calibration(
-        lab.corpus.name, dict(lab.corpus.hashes["calibration"]), own.calibration, own.sequence, own.seed
-    )
     lab.tell("predicting", 0, 1)
-    found = predicted_sensitivity(lab.checkpoint, lab.corpus, widths=(BITS,), group=own.group, calibration=asked)
+    found = predicted_sensitivity(
+        lab.checkpoint, lab.corpus, request=own.calibration_text, widths=(BITS,), group=own.group
+    )
     rows = [lab.text.lang == code for code in found.languages]
     per_byte = [float(lab.bench.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]
     return bits(found.at(BITS) * np.array(per_byte)[:, None])

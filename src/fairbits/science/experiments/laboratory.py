@@ -12,6 +12,7 @@ from torch import Tensor
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import Measurements, probe
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
@@ -59,6 +60,16 @@ class Setting:
     device: str = "cpu"
     shares: Mapping[str, float] | None = None
 
+    @property
+    def evaluation_text(self) -> TextRequest:
+        """The text that models are evaluated on."""
+        return TextRequest("evaluation", self.tokens, self.sequence, self.seed)
+
+    @property
+    def calibration_text(self) -> TextRequest:
+        """The text that is measured and calibrated on."""
+        return TextRequest("calibration", self.calibration, self.sequence, self.seed)
+
 
 class Lab:
     """One model and its text. Damage is in bits per byte, paired by document with the model as it is."""
@@ -72,10 +83,7 @@ class Lab:
     @cached_property
     def text(self) -> Text:
         """The evaluation text."""
-        own = self.setting
-        return text_for(
-            self.checkpoint, self.corpus, split="evaluation", tokens=own.tokens, sequence=own.sequence, seed=own.seed
-        )
+        return text_for(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
 
     @cached_property
     def bench(self) -> Workbench:
@@ -106,15 +114,7 @@ class Lab:
     @cached_property
     def measured(self) -> Measurements:
         """What one pass over the calibration text shows."""
-        own = self.setting
-        return probe(
-            self.checkpoint,
-            self.corpus,
-            tokens=own.calibration,
-            sequence=own.sequence,
-            seed=own.seed,
-            progress=self.tell,
-        )
+        return probe(self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.tell)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -149,17 +149,19 @@ class Lab:
         own = self.setting
         key = "planned", policy, bits, seed, repr(sorted(options.items()))
         if key not in self._found:
-            tokens, seed = options.pop("tokens", own.calibration), own.seed if seed is None else seed
+            request = replace(
+                own.calibration_text,
+                tokens=options.pop("tokens", own.calibration),
+                seed=own.seed if seed is None else seed,
+            )
             found = planned(
                 self.checkpoint,
                 policy=policy,
                 text=self.corpus,
-                tokens=tokens,
-                sequence=own.sequence,
-                seed=seed,
                 device=own.device,
                 bits=bits,
                 group=own.group,
+                **request.settings,
                 **options,
             )
             self._found[key] = self.carried_out(found)
@@ -167,12 +169,12 @@ class Lab:
 
     def carried_out(self, found: Plan) -> LanguageFrame:
         """Returns the damage of a plan, carried out with its calibration text."""
-        asked, text = found.calibration, None
-        if asked is not None:
+        calibration, text = found.calibration, None
+        if calibration is not None:
             # text of languages that do not count would only cost time
             found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
             corpus = self.corpus.restrict(found.languages)
-            text = text_for(self.checkpoint, corpus, tokens=asked.tokens, sequence=asked.sequence, seed=asked.seed)
+            text = text_for(self.checkpoint, corpus, request=calibration.request)
         for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
             for name, codes in block.layers.items():
                 self.bench.put(name, codes.dequantized)

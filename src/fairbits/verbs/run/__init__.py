@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fairbits.artifacts import write_files
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress
@@ -70,6 +71,7 @@ def run(
     stopped, to the same scores; another call needs another directory.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
+    budget = QUICK_TOKENS if model is None else TOKENS
     job = job_of(
         checkpoint,
         policy=policy,
@@ -80,10 +82,8 @@ def run(
         embeddings=embeddings,
         languages=languages,
         text=text,
-        tokens=(QUICK_TOKENS if model is None else TOKENS) if tokens is None else tokens,
-        evaluation_tokens=evaluation_tokens,
-        sequence=sequence,
-        seed=seed,
+        calibration=TextRequest("calibration", budget if tokens is None else tokens, sequence, seed),
+        evaluation=TextRequest("evaluation", evaluation_tokens, sequence, seed),
         device=device,
     )
     check_out(out, job)

@@ -14,6 +14,7 @@ from fairbits.checks import sequence as listed
 from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.scores import Question
 from fairbits.model.checkpoint import Checkpoint
@@ -25,7 +26,6 @@ from fairbits.quantize.policies.gptq import ENGLISH
 from fairbits.reports.provenance import THREADS, versions
 from fairbits.reports.sources import RUN
 from fairbits.trials.plan_trial import corpus_for
-from fairbits.trials.reference_answers import question_of
 from fairbits.verbs.variants import Variant, check_variants, variant
 from fairbits.version import __version__
 
@@ -48,10 +48,8 @@ class Job:
     widths: tuple[int, ...]
     group: Group
     embeddings: Embeddings
-    tokens: int
-    evaluation_tokens: int
-    sequence: int
-    seed: int
+    calibration: TextRequest
+    evaluation: TextRequest
     device: str
     notes: tuple[str, ...] = ()
 
@@ -62,14 +60,11 @@ class Job:
 
     @cached_property
     def question(self) -> Question:
-        """What all models are asked."""
-        return question_of(
-            self.checkpoint, self.corpus, tokens=self.evaluation_tokens, sequence=self.sequence, seed=self.seed
-        )
+        """What all models are evaluated on."""
+        return Question.of(self.checkpoint, self.corpus, self.evaluation)
 
     def as_data(self) -> dict[str, Any]:
         """Returns the content of run.json."""
-        alike = ("bits", "group", "embeddings", "tokens", "evaluation_tokens", "sequence", "seed", "device")
         return {
             "schema": RUN,
             "fairbits": __version__,
@@ -78,7 +73,14 @@ class Job:
             "fingerprint": self.checkpoint.fingerprint,
             "policy": self.policy.name,
             "settings": {
-                **{name: getattr(self, name) for name in alike},
+                "bits": self.bits,
+                "group": self.group,
+                "embeddings": self.embeddings,
+                "tokens": self.calibration.tokens,
+                "evaluation_tokens": self.evaluation.tokens,
+                "sequence": self.calibration.sequence,
+                "seed": self.calibration.seed,
+                "device": self.device,
                 "widths": list(self.widths),
                 "languages": list(self.corpus.evaluation),
                 "text": self.corpus.name,
@@ -100,10 +102,8 @@ def job_of(
     embeddings: Embeddings,
     languages: Iterable[str] | None,
     text: str | Path | Corpus | None,
-    tokens: int,
-    evaluation_tokens: int,
-    sequence: int,
-    seed: int,
+    calibration: TextRequest,
+    evaluation: TextRequest,
     device: str,
 ) -> Job:
     """Returns the job if all of it can be done; a width that the policy cannot have is left out, with a note."""
@@ -126,16 +126,14 @@ def job_of(
         baselines=tuple(others),
         bits=bits,
         widths=kept,
-        tokens=tokens,
-        evaluation_tokens=evaluation_tokens,
-        sequence=sequence,
-        seed=seed,
+        calibration=calibration,
+        evaluation=evaluation,
         device=device,
         notes=(*notes, *([PER_TENSOR] if group == "tensor" else [])),
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
-    for split, amount in (("calibration", tokens), ("evaluation", evaluation_tokens)):
-        text_for(checkpoint, corpus, split=split, tokens=amount, sequence=sequence, seed=seed)  # there is enough of it
+    for request in (calibration, evaluation):
+        text_for(checkpoint, corpus, request=request)  # raises if there is not enough of it
     return job
 
 

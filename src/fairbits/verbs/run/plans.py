@@ -29,7 +29,7 @@ def digest_without_search(job: Job, asked: Variant, *, bits: int) -> str | None:
     told = {"group": job.group, "embeddings": job.embeddings, **asked.at(bits)}
     corpus, read = job.corpus, reads_text(asked.policy)
     evidence = Evidence(job.checkpoint, tuple(corpus.calibration) if read else ())
-    text = Calibration(corpus.name, dict(corpus.hashes["calibration"]), job.tokens, job.sequence, job.seed)
+    text = Calibration.of(corpus, job.calibration)
     try:
         return decide(asked.policy, evidence, calibration=text if read else None, **told).digest
     except InputError:  # it asks for evidence that is not there; all else was checked when the job was made
@@ -41,12 +41,9 @@ def _planned(job: Job, asked: Variant, *, bits: int, text: Corpus | None, progre
         job.checkpoint,
         policy=asked.policy,
         text=text,
-        tokens=job.tokens,
-        sequence=job.sequence,
-        seed=job.seed,
         device=job.device,
         progress=progress,
-        **{"group": job.group, "embeddings": job.embeddings, **asked.at(bits)},
+        **{"group": job.group, "embeddings": job.embeddings, **job.calibration.settings, **asked.at(bits)},
     )
     gc.collect()  # what a plan is decided by refers to itself, and to the model if it took one
     return found

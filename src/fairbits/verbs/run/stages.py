@@ -38,10 +38,8 @@ def audited(place: RunDirectory, tell: Finished, *, progress: Progress | None = 
             job.checkpoint,
             text=job.corpus,
             scheme=job.scheme,
-            tokens=job.tokens,
-            sequence=job.sequence,
-            seed=job.seed,
             progress=progress,
+            **job.calibration.settings,
         )
         found.save(place.file("audit.json"))
 
@@ -129,15 +127,7 @@ def timed(tell: Finished, what: str) -> Iterator[None]:
 
 
 def _yardstick(job: Job, progress: Progress | None) -> Yardstick:
-    return Yardstick.of(
-        job.checkpoint,
-        job.corpus,
-        tokens=job.evaluation_tokens,
-        sequence=job.sequence,
-        seed=job.seed,
-        device=job.device,
-        progress=progress,
-    )
+    return Yardstick.of(job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress)
 
 
 def _of_written(place: RunDirectory, said: Yardstick, progress: Progress | None) -> Scores:

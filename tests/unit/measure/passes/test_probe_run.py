@@ -4,6 +4,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe, run
 from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
@@ -84,7 +85,7 @@ def test_losses_of_other_tasks(family, reading_model):
 
 def test_the_same_bytes_twice_and_other_draws_from_another_seed(measured, llama):
     again = probe(llama, CORPUS, schemes=(SCHEME,))
-    other = probe(llama, CORPUS, schemes=(SCHEME,), seed=1)
+    other = probe(llama, CORPUS, request=TextRequest(seed=1), schemes=(SCHEME,))
     assert again.damage[SCHEME]["token"].tobytes() == measured.damage[SCHEME]["token"].tobytes()
     assert again.norm.tobytes() == measured.norm.tobytes()
     by_seed = [each.damage[SCHEME]["token"].sum() for each in (again, other)]
@@ -144,7 +145,7 @@ def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
 
 
 def test_parallel_text_keeps_its_numbers(llama):
-    found = probe(llama, udhr(["eng", "heb", "hin"]), tokens=100)
+    found = probe(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
     numbers = [found.document[found.lang == code].tolist() for code in found.languages]
     assert numbers[0] == numbers[1] == numbers[2]
     assert len(numbers[0]) >= 5

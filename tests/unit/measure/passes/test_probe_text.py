@@ -3,6 +3,7 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import longest_input, task_of, text_for
 from fairbits.measure.passes.text import NO_LABEL, Cutter, cutter, read_text, unigrams
 from fairbits.model import Checkpoint
@@ -19,7 +20,9 @@ def letters(texts):
 
 
 def read(documents, *, tokens, parallel=False, seed=0, cut=CAUSAL):
-    return read_text(documents, letters, cut, parallel=parallel, tokens=tokens, seed=seed, padding=0)
+    return read_text(
+        documents, letters, cut, request=TextRequest(tokens=tokens, seed=seed), parallel=parallel, padding=0
+    )
 
 
 def test_causal_windows_begin_with_the_start_token_and_predict_all_text():
@@ -164,7 +167,7 @@ def test_parallel_documents_that_a_language_lacks_are_left_out_everywhere():
         return [[] if text == "silent" else [5, 6] for text in texts]
 
     documents = {"eng": ("spoken",) * 7, "heb": ("spoken", "silent", *("spoken",) * 5)}
-    text = read_text(documents, encode, CAUSAL, parallel=True, tokens=1000, seed=0, padding=0)
+    text = read_text(documents, encode, CAUSAL, request=TextRequest(tokens=1000), parallel=True, padding=0)
     for code in documents:
         assert sorted(text.document[text.lang == code].tolist()) == [0, 2, 3, 4, 5, 6]
 
@@ -182,7 +185,7 @@ def test_documents_without_tokens_do_not_count(parallel):
 
     documents = {"eng": ("spoken",) * 6, "heb": ("spoken",) * 4 + ("silent",) * 2}
     with pytest.raises(InputError, match="at least 5"):
-        read_text(documents, encode, CAUSAL, parallel=parallel, tokens=100, seed=0, padding=0)
+        read_text(documents, encode, CAUSAL, request=TextRequest(tokens=100), parallel=parallel, padding=0)
 
 
 def test_unigrams_count_what_is_predicted():
@@ -206,21 +209,15 @@ def test_the_task_and_the_longest_input_follow_the_model(reading_model):
     assert longest_input(reading_model("mt5")) > 10**6
     for name in ("gpt2", "xlmr"):
         long = {"eng": [" ".join(TEXT["eng"] * 2)] * 5}
-        text = text_for(reading_model(name), Corpus("weather", long, {}), tokens=2000)
+        text = text_for(reading_model(name), Corpus("weather", long, {}), request=TextRequest(tokens=2000))
         assert max(window.length for window in text.windows) == 64
 
 
 def test_both_splits_can_be_read():
     corpus = Corpus("weather", TEXT, {"eng": ["Rain."] * 5})
-    text = text_for(Checkpoint("embedded:tiny"), corpus, split="evaluation")
+    text = text_for(Checkpoint("embedded:tiny"), corpus, request=TextRequest("evaluation"))
     assert text.size_bytes.tolist() == [5.0] * 5
     assert text.padding == 3
-
-
-@pytest.mark.parametrize(("setting", "value"), [("tokens", 15), ("sequence", 3), ("seed", -1), ("tokens", 100.0)])
-def test_settings_are_checked(setting, value):
-    with pytest.raises(InputError, match=setting):
-        text_for(Checkpoint("embedded:tiny"), Corpus("weather", TEXT, {}), **{setting: value})
 
 
 @pytest.mark.parametrize("family", ["llama", "xlmr", "mt5"])
@@ -228,7 +225,7 @@ def test_a_tokenizer_of_another_model_is_refused(family, reading_model, monkeypa
     checkpoint = reading_model(family)
     monkeypatch.setattr(checkpoint.config, "vocab_size", 100)
     with pytest.raises(InputError, match="vocabulary of 100"):
-        text_for(checkpoint, Corpus("weather", TEXT, {}), tokens=64)
+        text_for(checkpoint, Corpus("weather", TEXT, {}), request=TextRequest(tokens=64))
 
 
 def test_a_token_beyond_the_vocabulary_is_found_wherever_it_stands(reading_model, monkeypatch):

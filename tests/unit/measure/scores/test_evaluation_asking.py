@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Part, Text, Window
-from fairbits.measure.scores.asking import shortness, tokens_of
+from fairbits.measure.scores.asking import short_text_notes, tokens_of
 
 LENGTHS = {"eng_Latn": 80, "fin_Latn": 95, "heb_Hebr": 20, "fra_Latn": 50, "deu_Latn": 60}
 
@@ -20,24 +21,24 @@ def text_of(lengths: dict[str, int]) -> Text:
 
 def test_the_shortest_are_named_and_the_others_counted() -> None:
     assert tokens_of(text_of(LENGTHS)) == LENGTHS
-    (note,) = shortness(text_of(LENGTHS), tokens=100, parallel=False)
+    (note,) = short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=False)
     assert note == (
-        "evaluation text is shorter than asked: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
+        "evaluation text is shorter than requested: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
     )
-    (note,) = shortness(text_of(LENGTHS), tokens=60, parallel=False, split="calibration")
-    assert note == "calibration text is shorter than asked: heb_Hebr 20 of 60 tokens, fra_Latn 50"
-    assert shortness(text_of(LENGTHS), tokens=22, parallel=False) == ()
+    (note,) = short_text_notes(text_of(LENGTHS), TextRequest(tokens=60), parallel=False)
+    assert note == "calibration text is shorter than requested: heb_Hebr 20 of 60 tokens, fra_Latn 50"
+    assert short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=22), parallel=False) == ()
 
 
 def test_of_parallel_text_the_mean_language_counts() -> None:
-    assert shortness(text_of(LENGTHS), tokens=61, parallel=True) == ()  # their mean
-    assert shortness(text_of(LENGTHS), tokens=100, parallel=True) != ()
+    assert short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=61), parallel=True) == ()  # their mean
+    assert short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=True) != ()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "xlmr", "mt5"])
 def test_all_tokens_count_whatever_is_asked_for(reading_model, family) -> None:
     sentences = [f"On day {i} the wind came from the north." for i in range(6)]
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, Corpus("weather", {}, {"eng": sentences}), split="evaluation")
+    text = text_for(checkpoint, Corpus("weather", {}, {"eng": sentences}), request=TextRequest("evaluation"))
     ids = checkpoint.tokenizer()(sentences, add_special_tokens=False)["input_ids"]
     assert tokens_of(text) == {"eng_Latn": sum(map(len, ids))}

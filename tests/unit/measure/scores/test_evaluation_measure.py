@@ -12,6 +12,7 @@ import transformers as t
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import NO_LABEL, Text
 from fairbits.measure.scores import asking
@@ -24,7 +25,7 @@ CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
 
 
 def text_of(checkpoint, **settings) -> Text:
-    return text_for(checkpoint, CORPUS, split="evaluation", **settings)
+    return text_for(checkpoint, CORPUS, request=TextRequest("evaluation", **settings))
 
 
 def disturbed(checkpoint, scale: float = 0.05):

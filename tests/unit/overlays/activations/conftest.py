@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
@@ -23,7 +24,7 @@ class Case:
 
     def __init__(self, checkpoint: Checkpoint, *, sequence: int = 64) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.load()
-        self.text: Text = text_for(checkpoint, udhr(LANGUAGES), tokens=200, sequence=sequence)
+        self.text: Text = text_for(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=200, sequence=sequence))
         self.record: ActivationRecord = record_activations(self.model, checkpoint.architecture, self.text)
 
     @cache  # noqa: B019 - a case lives as long as the module

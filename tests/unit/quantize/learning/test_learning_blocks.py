@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fairbits.language import Corpus, udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.in_place import put
@@ -31,7 +32,7 @@ SEED = 7
 @pytest.fixture(scope="module")
 def llama(reading_model):
     checkpoint = reading_model("llama")
-    return checkpoint, text_for(checkpoint, WEATHER, tokens=256)
+    return checkpoint, text_for(checkpoint, WEATHER, request=TextRequest(tokens=256))
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(l
 def test_every_family_learns(reading_model, family):
     """With blocks that give tuples, weights that lie transposed, two stacks, and experts that are left as they are."""
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, WEATHER, tokens=96)
+    text = text_for(checkpoint, WEATHER, request=TextRequest(tokens=96))
     found, start = learned(checkpoint, text, replace(HOW, block_steps=8)), learned(checkpoint, text, None)
     for after, before in zip(found[:-1], start[:-1], strict=True):
         assert any(not same_codes(codes, before.layers[name]) for name, codes in after.layers.items())
@@ -210,7 +211,7 @@ def test_every_family_learns(reading_model, family):
 
 def test_the_embedded_model_loses_less():
     checkpoint = Checkpoint("embedded:tiny")
-    text = text_for(checkpoint, udhr(("eng", "heb", "swa")), tokens=128, sequence=64)
+    text = text_for(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=128, sequence=64))
     found, start = (learned(checkpoint, text, each, blocks=[0, 1]) for each in (replace(HOW, block_steps=16), None))
     before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, found))
     assert (after < before).all()

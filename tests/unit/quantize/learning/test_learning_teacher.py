@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import kl_div
 
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.measure import measure
 from fairbits.measure.scores.reference import Reference
@@ -18,7 +19,7 @@ NAMES = ("eng", "heb")
 def asked():
     """The embedded model, what it says to a text, and a copy of it with noise in one layer."""
     checkpoint = Checkpoint("embedded:tiny")
-    text = text_for(checkpoint, udhr(NAMES), tokens=300, sequence=64)
+    text = text_for(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
     learner = checkpoint.load()
     with torch.no_grad():
         W = learner.transformer.h[3].mlp.dense_h_to_4h.weight

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
 from fairbits.quantize.learning.lessons import APART_AT_MOST, KEPT_APART, Lessons
@@ -14,7 +15,7 @@ NAMES = ("eng", "heb", "swa")
 
 @pytest.fixture(scope="module")
 def text():
-    return text_for(Checkpoint("embedded:tiny"), udhr(NAMES), tokens=2048, sequence=128)
+    return text_for(Checkpoint("embedded:tiny"), udhr(NAMES), request=TextRequest(tokens=2048, sequence=128))
 
 
 def test_documents_are_learned_from_or_kept_apart_in_all_languages_alike(text):

@@ -3,6 +3,7 @@
 import pytest
 
 from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.quantize.plan import Plan, Treatment
 
@@ -25,7 +26,7 @@ def corpus():
 @pytest.fixture(scope="session")
 def weather():
     """Returns the function that gives the text of a model."""
-    return lambda checkpoint: text_for(checkpoint, WEATHER, tokens=64)
+    return lambda checkpoint: text_for(checkpoint, WEATHER, request=TextRequest(tokens=64))
 
 
 @pytest.fixture(scope="session")

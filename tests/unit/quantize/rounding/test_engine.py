@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from fairbits.errors import InputError
 from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
@@ -32,7 +33,7 @@ def llama(reading_model):
 @pytest.fixture(scope="module")
 def tiny():
     checkpoint = Checkpoint("embedded:tiny")
-    return checkpoint, text_for(checkpoint, udhr(TINY), tokens=256, sequence=128)
+    return checkpoint, text_for(checkpoint, udhr(TINY), request=TextRequest(tokens=256, sequence=128))
 
 
 def of_block(plan: Plan, *indices: int) -> Plan:
@@ -116,7 +117,7 @@ def test_errors_are_those_of_the_quantized_model(reading_model, plan_of, weather
 @pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
 def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, weather, corpus, objective):
     """It sees the model as it is."""
-    measured = probe(llama, corpus, tokens=64)
+    measured = probe(llama, corpus, request=TextRequest(tokens=64))
     plan = plan_of(llama, languages=LANGUAGES, objective=objective, group=16)
     first = next(round_model(llama, plan, text=weather(llama)))
     for treatment in plan.treatments[:7]:
@@ -126,7 +127,7 @@ def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, w
 
 
 def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
-    measured = probe(llama, corpus, tokens=64, second_moments=True)
+    measured = probe(llama, corpus, request=TextRequest(tokens=64), second_moments=True)
     plan = replace(plan_of(llama, rounding="gptq"), languages={"heb_Hebr": 0.8, "eng_Latn": 0.2})
     first = next(round_model(llama, plan, text=weather(llama)))
     for treatment in plan.treatments[:7]:
@@ -210,7 +211,7 @@ def test_gptq_halves_the_error_of_nearest_and_importance_lowers_it(tiny, plan_of
 
 
 def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather, corpus):
-    measured = probe(llama, corpus, tokens=64)
+    measured = probe(llama, corpus, request=TextRequest(tokens=64))
     plan = plan_of(llama, clip="absmax", languages=LANGUAGES[::-1], thresholds=True, roles=("mlp_down",))
     first = next(round_model(llama, plan, text=weather(llama)))
     (name,) = first.layers
