@@ -1,8 +1,20 @@
-"""The device that a model runs on."""
+"""The device that a model runs on: which there are, how a model gets there, and in what type it computes there.
+
+A device is checked once, where a verb begins; functions further down take it as it is.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from fairbits.errors import InputError
+from fairbits.units import gigabytes
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def check_device(device: str) -> str:
@@ -12,3 +24,60 @@ def check_device(device: str) -> str:
     if device not in here:
         raise InputError(f"device is {device!r:.40}; it must be one that torch has here: {', '.join(here)}")
     return device
+
+
+def is_gpu(device: str | torch.device) -> bool:
+    """Returns whether a device is a GPU.
+
+    >>> is_gpu("cpu"), is_gpu("cuda:1")
+    (False, True)
+    """
+    return torch.device(device).type == "cuda"
+
+
+def move(model: Model, device: str | torch.device) -> Model:
+    """Returns the model itself, moved to a device."""
+    moved: Model = model.to(device)
+    return moved
+
+
+def compute_dtype(device: str | torch.device) -> torch.dtype:
+    """Returns the type in which a model computes while it learns: half the bytes where that is fast."""
+    return torch.bfloat16 if is_gpu(device) else torch.float32
+
+
+def autocast(device: str | torch.device, dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
+    """Returns a context in which a device computes in a type; without one in that of `compute_dtype`."""
+    wanted = compute_dtype(device) if dtype is None else dtype
+    return nullcontext() if wanted == torch.float32 else torch.autocast(torch.device(device).type, dtype=wanted)
+
+
+def autocast_dtype(device: str | torch.device) -> torch.dtype:
+    """Returns the type in which a device computes now, float32 outside of `autocast`."""
+    kind = torch.device(device).type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+
+
+@contextmanager
+def seeded(seed: int | None, device: str | torch.device) -> Iterator[None]:
+    """Draws random numbers from a seed within a `with` statement; those drawn after it are as without it.
+
+    Without a seed nothing is changed.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if is_gpu(device) else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def describe_devices() -> tuple[str, ...]:
+    """Returns a line for each device that torch has here."""
+    found = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        found.append(f"cuda:{i}, {torch.cuda.get_device_name(i)}, {gigabytes(free)} of {gigabytes(total)} free")
+    if torch.backends.mps.is_available():
+        found.append("mps, which fairbits does not use")
+    return tuple(found)

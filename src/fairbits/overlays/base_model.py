@@ -17,7 +17,7 @@ from fairbits.measure.scores.in_place import put_weight
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
-from fairbits.model.device import check_device
+from fairbits.model.device import move
 from fairbits.model.files.packed import Stored, read_packed
 from fairbits.quantize.plan import Plan, Treatment
 from fairbits.quantize.policies.assemble import stored_as
@@ -40,10 +40,9 @@ class Ground:
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
         """Checks that the base was made from the checkpoint, and loads it."""
-        check_device(device)
         self.checkpoint, self.base = checkpoint, base
         self.plan = check_base(base, checkpoint)
-        self.model: PreTrainedModel = base.load().to(device)  # type: ignore[arg-type]
+        self.model: PreTrainedModel = move(base.load(), device)
         modules = dict(self.model.named_modules())
         weights, stored = checkpoint.architecture.weights, stored_as(self.plan.treatments)
         seen = [each for each in self.plan.treated if each.block is not None]

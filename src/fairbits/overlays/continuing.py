@@ -1,7 +1,6 @@
 """Prompts continued together by the `generate` of transformers."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
+from fairbits.model.device import seeded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -109,7 +109,7 @@ def continued(
 ) -> dict[int, Continuation]:
     """Returns what follows every prompt, by its place."""
     ids, mask = _left_padded(prompts, settings.padding, model.device)
-    with _drawn_from(settings.seed, model.device):
+    with seeded(settings.seed, model.device):
         try:
             rows: Tensor = model.generate(  # type: ignore[operator]
                 input_ids=ids,
@@ -155,17 +155,6 @@ def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) 
         ids[row, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
         mask[row, width - len(prompt.ids) :] = 1
     return ids.to(device), mask.to(device)
-
-
-@contextmanager
-def _drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Draws from the seed, and leaves the numbers that others draw as they were."""
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def _numbers(given: Any) -> tuple[int, ...]:

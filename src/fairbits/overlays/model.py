@@ -15,7 +15,7 @@ from fairbits.language.catalog import Language
 from fairbits.language.corpus import encodable
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import check_device, move
 from fairbits.overlays.activations import ActivationQuantizer
 from fairbits.overlays.choosing import Choice, Chooser
 from fairbits.overlays.continuing import Continuation, Prompt, Settings, batches, continued, settings_for
@@ -82,7 +82,7 @@ class AdaptiveModel:
         self.overlays = _of_base(overlays, self.checkpoint)
         self._chooser = Chooser(self.overlays.languages if self.overlays else {}, confidence=confidence)
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
-        self.model: PreTrainedModel = self.checkpoint.load(dtype).to(device)  # type: ignore[arg-type]
+        self.model: PreTrainedModel = move(self.checkpoint.load(dtype), device)
         self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
         table = self.overlays.activations if self.overlays else None
         self._inputs = None if table is None else ActivationQuantizer(self.model, table)

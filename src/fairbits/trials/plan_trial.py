@@ -18,7 +18,6 @@ from fairbits.measure.scores.in_place import put, restore
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.progress import Progress, within
 from fairbits.quantize.learning import carry_out
@@ -65,7 +64,6 @@ class Bench:
         progress: Progress | None = None,
     ) -> "Bench":
         """Returns the bench of a model, after one pass over the requested text."""
-        check_device(device)
         said = Yardstick.of(checkpoint, corpus, request=request, device=device, progress=progress)
         # the reference keeps a head of its own: that of the model here is rounded with a tied embedding
         return cls(checkpoint, corpus, checkpoint.load(), said, device)

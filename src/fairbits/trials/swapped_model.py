@@ -10,6 +10,7 @@ from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.in_place import put_weight, restore
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import move
 
 
 class Workbench:
@@ -18,7 +19,7 @@ class Workbench:
     def __init__(self, checkpoint: Checkpoint, text: Text, *, device: str = "cpu") -> None:
         """Loads the model and measures its loss on the text: `before` and `predicted` have one entry per document."""
         self.checkpoint, self.text = checkpoint, text
-        self._model = checkpoint.load().to(device)  # type: ignore[arg-type]
+        self._model = move(checkpoint.load(), device)
         self._changed: set[str] = set()
         self.before, self.predicted = document_losses(self._model, text)
 

@@ -1,7 +1,6 @@
 """Doctor: what the machine and its packages are, and what is missing for what."""
 
 import hashlib
-import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -114,7 +113,7 @@ def examine() -> Examination:
     """Returns what is here; only what fairbits cannot do without is imported, and what is broken is named."""
     required = tuple(_package(each, imported=True) for each in requirements(None))
     extras = tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in _extras())
-    devices = _devices() if _broken("torch") is None else ("unknown: torch cannot be imported",)
+    devices = _devices()
     return Examination(
         fairbits=__version__,
         python=platform.python_version(),
@@ -197,19 +196,6 @@ def _state(package: Package) -> str:
     return f"{package.installed} is installed"
 
 
-def _devices() -> tuple[str, ...]:
-    """Returns what torch can compute on."""
-    import torch
-
-    found = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
-    for i in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(i)
-        found.append(f"cuda:{i}, {torch.cuda.get_device_name(i)}, {gigabytes(free)} of {gigabytes(total)} free")
-    if torch.backends.mps.is_available():
-        found.append("mps, which fairbits does not use")
-    return tuple(found)
-
-
 def _memory() -> str:
     """Returns how much memory there is, and how much of it is free where the system tells."""
     table = Path("/proc/meminfo")
@@ -244,6 +230,15 @@ def _homely(path: Path) -> str:
     """Returns a path without the name of the user."""
     home = Path.home()
     return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
+
+
+def _devices() -> tuple[str, ...]:
+    """Returns what torch can compute on."""
+    if _broken("torch") is not None:
+        return ("unknown: torch cannot be imported",)
+    from fairbits.model.device import describe_devices
+
+    return describe_devices()
 
 
 def _server(devices: tuple[str, ...]) -> str:

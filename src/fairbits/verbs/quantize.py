@@ -53,12 +53,13 @@ def quantize(
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     instance("plan", plan, Plan)
+    check_device(device)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
             f"the plan was made for {plan.model}, and {checkpoint.target} has other weights; plan for this model first"
         )
     words = calibration_text(checkpoint, plan, text)
-    check_plan(checkpoint, plan, words, device)
+    check_plan(checkpoint, plan, words)
     identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
     stored = stored_as(plan.treatments)
     writer = QuantizedWriter(checkpoint, Path(out), stored=stored, identity=identity, resume=resume)

@@ -12,6 +12,7 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import Split, split_head
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
+from fairbits.model.device import move
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Asked:
 
 def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
     """Returns the model, moved to the device, as body and head."""
-    model.to(device)  # type: ignore[arg-type]
+    move(model, device)
     return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to see
 
 

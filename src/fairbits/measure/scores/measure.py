@@ -13,6 +13,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
 from fairbits.measure.scores.reference import Reference
+from fairbits.model.device import is_gpu
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
 def positions_of_logits(model: "PreTrainedModel") -> int:
     """Returns of how many positions logits shall exist at a time."""
     positions = max(NUMBERS_AT_ONCE // int(model.config.get_text_config().vocab_size), FEWEST)
-    return positions if model.device.type == "cpu" else ON_A_GPU * positions
+    return ON_A_GPU * positions if is_gpu(model.device) else positions
 
 
 def _parts(asked: Asked, size: int) -> Iterator[Asked]:

@@ -7,7 +7,6 @@ mentioning in the embedded model; ‖y‖² is never 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch.nn.utils import parametrize
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.codes import Codes
+from fairbits.model.device import autocast
 from fairbits.quantize.learning.course import Course
 from fairbits.quantize.learning.latents import Latents, attached
 from fairbits.quantize.learning.lessons import Lessons
@@ -50,8 +50,7 @@ class Page:
 
     def learn(self, weights: Floats) -> None:
         """Adds the gradients of Σ_λ weight_λ Σ‖ŷ − y‖² to those of whatever the block learns."""
-        kind = self.target.device.type
-        with nullcontext() if kind == "cpu" else torch.autocast(kind, dtype=torch.bfloat16):
+        with autocast(self.target.device):
             distance = self.distance()
         own = torch.from_numpy(weights).float().to(distance.device)[self.language]
         (distance * own).sum().backward()  # type: ignore[no-untyped-call]

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.in_place import put
 from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
+from fairbits.model.device import compute_dtype, move
 from fairbits.model.files.safetensors_writing import write_whole
 from fairbits.progress import Progress
 from fairbits.quantize.learning.blocks import Refiner, refiner
@@ -48,7 +47,7 @@ def carry_out(
     `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning keeps
     where it stands: with both an interrupted run goes on to the same codes.
     """
-    check_plan(checkpoint, plan, text, device)
+    check_plan(checkpoint, plan, text)
     if plan.learning is None or text is None:
         return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=progress)
     lessons = Lessons.of(text, seed=_seed(plan))
@@ -86,7 +85,7 @@ class _Job:
         start, notes = self._start()
         course = self._course(start)
         layers = start | course.best
-        model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+        model = move(self.checkpoint.load(), self.device)
         put(model, self.checkpoint, layers)
         outcomes = outcomes_of(
             model, self.checkpoint, self.plan, layers, text=self.walked, notes=notes, device=self.device
@@ -123,18 +122,13 @@ class _Job:
         grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
         inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
         with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=self.progress) as reference:
-            model = self.checkpoint.load().to(self.device)  # type: ignore[arg-type]
+            model = move(self.checkpoint.load(), self.device)
             put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
             with attached(model, weights, inside) as latents:
-                room = Class(reference, model, device=self.device, compute=compute_type(self.device))
+                room = Class(reference, model, device=self.device, compute=compute_dtype(self.device))
                 saved = None if self.saved is None else self.saved / COURSE
                 seed = _seed(self.plan)
                 return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, progress=self.progress)
-
-
-def compute_type(device: str) -> torch.dtype:
-    """Returns the type in which the model computes while it learns: half the bytes where that is fast."""
-    return torch.float32 if device == "cpu" else torch.bfloat16
 
 
 def _refine(plan: Plan, lessons: Lessons) -> Refiner | None:

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.codes import Codes
+from fairbits.model.device import autocast_dtype
 from fairbits.theory.grid import Grid
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ class _Rounded(torch.autograd.Function):
     def forward(ctx: Any, offsets: Tensor, logs: Tensor, own: "Latents") -> Tensor:
         codes, steps = own.codes_now(offsets), own.steps_now(logs)
         ctx.save_for_backward(codes, steps)
-        kind = offsets.device.type
-        made = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-        return (codes * steps).to(own.stored).to(made)  # as a loader would make them
+        return (codes * steps).to(own.stored).to(autocast_dtype(offsets.device))  # as a loader would make them
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:

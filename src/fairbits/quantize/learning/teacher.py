@@ -17,6 +17,7 @@ from fairbits.measure.passes.text import NO_LABEL
 from fairbits.measure.scores.asking import places, split_for
 from fairbits.measure.scores.measure import positions_of_logits
 from fairbits.measure.scores.reference import Reference
+from fairbits.model.device import autocast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -142,6 +143,4 @@ class Class:
         yield from (slice(begin, begin + self._at_once) for begin in range(0, count, self._at_once))
 
     def _precision(self) -> AbstractContextManager[Any]:
-        if self._compute == torch.float32:
-            return nullcontext()
-        return torch.autocast(torch.device(self._device).type, dtype=self._compute)
+        return autocast(self._device, self._compute)

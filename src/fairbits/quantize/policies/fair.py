@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairbits.errors import InputError
+from fairbits.model.device import is_gpu
 from fairbits.quantize.evidence import Evidence, How
 from fairbits.quantize.plan import Learning, Objective, Plan
 from fairbits.quantize.policies.assemble import Options
@@ -38,11 +39,11 @@ def fair(
     """
     if options.group == "tensor":
         raise InputError("group is tensor; steps are learned per channel or per group of weights: choose one of these")
-    cpu = evidence.device == "cpu"
+    gpu = is_gpu(evidence.device)
     if rows is None:
-        rows = Learning.rows if cpu else GPU_ROWS
+        rows = GPU_ROWS if gpu else Learning.rows
     if block_tokens is None:
-        block_tokens = Learning.block_tokens if cpu else GPU_TOKENS
+        block_tokens = GPU_TOKENS if gpu else Learning.block_tokens
     if model_steps is None:
         model_steps = Learning.model_steps if sum(evidence.block_weights) <= LARGEST else 0
     how = Learning(

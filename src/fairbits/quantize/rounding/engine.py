@@ -19,7 +19,7 @@ from fairbits.measure.passes.text import Text, Window
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
-from fairbits.model.device import check_device
+from fairbits.model.device import is_gpu
 from fairbits.model.files.packed import step_dtype
 from fairbits.progress import Progress
 from fairbits.quantize.plan import Learned, Outcome, Plan, Treatment
@@ -79,7 +79,7 @@ def round_model(
     interrupted run already has: they are only passed through, and what follows is the same as without interruption.
     `refine` is asked for better codes of every block that text reaches, before the next block sees what it gives.
     """
-    check_plan(checkpoint, plan, text, device)
+    check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
         raise InputError("codes are to be refined, and no text was given; give the plan's calibration text")
     job = _Job(checkpoint, plan, finished or (lambda _index: None), _Ticks(progress), refine)
@@ -267,17 +267,16 @@ def _parted(text: Text, apart: Collection[int]) -> Iterator[Text]:
 def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
     """Returns how many positions a batch may have: few enough for the caches, and so many that threads stay few."""
     width = int(checkpoint.config.get_text_config().hidden_size)
-    room, most = (ROOM, CACHED) if device == "cpu" else (GPU_ROOM, GPU_POSITIONS)
+    room, most = (GPU_ROOM, GPU_POSITIONS) if is_gpu(device) else (ROOM, CACHED)
     roomy = min(max(room // (4 * KEPT_PER_POSITION * width), 64), most)
     return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
-def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None, device: str) -> None:
-    """Raises if a plan cannot be carried out with this model, text and device."""
+def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
+    """Raises if a plan cannot be carried out with this model and text."""
     unknown = [each.name for each in plan.treatments if each.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
-    check_device(device)
     if text is None:
         if plan.reads_text:
             raise InputError(f"the plan ({plan.policy}) reads text, and none was given; give its calibration text")

@@ -325,8 +325,6 @@ def test_refusals(llama, plan_of, weather):
         round_model(llama, plan_of(llama, rounding="gptq"), text=text)
     with pytest.raises(InputError, match="to be refined, and no text was given"):
         round_model(llama, plan_of(llama), refine=lambda station: station.start)
-    with pytest.raises(InputError, match="device is 'tpu'"):
-        round_model(llama, plan_of(llama), device="tpu")
     foreign = replace(plan_of(llama).treatments[0], name="elsewhere.weight")
     with pytest.raises(InputError, match=r"names elsewhere\.weight"):
         round_model(llama, replace(plan_of(llama), treatments=(foreign,)))

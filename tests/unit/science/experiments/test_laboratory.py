@@ -64,3 +64,8 @@ def test_what_is_not_known_is_said() -> None:
     with pytest.raises(InputError, match="itself a variant"):
         nested.with_outliers({3: 9})
     assert sum(Laboratory(Setting()).shares.values()) == pytest.approx(1)
+
+
+def test_a_device_is_checked_where_a_setting_is_made() -> None:
+    with pytest.raises(InputError, match="device is 'tpu'"):
+        Setting(device="tpu")
