@@ -17,7 +17,8 @@ import typer
 from rich.cells import cell_len
 from typer.main import get_command
 
-from fairbits.cli import VERBS, app, completion, main, verb
+from fairbits.cli import VERBS, app, completion, main
+from fairbits.cli import command as cli_command
 from fairbits.overlays.overlay import Form
 from fairbits.quantize.policies import POLICIES
 from fairbits.science.experiments import EXPERIMENTS
@@ -139,7 +140,7 @@ def failing(error: BaseException, *options: str) -> int:
     def quantize() -> None:
         raise error
 
-    own.command(cls=verb.Verb)(quantize)
+    own.command(cls=cli_command.Verb)(quantize)
     with pytest.raises(SystemExit) as ended:
         own([*options, "quantize"], obj={})
     return ended.value.code
@@ -148,9 +149,9 @@ def failing(error: BaseException, *options: str) -> int:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (TypeError("no\nsuch \x1b[2J"), 3, "unexpected TypeError: no; this is a defect of fairbits: run it again"),
-        (KeyError(), 3, "unexpected KeyError: no more is known"),
-        (KeyboardInterrupt(), 130, "interrupted; the same command with --resume goes on"),
+        (TypeError("no\nsuch \x1b[2J"), 3, "unexpected TypeError: no; this is a bug in fairbits: run it again"),
+        (KeyError(), 3, "unexpected KeyError: it has no message"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command with --resume"),
         (MemoryError("of 8 GB"), 2, "not enough memory (of 8 GB)"),
         (RuntimeError("alloc.cpp: DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), 2, "not enough memory (CUDA out of"),
@@ -171,10 +172,10 @@ def test_errors_end_in_one_line_with_their_code(error, code, said, capsys) -> No
 def test_torch_says_that_memory_ran_out_as_expected() -> None:
     import torch
 
-    assert verb.explained(torch.OutOfMemoryError("CUDA out of memory."))[1] == 2
+    assert cli_command.explain(torch.OutOfMemoryError("CUDA out of memory."))[1] == 2
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
-    assert "not enough memory" in verb.explained(caught.value)[0]
+    assert "not enough memory" in cli_command.explain(caught.value)[0]
 
 
 def test_debug_behind_the_verb_shows_the_traceback() -> None:

@@ -66,7 +66,7 @@ def test_what_is_wrong_ends_with_2(command, asked, adaptive, monkeypatch, tmp_pa
         code, printed, errors = command(*asked, *options)
         assert (code, printed, errors.count("\n")) == (2, "", 1)
         assert said in errors
-    for content, said in ((b"\n \n", "there is no prompt"), (b"a\xff", "stdin is no UTF-8")):
+    for content, said in ((b"\n \n", "there is no prompt"), (b"a\xff", "stdin is not UTF-8")):
         lines_on_stdin(monkeypatch, content)
         code, printed, errors = command(*asked)
         assert (code, printed) == (2, "")

@@ -78,9 +78,9 @@ def test_options_reach_the_policy(command) -> None:
         ("plan", ("--embeddings", "2"), "--embeddings is '2'"),
         ("plan", ("--out", "nowhere/plan.json"), "is no directory"),
         ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json cannot be read"),
-        ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan decides what --bits would"),
+        ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan has already decided --bits"),
         *(
-            ("quantize", ("--plan", "none.json", flag, "32", "--out", "w4"), f"--plan decides what {flag} would")
+            ("quantize", ("--plan", "none.json", flag, "32", "--out", "w4"), f"--plan has already decided {flag}")
             for flag in ("--tokens", "--sequence", "--seed")
         ),
     ],
@@ -123,8 +123,8 @@ def test_resume_takes_the_plan_of_the_draft(command, tmp_path, monkeypatch) -> N
     interrupt(tmp_path / "w3", made, monkeypatch)
     options = ("--resume", "--out", tmp_path / "w3")
     for other, message in (
-        (("--bits", "4"), "--bits is 4, and the run that was interrupted had 3"),
-        (("--policy", "rtn"), "--policy is rtn, and the run that was interrupted had aciq"),
+        (("--bits", "4"), "--bits is 4, but the interrupted run had 3"),
+        (("--policy", "rtn"), "--policy is rtn, but the interrupted run had aciq"),
         (("--law", "gaussian"), "had laplace"),
     ):
         code, _, errors = command("quantize", TINY, *options, *other)

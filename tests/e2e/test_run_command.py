@@ -36,7 +36,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
 
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--json")
     assert code == 0
-    assert "scores.json is there already" in errors
+    assert "scores.json already exists" in errors
     found = json.loads(printed)
     assert (found["directory"], found["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
     scores = Scores.load(tmp_path / "run" / "scores.json")

@@ -1,35 +1,45 @@
-"""The command line: one function per verb, no logic."""
+"""The command line. READ FIRST: every verb has a module in `commands`, and its output a module in `tables`."""
 
 from typing import Annotated
 
 import typer
 
-from fairbits.cli.adaptive import generate, overlay
-from fairbits.cli.audits import audit, diff, screen
-from fairbits.cli.doctor import doctor
-from fairbits.cli.evaluation import compare, evaluate, gate, sweep
-from fairbits.cli.look import inspect, languages, mix, theory
+from fairbits.cli.command import Verb
+from fairbits.cli.commands.audit import audit
+from fairbits.cli.commands.compare import compare
+from fairbits.cli.commands.diff import diff
+from fairbits.cli.commands.doctor import doctor
+from fairbits.cli.commands.evaluate import evaluate
+from fairbits.cli.commands.gate import gate
+from fairbits.cli.commands.generate import generate
+from fairbits.cli.commands.inspect import inspect
+from fairbits.cli.commands.languages import languages
+from fairbits.cli.commands.mix import mix
+from fairbits.cli.commands.overlay import overlay
+from fairbits.cli.commands.plan import plan
+from fairbits.cli.commands.quantize import quantize
+from fairbits.cli.commands.report import report
+from fairbits.cli.commands.research import research
+from fairbits.cli.commands.run import run
+from fairbits.cli.commands.screen import screen
+from fairbits.cli.commands.serve import serve
+from fairbits.cli.commands.sweep import sweep
+from fairbits.cli.commands.theory import theory
 from fairbits.cli.options import flag
-from fairbits.cli.quantization import plan, quantize
-from fairbits.cli.report import report
-from fairbits.cli.research import research
-from fairbits.cli.run import run
-from fairbits.cli.serving import serve
 from fairbits.cli.terminal import hush
-from fairbits.cli.verb import Verb
 from fairbits.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
-def _version(show: bool) -> None:
-    if show:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"fairbits {__version__}")
         raise typer.Exit
 
 
-def _quiet(wanted: bool) -> None:
-    if wanted:  # it may stand before the verb or behind it: what is not there takes nothing back
+def _be_quiet(wanted: bool) -> None:
+    if wanted:  # the flag may come before or after the verb: its absence in one place must not undo the other
         hush(True)
 
 
@@ -41,10 +51,11 @@ def _debug(ctx: typer.Context, wanted: bool) -> None:
 @app.callback()
 def fairbits(
     version: Annotated[
-        bool, flag("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        bool, flag("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     quiet: Annotated[
-        bool, flag("--quiet", "-q", help="No progress and no notes on stderr.", callback=_quiet, expose_value=False)
+        bool,
+        flag("--quiet", "-q", help="Print no progress and no notes.", callback=_be_quiet, expose_value=False),
     ] = False,
     debug: Annotated[
         bool, flag("--debug", help="Show the traceback of an error.", callback=_debug, expose_value=False)
@@ -53,8 +64,8 @@ def fairbits(
     """Quantize multilingual language models so that no language is left behind, and prove it.
 
     Results go to stdout (as JSON with --json), progress and notes to stderr.
-    Exit codes: 0 done, 1 a gate's limit is missed, 2 wrong usage or input,
-    3 a defect of fairbits, 130 interrupted.
+    Exit codes: 0 success, 1 a gate did not pass, 2 wrong usage or input,
+    3 a bug in fairbits, 130 interrupted.
 
     Examples:
     fairbits run
@@ -70,7 +81,7 @@ VERBS = {
     "Compare": (compare, sweep, screen, diff),
     "Models, languages, theory": (inspect, languages, mix, theory, research, doctor),
 }
-"""In the order in which --help names them."""
+"""In the order of --help."""
 
 for panel, verbs in VERBS.items():
     for each in verbs:
@@ -78,6 +89,6 @@ for panel, verbs in VERBS.items():
 
 
 def main() -> None:
-    """Runs the command line; errors end with an exit code and one line, as `fairbits.cli.verb` says."""
+    """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.command`."""
     hush(False)
     app(obj={})

@@ -1,10 +1,10 @@
-"""What the shell offers when the user presses the tab key; nothing heavy is imported for it."""
+"""Shell completion: what the shell offers when the user presses Tab. Nothing heavy is imported for it."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 Offers = list[str | tuple[str, str]]
-"""Words, or words with a line of explanation, which zsh and fish show."""
+"""Words, or words with an explanation, which zsh and fish show."""
 Complete = Callable[[str], Offers]
 
 POLICIES = (
@@ -21,7 +21,7 @@ POLICIES = (
     "gptq",
     "fair",
 )
-"""As in `fairbits.quantize.policies`, whose import takes seconds; a test holds them together."""
+"""As in `fairbits.quantize.policies`, whose import takes seconds; a test keeps them equal."""
 EXPERIMENTS = (
     "outliers",
     "correlations",
@@ -37,13 +37,13 @@ EXPERIMENTS = (
     "null-controls",
     "training-choices",
 )
-"""As in `fairbits.science.experiments`; the same test holds them together."""
+"""As in `fairbits.science.experiments`; the same test keeps them equal."""
 FORMS = ("residual", "codes", "steps")
-"""As in `fairbits.overlays.overlay`; the same test holds them together."""
+"""As in `fairbits.overlays.overlay`; the same test keeps them equal."""
 
 
 def one_of(*words: str) -> Complete:
-    """Returns a function that offers the words that begin as the user did.
+    """Returns a function that offers the words that start with what the user typed.
 
     >>> one_of("gptq", "nearest")("g")
     ['gptq']
@@ -69,7 +69,7 @@ def some_of(*words: str) -> Complete:
 
 
 def language(incomplete: str) -> Offers:
-    """Returns the codes of languages that begin as the user did, with their names.
+    """Returns the codes of languages that start with what the user typed, with their names.
 
     >>> language("heb")
     [('heb_Hebr', 'Hebrew')]
@@ -87,7 +87,7 @@ def languages(incomplete: str) -> Offers:
 
 
 def model(incomplete: str) -> Offers:
-    """Returns the embedded model, and directories and GGUF files that begin as the user did."""
+    """Returns the embedded model, directories and GGUF files that start with what the user typed."""
     typed = Path(incomplete).expanduser()
     folder, start = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
     prefix = incomplete.removesuffix(start)
@@ -105,6 +105,6 @@ def _list_of(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:
 
 
 def _languages() -> list[tuple[str, str]]:
-    from fairbits.language.catalog import catalog  # read when it is asked for
+    from fairbits.language.catalog import catalog  # imported only when languages are completed
 
     return [(each.code, each.name) for each in catalog()]

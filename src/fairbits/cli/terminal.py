@@ -1,4 +1,4 @@
-"""What reaches the terminal: results on stdout, notes and progress on stderr, nothing that steers it."""
+"""Output: results on stdout, notes and progress on stderr, and no character that could control the terminal."""
 
 import json
 import os
@@ -18,18 +18,16 @@ from fairbits.errors import printable
 from fairbits.progress import Progress
 
 BROKEN_PIPE = 141
-"""How a command ends whose reader has gone, as `head` goes: 128 and the number of the signal, as shells have it."""
+"""Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
 EVERY = 30.0
-"""Seconds between two lines on one stage where there is no terminal."""
-
-"""What is being done, how much of it is done, how much there is."""
+"""Seconds between two lines about one stage where there is no terminal."""
 
 
 class Screen(Console):
-    """A console whose reader may go before the end without a word."""
+    """A console whose reader may close the pipe early without an error message."""
 
     def on_broken_pipe(self) -> None:
-        """Ends the command; what is left in the buffers goes nowhere."""
+        """Ends the command and drops what is still in the buffers."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE)
@@ -40,29 +38,32 @@ err = Screen(stderr=True, emoji=False)
 
 
 def hush(quiet: bool) -> None:
-    """Silences notes and progress, or lets them be seen again; errors are seen always."""
+    """Silences notes and progress, or shows them again; errors are always shown."""
     err.quiet = quiet
 
 
 class Amount(ProgressColumn):
-    """How much is done of how much, and how fast."""
+    """How much of the total is done, and how fast."""
 
     def render(self, task: Task) -> Text:
-        """Returns, for example, 1.3k of 1.8k, 420/s; nothing where it is not known how much there is."""
+        """Returns, for example, 1.3k of 1.8k, 420/s; nothing if the total is not known."""
         if not task.total:
             return Text()
-        return Text(f"{short(task.completed)} of {short(task.total)}, {short(task.speed or 0)}/s", style="dim")
+        return Text(
+            f"{short_number(task.completed)} of {short_number(task.total)}, {short_number(task.speed or 0)}/s",
+            style="dim",
+        )
 
 
 @contextmanager
 def stages(first: str) -> Iterator[Progress]:
-    """Gives the progress function of a command, which begins with the stage `first`.
+    """Yields the progress function of a command, which begins with the stage `first`.
 
-    A terminal shows a bar with the rate and the time left, and nothing is left of it in the end. Elsewhere, as in the
-    log of a CI system, every stage has a line when it begins, and one more every half minute.
+    A terminal shows a bar with the rate and the time left, and clears it at the end. Elsewhere, as in the log of a CI
+    system, every stage prints a line when it begins and another every half minute.
     """
-    if not err.file.isatty() or err.is_dumb_terminal:  # FORCE_COLOR makes no terminal of a log
-        show = lines()
+    if not err.file.isatty() or err.is_dumb_terminal:  # FORCE_COLOR does not turn a log into a terminal
+        show = line_printer()
         show(first, 0, 0)
         yield show
         return
@@ -79,8 +80,8 @@ def stages(first: str) -> Iterator[Progress]:
         yield show_bar
 
 
-def lines(clock: Callable[[], float] = monotonic) -> Progress:
-    """Returns a function that prints one line per stage when it begins, and one every half minute of it."""
+def line_printer(clock: Callable[[], float] = monotonic) -> Progress:
+    """Returns a function that prints one line when a stage begins, and another every half minute."""
     stage, began, said = "", 0.0, 0.0
 
     def show(what: str, done: float, total: float) -> None:
@@ -92,19 +93,21 @@ def lines(clock: Callable[[], float] = monotonic) -> Progress:
         elif now - said >= EVERY and done:
             said = now
             rate = done / (now - began)
-            left = f", {duration(max(total - done, 0) / rate)} left" if done > total / 10 else ""  # too early to tell
-            print_notes([f"{what}: {short(done)} of {short(total)}, {short(rate)}/s{left}"])
+            left = (
+                f", {duration(max(total - done, 0) / rate)} left" if done > total / 10 else ""
+            )  # else it is too early to say
+            print_notes([f"{what}: {short_number(done)} of {short_number(total)}, {short_number(rate)}/s{left}"])
 
     return show
 
 
-def done(what: str, seconds: float) -> None:
-    """Prints on stderr that something is done, and how long it took."""
+def print_done(what: str, seconds: float) -> None:
+    """Prints on stderr what is done and how long it took."""
     print_notes([f"{what:<24} {duration(seconds)}"])
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as a person says it.
+    """Returns a time in words.
 
     >>> duration(3.21), duration(38), duration(130), duration(7500)
     ('3.2 s', '38 s', '2 min 10 s', '2 h 5 min')
@@ -117,10 +120,10 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def short(number: float) -> str:
+def short_number(number: float) -> str:
     """Returns a number in few characters.
 
-    >>> short(420), short(1_830_000), short(0.25)
+    >>> short_number(420), short_number(1_830_000), short_number(0.25)
     ('420', '1.8M', '0.25')
     """
     if 0 < number < 10 and number != int(number):
@@ -130,7 +133,7 @@ def short(number: float) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Prints JSON that brings back every character, and holds none that steers a terminal."""
+    """Prints JSON; characters that could control the terminal are escaped."""
     try:
         for line in json.dumps(data, ensure_ascii=False, indent=1).split("\n"):
             out.file.write(f"{printable(line)}\n")
@@ -146,6 +149,6 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_error(message: str) -> None:
-    """Prints what went wrong on stderr, in one line, whether or not notes are wanted."""
+    """Prints an error on stderr, in one line, even where notes are silenced."""
     line = Text.assemble(("error: ", "bold red"), printable(message))
     Screen(stderr=True, emoji=False).print(line, soft_wrap=True)

@@ -111,7 +111,7 @@ def check_quantize(
     check_storable(checkpoint, stored_as(plain.treatments))
 
 
-def drafted(out: str | Path) -> Plan | None:
+def draft_plan(out: str | Path) -> Plan | None:
     """Returns the plan that an interrupted run was carrying out; None if there is none."""
     file = draft_of(out) / PLAN
     return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None

@@ -67,7 +67,7 @@ def test_a_dumb_terminal_has_lines_too(monkeypatch) -> None:
 
 def test_a_long_stage_says_every_half_minute_how_far_it_is(log) -> None:
     times = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    show = terminal.lines(clock=lambda: next(times))
+    show = terminal.line_printer(clock=lambda: next(times))
     for done in (0, 100, 310, 400, 620):
         show("reading text", done, 1240)
     assert log.getvalue().splitlines() == [
@@ -83,7 +83,7 @@ def test_quiet_leaves_errors_alone(kind, request, capsys) -> None:
     terminal.hush(True)
     with terminal.stages("opening") as show:
         show("reading text", 1, 2)
-    terminal.done("audit.json", 3.0)
+    terminal.print_done("audit.json", 3.0)
     terminal.print_notes(["a note"])
     assert file.getvalue() == ""
     terminal.print_error("it [red]broke\x1b[2J")
@@ -94,7 +94,7 @@ def test_quiet_leaves_errors_alone(kind, request, capsys) -> None:
 
 
 def test_done_says_how_long_it_took(log) -> None:
-    terminal.done("audit.json", 38.4)
+    terminal.print_done("audit.json", 38.4)
     assert log.getvalue() == "audit.json               38 s\n"
 
 
@@ -121,4 +121,4 @@ def test_a_reader_that_goes_ends_it_without_a_word(printing) -> None:
 @pytest.mark.parametrize("number_and_text", [(0, "0"), (999, "999"), (1000, "1.0k"), (2.5e9, "2.5G"), (0.034, "0.034")])
 def test_short_numbers(number_and_text) -> None:
     number, written = number_and_text
-    assert terminal.short(number) == written
+    assert terminal.short_number(number) == written

@@ -6,7 +6,8 @@ import pytest
 import transformers as t
 from rich.console import Console
 
-from fairbits.cli.tables.diff import bar, diff_table
+from fairbits.cli.tables.diff import diff_table
+from fairbits.cli.tables.layout import log_bar
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint, weight_moments
 from fairbits.verbs.diff import ModelDiff, aligned, diff
@@ -112,8 +113,8 @@ def test_the_table_fits_80_columns_and_shows_the_outliers(outliers) -> None:
 
 
 def test_bars_are_logarithmic() -> None:
-    assert [len(bar(kappa, 9999.0)) for kappa in (9, 99, 999, 9999)] == [2, 4, 6, 8]
-    assert (bar(-1.0, 5.0), bar(0.0, 5.0), bar(-1.2, -1.0)) == ("", "", "")
+    assert [len(log_bar(kappa, 9999.0)) for kappa in (9, 99, 999, 9999)] == [2, 4, 6, 8]
+    assert (log_bar(-1.0, 5.0), log_bar(0.0, 5.0), log_bar(-1.2, -1.0)) == ("", "", "")
 
 
 def test_names_of_models_cannot_steer_the_terminal(outliers) -> None:

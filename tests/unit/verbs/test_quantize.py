@@ -13,7 +13,7 @@ from fairbits.language import udhr
 from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Plan
 from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import check_quantize, drafted, quantize
+from fairbits.verbs.quantize import check_quantize, draft_plan, quantize
 
 LANGUAGES = ["eng", "heb"]
 SMALL = {"bits": 4, "group": 16, "languages": LANGUAGES, "tokens": 64, "sequence": 32}
@@ -76,7 +76,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     if after > 1:
         with pytest.raises(InputError, match="continue it with --resume"):
             quantize(llama, gptq, out=tmp_path / "cut")
-        assert drafted(tmp_path / "cut") == gptq
+        assert draft_plan(tmp_path / "cut") == gptq
     quantize(llama, gptq, out=tmp_path / "cut", resume=True)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
@@ -122,7 +122,7 @@ def test_what_can_be_told_before_planning_is_told(
         check_quantize(reading_model("gpt2"), tmp_path / "w4", group=16)
     with pytest.raises(InputError, match="device"):
         check_quantize(llama, tmp_path / "w4", group=16, device="quantum")
-    assert drafted(tmp_path / "w4") is None
+    assert draft_plan(tmp_path / "w4") is None
 
 
 def test_a_norm_that_is_not_finite_is_no_perfect_layer(saved: Callable[..., Checkpoint], tmp_path: Path) -> None:

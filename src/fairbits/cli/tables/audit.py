@@ -1,15 +1,24 @@
 """An audit for a terminal of 80 columns: who is predicted to be hurt, where it comes from, what else is known."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import Floats, instance
-from fairbits.cli.tables.bars import LENGTH, filled
+from fairbits.cli.tables.layout import (
+    BLANK,
+    bar,
+    columns,
+    formatter,
+    language_name,
+    notes_section,
+    section,
+    unit_of,
+    worst_first,
+)
 from fairbits.errors import counted, printable
 from fairbits.language.catalog import find_language
 from fairbits.measure.audit.audit import Audit
@@ -17,7 +26,6 @@ from fairbits.measure.audit.founders import Check, Condition, FoundersView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.stats import Estimate
 
-BLANK = Text(" ")
 TOP = 5  # blocks and tensors named as carriers of the damage
 REMARKS = {
     "C1": "not necessary (001-09)",
@@ -44,69 +52,8 @@ def audit_table(audit: Audit) -> Group:
         *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
         *section("What the founding documents say", _founders(audit)),
         *section("What is proved", _certificate(audit)),
-        *section("Notes", (Text(printable(note)) for note in audit.subject.notes)),
+        *notes_section(audit.subject.notes),
     )
-
-
-def section(title: str, parts: Iterable[RenderableType]) -> list[RenderableType]:
-    """Returns the parts below a title, or nothing if there are none."""
-    indented = [Padding.indent(part, 2) for part in parts]
-    return ["", Text(title, style="bold"), *indented] if indented else []
-
-
-def columns(*headers: str, left: tuple[int, ...] = (), header: bool = True) -> Table:
-    """Returns an empty table: a name, which gives way where there is no room, then numbers, or text on the left."""
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column(headers[0], overflow="fold")
-    for i, each in enumerate(headers[1:], start=1):
-        table.add_column(each, justify="left" if i in left else "right", no_wrap=True)
-    return table
-
-
-def name_of(code: str) -> str:
-    """Returns the name of a language as it stands beside its code, which tells the script and the variety.
-
-    >>> name_of("zho_Hans"), name_of("arb_Arab")
-    ('Chinese', 'Arabic')
-    """
-    return find_language(code).name.partition(" (")[0].removeprefix("Standard ")
-
-
-def bar(value: float, top: float) -> Text:
-    """Returns a bar of length ∝ value, LENGTH characters long at `top`; empty for nothing.
-
-    >>> bar(1.5, 3.0).plain
-    '████    '
-    """
-    return Text(filled(value / top if top > 0 else 0.0).ljust(LENGTH), style="red")
-
-
-def unit_of(top: float) -> tuple[float, str]:
-    """Returns what numbers up to `top` are multiplied by so that they are short, and how their unit begins.
-
-    >>> unit_of(0.0004)
-    (1000.0, '10⁻³ ')
-    """
-    for factor, prefix in ((1.0, ""), (1e3, "10⁻³ "), (1e6, "10⁻⁶ ")):
-        if top * factor >= 0.01:
-            return factor, prefix
-    return 1.0, ""
-
-
-def writer(top: float, digits: int = 4) -> Callable[[float], str]:
-    """Returns how numbers up to `top` are written: all with the same decimals, `top` with about that many digits.
-
-    >>> writer(0.0731)(0.0123), writer(12.5)(0.0123)
-    ('0.0123', '0.01')
-    """
-    before = int(np.floor(np.log10(top))) + 1 if top > 0 else 1
-    decimals = int(np.clip(digits - before, 0, digits))
-    return lambda number: f"{number:.{decimals}f}"
-
-
-def worst_first(damage: Mapping[str, Estimate]) -> list[str]:
-    """Returns the codes by their damage, the largest first; those of equal damage in their order."""
-    return sorted(damage, key=lambda code: -damage[code].value)
 
 
 def shares_of(damage: Floats) -> Floats:
@@ -136,7 +83,7 @@ def _languages(audit: Audit) -> Table:
     (top, factor, prefix), (top_byte, factor_byte, prefix_byte) = (
         (top, *unit_of(top)) for top in (max(each.value for each in found.values()) for found in (damage, by_byte))
     )
-    number, limit, per_byte = writer(top * factor), writer(top * factor, 3), writer(top_byte * factor_byte)
+    number, limit, per_byte = formatter(top * factor), formatter(top * factor, 3), formatter(top_byte * factor_byte)
     table = columns(
         *("\nlanguage", "\ncode", f"D̂, {prefix}nats per token\n(95 % interval)", ""),
         *(f"D̂, {prefix_byte}\nbits/B", "loss,\nbits/B", "bytes\n/token", "tokens\n/eng"),
@@ -147,7 +94,7 @@ def _languages(audit: Audit) -> Table:
         ratio = cut.tokens_per_sentence_ratio
         interval = f" ({limit(own.low * factor)}–{limit(own.high * factor)})"
         table.add_row(
-            name_of(code),
+            language_name(code),
             Text(code, style="dim"),
             Text.assemble(number(own.value * factor), (interval, "dim")),
             bar(own.value, top),

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import BLANK, columns, section, shares_of, unit_of, worst_first, writer
+from fairbits.cli.tables.audit import shares_of
+from fairbits.cli.tables.layout import BLANK, columns, formatter, section, unit_of, worst_first
 from fairbits.language.catalog import find_language
 from fairbits.measure.audit.audit import HEADLINE, Audit
 from fairbits.stats import Estimate
@@ -50,7 +51,7 @@ def audit_details(audit: Audit) -> Group:
 
 def _with_limits(found: Mapping[str, Estimate]) -> dict[str, Text]:
     """Returns value and interval of every language, all with the same decimals."""
-    number = writer(max(max(abs(each.low), abs(each.high)) for each in found.values()), 3)
+    number = formatter(max(max(abs(each.low), abs(each.high)) for each in found.values()), 3)
     return {
         code: Text.assemble(number(each.value), (f" ({number(each.low)} to {number(each.high)})", "dim"))
         for code, each in found.items()
@@ -118,7 +119,7 @@ def _forms(audit: Audit, order: list[str]) -> Table:
     factor, prefix = unit_of(max(max(found.values()) for found in values.values()))
     table = columns("language", *(f"{form}{f', {prefix.strip()}' if prefix else ''}" for form in values))
     for code in order:
-        number = writer(max(found[code] for found in values.values()) * factor)
+        number = formatter(max(found[code] for found in values.values()) * factor)
         table.add_row(find_language(code).name, *(number(found[code] * factor) for found in values.values()))
     return table
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import columns, section, unit_of, writer
+from fairbits.cli.tables.layout import columns, formatter, notes_section, section, unit_of
 from fairbits.errors import counted, printable
 from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
@@ -40,7 +40,7 @@ def compare_table(found: Comparison) -> Group:
     parts += section(f"Damage less that of {found.baseline}", _contrasts(found) if found.contrasts else ())
     if found.contrasts:
         parts.append(Text(PAIRED, style="dim"))
-    parts += section("Notes", (Text(printable(note)) for note in _notes(found)))
+    parts += notes_section(_notes(found))
     return Group(*parts)
 
 
@@ -59,7 +59,7 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
     seeds = len(found.entries[0].frames) > 1
     top = max(entry.statistics["worst"].value for entry in entries)
     factor, prefix = unit_of(top)
-    number = writer(factor * top, 3 if seeds else 4)
+    number = formatter(factor * top, 3 if seeds else 4)
     table = columns("policy", "MB", f"worst, {prefix}{UNIT_LABELS[found.unit]}", "mean", "gap", "best", "s", left=(2,))
     base = next(entry.size_bytes for entry in entries if entry.policy == found.baseline)
     for entry in entries:
@@ -84,7 +84,7 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
     factor, prefix = unit_of(
         max(abs(value) for each in found.contrasts for value in (each.mean.value, each.worst.value))
     )
-    number = writer(factor * max(abs(each.mean.value) for each in found.contrasts), 3)
+    number = formatter(factor * max(abs(each.mean.value) for each in found.contrasts), 3)
     unit = f"{prefix}{UNIT_LABELS[found.unit]}"
     table = columns("policy", "bits", f"mean, {unit}", "worst", "p", "+/−", left=(2, 3))
     for each in found.contrasts:

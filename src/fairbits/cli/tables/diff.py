@@ -1,12 +1,10 @@
 """Two models side by side, for a terminal of 80 columns."""
 
-import math
-
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.cli.tables.bars import filled
+from fairbits.cli.tables.layout import log_bar
 from fairbits.errors import printable
 from fairbits.model.traits import shown
 from fairbits.verbs.diff import ModelDiff, differ
@@ -53,17 +51,6 @@ def _block_table(found: ModelDiff) -> Table:
             *(f"{block.sigma:.4f}" for block in both),
             *(f"{block.largest / block.sigma:.1f}" if block.sigma else "–" for block in both),
             *(f"{block.kappa:.2f}" for block in both),
-            *(bar(block.kappa, top) for block in both),
+            *(log_bar(block.kappa, top) for block in both),
         )
     return table
-
-
-def bar(kappa: float, top: float) -> str:
-    """Returns a bar of length ∝ log(1 + κ), LENGTH characters long at `top`; empty for κ ≤ 0.
-
-    >>> bar(9.0, 99.0)
-    '████'
-    """
-    if kappa <= 0 or top <= 0:
-        return ""
-    return filled(math.log1p(kappa) / math.log1p(top))

@@ -7,7 +7,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import bar, columns, name_of, section, unit_of, worst_first, writer
+from fairbits.cli.tables.layout import (
+    bar,
+    columns,
+    formatter,
+    language_name,
+    notes_section,
+    section,
+    span,
+    unit_of,
+    worst_first,
+)
 from fairbits.errors import counted, printable
 from fairbits.language.catalog import find_language
 from fairbits.measure.scores.disparity import Disparity
@@ -32,7 +42,7 @@ def evaluate_table(scores: Scores) -> Group:
         _languages(scores),
         Text(LEGEND, style="dim"),
         *section("Over languages", _disparity(scores)),
-        *section("Notes", (Text(printable(note)) for note in scores.notes)),
+        *notes_section(scores.notes),
     )
 
 
@@ -56,9 +66,9 @@ def _languages(scores: Scores) -> Table:
     added, per_token = (scores.frame(unit).by_language() for unit in ("bits_per_byte", "nats_per_token"))
     top = max(abs(each.value) for each in added.values())
     factor, prefix = unit_of(top)
-    number, limit = writer(top * factor), writer(top * factor, 3)
-    nats = writer(max(abs(each.value) for each in per_token.values()), 3)
-    kl = writer(max(each.value for each in scores.kl.values()), 3)
+    number, limit = formatter(top * factor), formatter(top * factor, 3)
+    nats = formatter(max(abs(each.value) for each in per_token.values()), 3)
+    kl = formatter(max(each.value for each in scores.kl.values()), 3)
     table = columns(
         *("\nlanguage", "\ncode", f"added {prefix}bits/byte\n(95 % interval)", ""),
         *("nats\n/token", "added\nPPL", "\nKL", "\nflips"),
@@ -68,7 +78,7 @@ def _languages(scores: Scores) -> Table:
         own = added[code]
         interval = f" ({span(limit(own.low * factor), limit(own.high * factor))})"
         table.add_row(
-            name_of(code),
+            language_name(code),
             Text(code, style="dim"),
             Text.assemble(number(own.value * factor), (interval, "dim")),
             bar(own.value, top),
@@ -117,7 +127,7 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
     code, own = value if isinstance(value, tuple) else ("", value)
     times = 1.0 if row == "ratio" else factor
     top = times * max(abs(own.value), abs(own.low), abs(own.high))
-    number, limit = writer(top), writer(top, 3)
+    number, limit = formatter(top), formatter(top, 3)
     interval = span(limit(times * own.low), limit(times * own.high))
     return Text.assemble(number(times * own.value), (f" ({interval})", "dim"), f" {_short_name(code)}" if code else "")
 
@@ -125,16 +135,6 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
 def _short_name(code: str) -> str:
     """Returns the code without its script, which the table above has: names may run from right to left."""
     return find_language(code).code.partition("_")[0]
-
-
-def span(low: str, high: str) -> str:
-    """Returns both limits; a word between them where a sign would read as a dash.
-
-    >>> span("0.01", "0.02"), span("-0.00", "0.02"), span("-0.01", "0.02")
-    ('0.01–0.02', '0.00–0.02', '-0.01 to 0.02')
-    """
-    low, high = (each if float(each) else each.lstrip("-") for each in (low, high))
-    return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
 
 def _percent(value: float) -> str:

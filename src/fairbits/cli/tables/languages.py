@@ -1,4 +1,4 @@
-"""Languages and calibration mixes as terminal tables, and what was taken for the names of languages."""
+"""Languages and calibration sets for a terminal of 80 columns, and how the names of languages were understood."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,10 +12,10 @@ from fairbits.language.detect import detectable_languages
 from fairbits.language.mix_file import Mix
 
 
-def taken(names: Iterable[str]) -> list[str]:
-    """Returns what each name was taken for, where it is not the code itself.
+def language_notes(names: Iterable[str]) -> list[str]:
+    """Returns a note on each name that is not a code: which language it was taken to mean.
 
-    >>> taken(["he", "fra_Latn"])
+    >>> language_notes(["he", "fra_Latn"])
     ['he → Hebrew, heb_Hebr (BCP-47 code)']
     """
     found = [resolve(name) for name in names]

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import columns, name_of, section, unit_of, writer
+from fairbits.cli.tables.layout import columns, formatter, language_name, section, unit_of
 from fairbits.errors import counted, printable
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay
@@ -73,7 +73,7 @@ def _overlays(found: Overlays) -> RenderableType:
             f"{sum(patch.count for patch in own.patches):,}",
             f"{own.size_bytes:,}",
             f"{own.size_bytes / found.record['base_bytes']:.1%}",
-            ", ".join(map(name_of, codes)),
+            ", ".join(map(language_name, codes)),
         )
     return table
 
@@ -84,14 +84,14 @@ def _languages(found: Overlays) -> Iterator[RenderableType]:
     rows = {code: name for name, codes, _ in _groups(found) for code in codes}
     top = max(each for own in apart.values() for each in own.values())
     factor, prefix = unit_of(top)
-    number = writer(factor * top)
+    number = formatter(factor * top)
     table = columns(
         "\nlanguage", "\ncode", f"KL, {prefix}bits/byte\nbase", "\noverlay", "\nchange", "\nserved by", left=(1, 5)
     )
     for code in sorted(apart, key=lambda code: -apart[code]["base"]):
         before, after = apart[code]["base"], apart[code]["overlay"]
         table.add_row(
-            name_of(code),
+            language_name(code),
             Text(code, style="dim"),
             *(number(each * factor) for each in (before, after)),
             f"{after / before - 1:+.0%}" if before > 0 else "–",
@@ -99,7 +99,7 @@ def _languages(found: Overlays) -> Iterator[RenderableType]:
         )
     yield table
     yield Text(LEGEND + (f" {ROUNDED}" if found.activations is not None else ""), style="dim")
-    stay = [name_of(code) for code in apart if code not in rows]
+    stay = [language_name(code) for code in apart if code not in rows]
     if stay:
         yield Text(f"With the base, as no overlay helps there: {', '.join(stay)}.")
 
@@ -108,7 +108,7 @@ def _clusters(record: Mapping[str, Any]) -> Table:
     """Returns one row per number of clusters that was tried."""
     tried: Mapping[str, Mapping[str, float]] = record["tried"]
     factor, prefix = unit_of(max(each["worst"] for each in tried.values()))
-    number = writer(factor * max(each["worst"] for each in tried.values()))
+    number = formatter(factor * max(each["worst"] for each in tried.values()))
     table = columns("clusters", f"worst KL, {prefix}bits/byte", "mean", "", left=(3,))
     for count, each in tried.items():
         taken = "taken" if int(count) == record["clusters"] else ""

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.cli.tables.audit import columns, section
+from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import counted, printable
 from fairbits.language.catalog import find_language
 from fairbits.model.checkpoint import Checkpoint
@@ -29,7 +29,7 @@ def plan_table(plan: Plan, checkpoint: Checkpoint) -> Group:
         _decisions(plan, checkpoint),
         *section("What came of it", [_outcomes(plan)] if plan.outcomes else []),
         *section("What was learned", _learned(plan)),
-        *section("Notes", (Text(printable(note)) for note in _notes(plan))),
+        *notes_section(_notes(plan)),
     )
 
 

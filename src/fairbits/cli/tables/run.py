@@ -8,8 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.cli.tables.audit import columns, name_of, section, unit_of, worst_first, writer
-from fairbits.cli.tables.evaluate import span
+from fairbits.cli.tables.layout import columns, formatter, language_name, notes_section, span, unit_of, worst_first
 from fairbits.errors import counted, printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate
@@ -35,7 +34,7 @@ def run_table(found: FinishedRun) -> Group:
         "",
         _summary(names, scores, cell=_cell(top, factor)),
         Text(LEGEND, style="dim"),
-        *section("Notes", (Text(printable(note)) for note in _notes(found))),
+        *notes_section(_notes(found)),
     )
 
 
@@ -75,7 +74,7 @@ def _languages(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
     for code in worst_first(added[-1]):
         word = marks.get(code, "")
         mark = Text(word, style={"better": "green", "worse": "red"}.get(word, ""))
-        table.add_row(name_of(code), Text(code, style="dim"), *(cell(each[code]) for each in added), mark)
+        table.add_row(language_name(code), Text(code, style="dim"), *(cell(each[code]) for each in added), mark)
     return table
 
 
@@ -111,7 +110,7 @@ def _size(scores: Scores) -> RenderableType:
 
 def _cell(top: float, factor: float) -> Cell:
     """Returns how an estimate is written where the largest is `top`."""
-    number, limit = writer(top * factor), writer(top * factor, 3)
+    number, limit = formatter(top * factor), formatter(top * factor, 3)
 
     def cell(found: Estimate) -> Text:
         interval = span(limit(found.low * factor), limit(found.high * factor))

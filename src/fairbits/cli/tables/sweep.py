@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import columns, section
+from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import counted, printable
 from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.sweep import Sweep
@@ -32,7 +32,7 @@ def sweep_table(found: Sweep) -> Group:
         _table(found),
         Text(LEGEND, style="dim"),
         *section("Verdict", (Text(printable(each)) for each in found.verdict)),
-        *section("Notes", (Text(printable(note)) for note in found.notes)),
+        *notes_section(found.notes),
     )
 
 

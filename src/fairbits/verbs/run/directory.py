@@ -17,7 +17,7 @@ from fairbits.quantize.plan import Plan
 from fairbits.reports.figures import curves
 from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, part, read_json
 from fairbits.trials.plan_trial import method_of
-from fairbits.verbs.quantize import drafted
+from fairbits.verbs.quantize import draft_plan
 from fairbits.verbs.report import RUN_FILE, SCORES_FILE
 from fairbits.verbs.run.job import Job, measured_files
 from fairbits.verbs.run.plans import digest_without_search
@@ -55,11 +55,11 @@ class RunDirectory:
             each.unlink(missing_ok=True)
         return False
 
-    def drafted(self) -> Plan | None:
+    def draft_plan(self) -> Plan | None:
         """Returns the plan that an interrupted run was carrying out."""
         draft = draft_of(self.file("model")).name
         sound = self._sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
-        return drafted(self.file("model")) if sound else None
+        return draft_plan(self.file("model")) if sound else None
 
     def quantized(self) -> bool:
         """Returns whether the quantized model is there; one that is damaged is put aside, and its scores are gone."""

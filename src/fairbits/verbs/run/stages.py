@@ -51,7 +51,7 @@ def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None 
         tell("model", None)
         return
     with timed(tell, "model"):
-        plan, out = place.drafted() or plan_to_write(job, progress=progress), place.file("model")
+        plan, out = place.draft_plan() or plan_to_write(job, progress=progress), place.file("model")
         try:
             quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
         except InputError as problem:

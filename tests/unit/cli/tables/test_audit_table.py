@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 import fairbits as fb
-from fairbits.cli.tables.audit import audit_table, bar, shares_of, unit_of, worst_first, writer
+from fairbits.cli.tables.audit import audit_table, shares_of
 from fairbits.cli.tables.audit_details import audit_details
+from fairbits.cli.tables.layout import bar, formatter, unit_of, worst_first
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit import Audit
 from fairbits.stats import Estimate
@@ -152,7 +153,7 @@ def test_numbers_are_written_alike_and_short() -> None:
     assert unit_of(0.5) == (1.0, "")
     assert unit_of(2e-6) == (1e6, "10⁻⁶ ")
     assert unit_of(0.0) == (1.0, "")
-    assert [writer(top)(top) for top in (0.0, 0.0765, 3.25, 123.4, 123456.0)] == [
+    assert [formatter(top)(top) for top in (0.0, 0.0765, 3.25, 123.4, 123456.0)] == [
         *("0.000", "0.0765", "3.250", "123.4", "123456"),
     ]
     equal = {code: Estimate(1.0, 1.0, 1.0, 5) for code in ("b", "a")}

@@ -14,7 +14,7 @@ from fairbits.quantize.learning.training import CHECKS
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.verbs.plan import plan as planned
-from fairbits.verbs.quantize import calibration_text, drafted, quantize
+from fairbits.verbs.quantize import calibration_text, draft_plan, quantize
 
 NAMES = ("eng", "heb", "swa")
 
@@ -106,7 +106,7 @@ def test_an_interrupted_run_goes_on_to_the_same_codes(tiny, learned, tmp_path):
     with pytest.raises(StoppedError):
         quantize(checkpoint, plan, out=out, text=corpus, progress=interrupt)
     assert (tmp_path / ".w3.partial" / "learning" / COURSE).is_file()
-    assert drafted(out).digest == plan.digest
+    assert draft_plan(out).digest == plan.digest
     with pytest.raises(InputError, match="continue it with --resume"):
         quantize(checkpoint, plan, out=out, text=corpus)
     seen = []

@@ -1,45 +1,23 @@
-"""A model at a glance: its blocks, its tensors and the moments of their weights, as data and as a terminal table."""
+"""An inspected model for a terminal of 80 columns: one row per block, or per tensor."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fairbits.errors import printable
-from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, WeightMoments
 from fairbits.units import megabytes
-from fairbits.version import __version__
+from fairbits.verbs.inspect import Inspection
 
-SCHEMA = "fairbits.inspection/1"
-SHOWN = 3  # tensors named in a note
-
-
-def inspection_data(checkpoint: Checkpoint, moments: ModelMoments) -> dict[str, Any]:
-    """Returns everything that is known of a model without running it, for JSON."""
-    architecture = checkpoint.architecture
-    return {
-        "schema": SCHEMA,
-        "fairbits": __version__,
-        "target": checkpoint.target,
-        "fingerprint": checkpoint.fingerprint,
-        "notes": list(checkpoint.notes),
-        "family": architecture.family,
-        "class": architecture.class_name,
-        "weights": {name: asdict(weight) for name, weight in architecture.weights.items()},
-        "fused": {name: [weight.name for weight in group] for name, group in architecture.fused_groups.items()},
-        "tied": dict(architecture.tied),
-        "ignored": dict(architecture.ignored),
-        "moments": moments.as_data(),
-    }
+NAMED = 3
+"""Tensors that a note names."""
 
 
-def inspection_table(checkpoint: Checkpoint, moments: ModelMoments, *, tensors: bool = False) -> Group:
+def inspect_table(found: Inspection, *, tensors: bool = False) -> Group:
     """Returns a heading, the notes, and one row per block (or per tensor) with the moments of its weights."""
-    architecture = checkpoint.architecture
+    checkpoint, moments, architecture = found.checkpoint, found.moments, found.checkpoint.architecture
     n = sum(info.numel for info in checkpoint.tensors.values())
     size = sum(info.nbytes for info in checkpoint.tensors.values())
     facts = [architecture.class_name, f"{architecture.n_blocks} blocks", f"{n:,} weights", megabytes(size)]
@@ -47,7 +25,7 @@ def inspection_table(checkpoint: Checkpoint, moments: ModelMoments, *, tensors: 
     heading = Text.assemble((printable(checkpoint.target), "bold"), "  ", printable(", ".join(facts)))
     left_out = [*_by_reason("not used", architecture.ignored), *_by_reason("without moments", moments.skipped)]
     notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*checkpoint.notes, *left_out)]
-    return Group(heading, *notes, "", _tensor_table(moments) if tensors else _block_table(checkpoint, moments))
+    return Group(heading, *notes, "", _tensor_table(moments) if tensors else _block_table(found))
 
 
 def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
@@ -56,18 +34,18 @@ def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
     return [
-        f"{what}: {', '.join(each[:SHOWN])}{f' and {len(each) - SHOWN} more' * (len(each) > SHOWN)}; {reason}"
+        f"{what}: {', '.join(each[:NAMED])}{f' and {len(each) - NAMED} more' * (len(each) > NAMED)}; {reason}"
         for reason, each in names.items()
     ]
 
 
-def _block_table(checkpoint: Checkpoint, moments: ModelMoments) -> Table:
-    blocks = checkpoint.architecture.blocks
+def _block_table(found: Inspection) -> Table:
+    blocks, moments = found.checkpoint.architecture.blocks, found.moments
     stacks = len({block.stack for block in blocks}) > 1
     names = (f"{block.stack} {block.index}" if stacks else f"block {block.index}" for block in blocks)
     outside = [
         (weight.role, moments.tensors[name])
-        for name, weight in checkpoint.architecture.weights.items()
+        for name, weight in found.checkpoint.architecture.weights.items()
         if weight.block is None and len(weight.shape) == 2 and name in moments.tensors
     ]
     return _moments_table("linear weights of", [*zip(names, moments.blocks, strict=True), *outside])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairbits.cli.drafts import check_agrees
+from fairbits.cli.resume import check_agrees
 from fairbits.errors import InputError
 from fairbits.quantize.plan import Calibration, Plan
 
@@ -43,7 +43,7 @@ def test_what_agrees_goes_on(plan, told) -> None:
 @pytest.mark.parametrize(
     ("plan", "told", "message"),
     [
-        (PLAN, {"policy": "rtn"}, "--policy is rtn, and the run that was interrupted had gptq"),
+        (PLAN, {"policy": "rtn"}, "--policy is rtn, but the interrupted run had gptq"),
         (PLAN, {"group": "channel"}, "--group is channel, .* had 128"),
         (PLAN, {"languages": ["eng"]}, "--languages is eng_Latn, .* had eng_Latn,heb_Hebr"),
         (PLAN, {"tokens": 65}, "--tokens is 65, .* had 64"),

@@ -1,4 +1,4 @@
-"""The verb that looks at the machine and the packages: doctor."""
+"""The verb `doctor` on the command line."""
 
 from fairbits.cli.options import Json
 from fairbits.cli.terminal import out, print_json, stages
@@ -6,7 +6,7 @@ from fairbits.errors import InputError
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show versions, devices, memory, caches and what is missing, on a page to paste into a report of a defect.
+    """Show versions, devices, memory, caches and missing packages, to paste into a bug report.
 
     Examples:
       fairbits doctor
@@ -15,7 +15,7 @@ def doctor(as_json: Json = False) -> None:
     from fairbits.cli.tables.doctor import doctor_table
     from fairbits.verbs.doctor import examine  # heavy: only when the verb runs
 
-    with stages("looking at packages and devices"):
+    with stages("checking packages and devices"):
         found = examine()
     if as_json:
         print_json(found.as_data())

@@ -1,4 +1,4 @@
-"""The verb that tests the predictions of the founding documents: research."""
+"""The verb `research` on the command line."""
 
 from pathlib import Path
 from time import perf_counter
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import (
     Device,
     EvaluationTokens,
@@ -17,14 +18,11 @@ from fairbits.cli.options import (
     Sequence,
     TextFrom,
     Tokens,
-    check_out,
     flag,
-    group_of,
-    names_of,
-    shares_of,
-    write_out,
+    out_option,
 )
-from fairbits.cli.terminal import done, out, print_json, stages
+from fairbits.cli.parsing import group_of, names_of, shares_of
+from fairbits.cli.terminal import out, print_done, print_json, stages
 from fairbits.errors import InputError
 
 EVERY = "all"
@@ -34,13 +32,18 @@ def research(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An experiment, or all; without one, what each asks and has found.",
+            help="An experiment, or all. Without a name: a list of the experiments and their results.",
             metavar="[NAME]",
             autocompletion=completion.one_of(*completion.EXPERIMENTS, EVERY),
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A directory, an id on the Hub, or embedded:tiny.", autocompletion=completion.model)
+        str,
+        typer.Option(
+            help="A directory, a model id on the Hub, or embedded:tiny.",
+            metavar="MODEL",
+            autocompletion=completion.model,
+        ),
     ] = "embedded:tiny",
     languages: Languages = None,
     text: TextFrom = None,
@@ -52,15 +55,15 @@ def research(
     device: Device = "cpu",
     shares: Annotated[
         str | None,
-        typer.Option(help="Shares of languages in the training text: eng=0.4,fra=0.2.", metavar="SHARES"),
+        typer.Option(help="Shares of the languages in the training data: eng=0.4,fra=0.2.", metavar="SHARES"),
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(help="training-choices: where the models of training/arms.py lie.", metavar="DIR"),
+        typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
     ] = None,
     out_file: Annotated[
         Path | None,
-        typer.Option("--out", help="Where to write the result; for all, a directory that exists.", metavar="PATH"),
+        out_option("PATH", help="The file to write; for all experiments, an existing directory."),
     ] = None,
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/results.md.")] = False,
     as_json: Json = False,
@@ -84,7 +87,7 @@ def research(
     from fairbits.science.experiments.render import as_list, as_panel
 
     if markdown and (name is not None or out_file is not None):
-        raise InputError("--markdown prints what was found before; it takes no experiment and no --out")
+        raise InputError("--markdown prints the results that fairbits brings; it takes no experiment and no --out")
     if markdown:
         typer.echo(as_markdown(EXPERIMENTS, all_records()), nl=False)
         return
@@ -115,7 +118,7 @@ def research(
         with stages("reading text and model") as laboratory.progress:
             result = conduct(each, laboratory, models=models)
         write_out(place, result.save)
-        done(each, perf_counter() - start)
+        print_done(each, perf_counter() - start)
         if as_json:
             print_json(result.as_data())
         else:

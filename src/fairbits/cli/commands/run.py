@@ -1,4 +1,4 @@
-"""The verb that does the whole job: run."""
+"""The verb `run` on the command line."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,33 +19,31 @@ from fairbits.cli.options import (
     Sequence,
     TextFrom,
     Trust,
-    embeddings_of,
-    names_of,
-    plan_group_of,
-    widths_of,
+    out_option,
 )
-from fairbits.cli.terminal import done, out, print_json, print_notes, stages
+from fairbits.cli.parsing import embeddings_of, names_of, plan_group_of, widths_of
+from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 
 
 def run(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A directory or an id on the Hub; without one the embedded model, with little text.",
+            help="A directory or a model id on the Hub; by default embedded:tiny, with little text.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),
     ] = None,
     out_directory: Annotated[
         Path,
-        typer.Option("--out", help="The directory to write, or to go on in.", metavar="DIR"),
+        out_option("DIR", help="The directory to write, or to continue in."),
     ] = Path("fairbits-run"),
     languages: Languages = None,
     text: TextFrom = None,
     policy: Annotated[
         str,
         typer.Option(
-            help="With options if need be: gptq:mix=minimax.",
+            help="The policy, with options after colons: gptq:mix=minimax.",
             metavar="NAME",
             autocompletion=completion.one_of(*completion.POLICIES),
         ),
@@ -53,19 +51,20 @@ def run(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="What it is held to, or none; the headline is about the first: rtn, with --text gptq:mix=english.",
+            help="Policies to compare with, or none; the report leads with the first. Default: rtn, gptq:mix=english.",
             metavar="NAMES",
             autocompletion=completion.some_of(*completion.POLICIES),
         ),
     ] = None,
     bits: Bits = 4,
     widths: Annotated[
-        str, typer.Option(help="Where the policy is measured beside --bits, or none.", metavar="LIST")
+        str, typer.Option(help="Further widths at which to measure the policy, or none.", metavar="LIST")
     ] = "2,3,6,8",
     group: GroupOf = "128",
     embeddings: Embeddings = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Calibration text, in tokens per language; 4096, without a MODEL 512.")
+        int | None,
+        typer.Option(help="Calibration tokens per language; by default 4096, without MODEL 512.", metavar="N"),
     ] = None,
     evaluation_tokens: EvaluationTokens = 8192,
     sequence: Sequence = 512,
@@ -77,25 +76,25 @@ def run(
 ) -> None:
     """Do the whole job: audit, quantize, evaluate against baselines, and write a report, all in one directory.
 
-    The same command goes on where an interrupted one stopped.
+    To continue an interrupted run, run the same command again.
 
     Examples:
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
       fairbits run ./model --text texts --bits 3 --baselines rtn --widths none
     """
-    from fairbits.cli.tables.languages import taken  # heavy: only when the verb runs
+    from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
     from fairbits.cli.tables.run import as_data, next_steps, run_table
     from fairbits.model import Checkpoint
-    from fairbits.verbs.run import run as done_by
+    from fairbits.verbs.run import run as run_job
 
     names = names_of(languages)
-    print_notes(taken(names or ()))
+    print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
-    beside = [] if widths == "none" else widths_of(widths, "--widths")
+    other_widths = [] if widths == "none" else widths_of(widths, "--widths")
     given = {"group": plan_group_of(group), "embeddings": embeddings_of(embeddings or "keep")}
     with stages("opening the model") as show:
-        found = done_by(
+        found = run_job(
             None if model is None else Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             out=out_directory,
             policy=policy,
@@ -108,10 +107,10 @@ def run(
             evaluation_tokens=evaluation_tokens,
             sequence=sequence,
             seed=seed,
-            widths=beside,
+            widths=other_widths,
             device=device,
             progress=show,
-            finished=_say,
+            finished=_print_finished,
         )
     if as_json:
         print_json(as_data(found))
@@ -122,8 +121,8 @@ def run(
         out.print(line, soft_wrap=True)
 
 
-def _say(what: str, seconds: float | None) -> None:
+def _print_finished(what: str, seconds: float | None) -> None:
     if seconds is None:
-        print_notes([f"{what} is there already"])
+        print_notes([f"{what} already exists"])
     else:
-        done(what, seconds)
+        print_done(what, seconds)

@@ -1,0 +1,76 @@
+"""How every verb runs: the options that all verbs have, and the one line that an error prints."""
+
+import errno
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from fairbits.cli.terminal import out, print_error
+from fairbits.errors import FairbitsError
+
+EVERYWHERE = ("quiet", "debug")
+"""Options of `fairbits` itself that may also follow the verb."""
+BAD_INPUT, DEFECT, INTERRUPTED = 2, 3, 130
+HOW_TO_CONTINUE = {
+    "run": "run the same command again to continue",
+    "quantize": "run the same command with --resume to continue after the last finished block",
+}
+"""What to do after a verb was interrupted."""
+
+
+class Verb(TyperCommand):
+    """A verb: it has the options that all verbs have, and reports an error in one line."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the verb's own options, then those that all verbs have."""
+        shared = [] if ctx.parent is None else [p for p in ctx.parent.command.params if p.name in EVERYWHERE]
+        *own, help_option = super().get_params(ctx)
+        return [*own, *shared, help_option]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the verb; an error ends it with one line and an exit code, after a traceback with --debug."""
+        try:
+            return super().invoke(ctx)
+        except typer.Exit:
+            raise
+        except BrokenPipeError:
+            out.on_broken_pipe()
+        except (Exception, KeyboardInterrupt) as error:  # the last resort: the user must see every error
+            if (ctx.obj or {}).get("debug"):
+                traceback.print_exc()
+            message, code = explain(error, ctx.info_name or "")
+            print_error(message)
+            raise typer.Exit(code) from None
+
+
+def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
+    """Returns the message for the user, and the exit code.
+
+    >>> explain(TypeError("no such thing"))
+    ('unexpected TypeError: no such thing; this is a bug in fairbits: run it again with --debug and ...', 3)
+    """
+    if isinstance(error, FairbitsError):
+        return str(error), BAD_INPUT
+    if isinstance(error, KeyboardInterrupt):
+        return "; ".join(filter(None, ("interrupted", HOW_TO_CONTINUE.get(verb)))), INTERRUPTED
+    if _is_out_of_memory(error):
+        advice = "use fewer --tokens, a shorter --sequence, another --device, or a machine with more memory"
+        return f"there is not enough memory ({_first_line(error)}); {advice}", BAD_INPUT
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" for {error.filename}" if error.filename else ""
+        return f"there is no room left on the disk{where} ({error.strerror}); free some and run it again", BAD_INPUT
+    advice = "this is a bug in fairbits: run it again with --debug and report the output"
+    return f"unexpected {type(error).__name__}: {_first_line(error)}; {advice}", DEFECT
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether the machine or a device ran out of memory; torch is not imported to find out."""
+    named = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    """Returns the beginning of an error's message."""
+    return (str(error).strip().splitlines() or ["it has no message"])[0][:200]

@@ -1,0 +1,71 @@
+"""The verb `evaluate` on the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbits.cli import completion
+from fairbits.cli.files import check_out, write_out
+from fairbits.cli.options import Device, EvaluationTokens, Json, Languages, Seed, Sequence, TextFrom, Trust, out_option
+from fairbits.cli.parsing import names_of
+from fairbits.cli.terminal import out, print_json, print_notes, stages
+
+
+def evaluate(
+    quantized: Annotated[
+        str,
+        typer.Argument(
+            help="The quantized model: a directory, or a model id on the Hub.",
+            metavar="QUANTIZED",
+            autocompletion=completion.model,
+        ),
+    ],
+    reference: Annotated[
+        str,
+        typer.Option(help="The model that it was quantized from.", metavar="MODEL", autocompletion=completion.model),
+    ],
+    languages: Languages = None,
+    text: TextFrom = None,
+    tokens: EvaluationTokens = 8192,
+    sequence: Sequence = 512,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out_file: Annotated[Path | None, out_option("SCORES.json")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the reference model on the Hub.", metavar="NAME")
+    ] = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the damage of quantization in every language: loss, perplexity, KL divergence, flips, and disparity.
+
+    Examples:
+      fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
+      fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
+    """
+    from fairbits.cli.tables.evaluate import evaluate_table
+    from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
+    from fairbits.model import Checkpoint
+    from fairbits.verbs.evaluate import evaluate as run_evaluate
+
+    check_out(out_file, "scores.json")  # before anything that takes time
+    names = names_of(languages)
+    print_notes(language_notes(names or ()))
+    with stages("opening the models") as show:
+        found = run_evaluate(
+            Checkpoint(quantized, trust_remote_code=trust_remote_code),
+            reference=Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision),
+            languages=names,
+            text=text,
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+            device=device,
+            progress=show,
+        )
+    write_out(out_file, found.save)
+    if as_json:
+        print_json(found.summary())
+    else:
+        out.print(evaluate_table(found))

@@ -1,0 +1,79 @@
+"""The verb `mix` on the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbits.cli import completion
+from fairbits.cli.files import write_out
+from fairbits.cli.options import Json, Model, Revision, Seed, TextFrom, Trust, flag, out_option
+from fairbits.cli.parsing import names_of
+from fairbits.cli.terminal import out, print_json, print_notes, stages
+
+
+def mix(
+    model: Model,
+    out_file: Annotated[Path, out_option("CALIB.jsonl")],
+    languages: Annotated[
+        str | None,
+        typer.Option(
+            help="Languages, such as eng,fra,he; by default all languages of the text.",
+            metavar="CODES",
+            autocompletion=completion.languages,
+        ),
+    ] = None,
+    text: TextFrom = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="Shares of the languages: equal, proportional to the text, or numbers: eng=2,fra=1.",
+            metavar="NAME|WEIGHTS",
+            autocompletion=completion.one_of("equal", "proportional"),
+        ),
+    ] = "equal",
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens in total; by default as many as the text allows.", metavar="N")
+    ] = None,
+    sequence: Annotated[int, typer.Option(help="Tokens per sample.", metavar="N")] = 512,
+    seed: Seed = 0,
+    repeat: Annotated[bool, flag("--repeat", help="Repeat text of a language that has too little.")] = False,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Write a calibration set with a fixed share of tokens per language, for any quantization tool.
+
+    Examples:
+      fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
+      fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
+    """
+    from fairbits.cli.tables.languages import language_notes, mix_table
+    from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
+    from fairbits.language.mix import build_mix, parse_weights
+    from fairbits.language.mix_file import check_target
+    from fairbits.model import Checkpoint
+
+    check_target(out_file)  # before anything that takes time
+    names = names_of(languages)
+    with stages("reading text and tokenizer") as show:
+        corpus = udhr(names) if text is None else read_corpus(text, languages=names)
+        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+        result = build_mix(
+            corpus,
+            checkpoint.tokenizer(),
+            weights=parse_weights(weights),
+            tokens=tokens,
+            sequence=sequence,
+            seed=seed,
+            repeat=repeat,
+            model=checkpoint.target,
+            notes=checkpoint.notes,
+            progress=show,
+        )
+    write_out(out_file, result.save)
+    print_notes((*language_notes(names or ()), *result.notes))
+    if as_json:
+        print_json(result.manifest)
+    else:
+        out.print(mix_table(result))

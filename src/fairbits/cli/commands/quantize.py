@@ -1,0 +1,140 @@
+"""The verb `quantize` on the command line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from fairbits.cli.options import Device, Embeddings, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
+from fairbits.cli.parsing import flag_of
+from fairbits.cli.policy_options import (
+    DECISIONS,
+    AuditFile,
+    AvgBits,
+    BlockSteps,
+    BlockTokens,
+    Law,
+    Mix,
+    ModelSteps,
+    Objective,
+    OneLanguage,
+    PlanSeed,
+    PlanSequence,
+    PlanTokens,
+    PolicyBits,
+    PolicyGroup,
+    PolicyOption,
+    Protected,
+    Rounding,
+    Rows,
+    Sensitivity,
+    Tau,
+    Widths,
+    make_plan,
+    options_given,
+)
+from fairbits.cli.resume import check_agrees
+from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from fairbits.quantize.plan import Plan
+
+
+def quantize(
+    model: Model,
+    out_directory: Annotated[Path, out_option("DIR", help="The directory to write.")],
+    policy: PolicyOption = None,
+    bits: PolicyBits = None,
+    avg_bits: AvgBits = None,
+    widths: Widths = None,
+    group: PolicyGroup = None,
+    embeddings: Embeddings = None,
+    languages: Languages = None,
+    objective: Objective = None,
+    language: OneLanguage = None,
+    mix: Mix = None,
+    k: Protected = None,
+    tau: Tau = None,
+    law: Law = None,
+    rounding: Rounding = None,
+    sensitivity: Sensitivity = None,
+    block_steps: BlockSteps = None,
+    block_tokens: BlockTokens = None,
+    model_steps: ModelSteps = None,
+    rows: Rows = None,
+    audit: AuditFile = None,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option("--plan", help="Carry out this plan. Only --text may be given with it.", metavar="FILE"),
+    ] = None,
+    resume: Annotated[bool, flag("--resume", help="Continue an interrupted run.")] = False,
+    text: TextFrom = None,
+    tokens: PlanTokens = None,
+    sequence: PlanSequence = None,
+    seed: PlanSeed = None,
+    device: Device = "cpu",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Write the quantized model, in the format that transformers and vLLM load.
+
+    Examples:
+      fairbits quantize embedded:tiny --out tiny-w4
+      fairbits quantize ./model --policy fair --text texts --out w4
+      fairbits quantize ./model --plan plan.json --out w4
+      fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
+    """
+    from fairbits.cli.tables.plan import plan_table
+    from fairbits.model import Checkpoint  # heavy: only when the verb runs
+    from fairbits.verbs.quantize import check_quantize
+    from fairbits.verbs.quantize import quantize as run_quantize
+
+    given = options_given(locals())
+    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+    earlier = _earlier_plan(given, plan_file=plan_file, draft=out_directory if resume else None)
+    shape = _shape(given if earlier is None else earlier.settings)
+    check_quantize(checkpoint, out_directory, resume=resume, device=device, **shape)  # before anything that takes time
+    plan = make_plan(checkpoint, given) if earlier is None else earlier
+    print_notes(plan.notes)
+    with stages("rounding blocks") as show:
+        result = run_quantize(
+            checkpoint, plan, out=out_directory, text=text, resume=resume, device=device, progress=show
+        )
+    if as_json:
+        print_json(result.as_data())
+        return
+    out.print(plan_table(result, checkpoint))
+    named = {"reference": model, "languages": languages, "text": text}
+    options = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in named.items() if each is not None)
+    directory = printable(quote(str(out_directory)))
+    out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(options)}"), soft_wrap=True)
+
+
+def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
+    """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
+    from fairbits.quantize.plan import Plan
+    from fairbits.verbs.quantize import draft_plan
+
+    if plan_file is not None:
+        return Plan.load(_check_alone(plan_file, given))
+    plan = None if draft is None else draft_plan(draft)
+    return None if plan is None else check_agrees(plan, given)
+
+
+def _shape(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns bits, group and embeddings where they are given; a list of bits per block is left out."""
+    names = ("bits", "group", "embeddings")
+    return {name: options[name] for name in names if isinstance(options.get(name), int | str)}
+
+
+def _check_alone(plan_file: Path, given: dict[str, Any]) -> Path:
+    """Returns the plan's file if no option is given that the plan has decided."""
+    decided = [flag_of(name) for name in DECISIONS if name in given]
+    if decided:
+        raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")
+    return plan_file

@@ -1,0 +1,44 @@
+"""Inspect: what is known of a model without running it: its blocks, its tensors, the moments of their weights."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.progress import Progress
+from fairbits.version import __version__
+
+SCHEMA = "fairbits.inspection/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A model and the moments of its weights."""
+
+    checkpoint: Checkpoint
+    moments: ModelMoments
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "target": checkpoint.target,
+            "fingerprint": checkpoint.fingerprint,
+            "notes": list(checkpoint.notes),
+            "family": architecture.family,
+            "class": architecture.class_name,
+            "weights": {name: asdict(weight) for name, weight in architecture.weights.items()},
+            "fused": {name: [weight.name for weight in group] for name, group in architecture.fused_groups.items()},
+            "tied": dict(architecture.tied),
+            "ignored": dict(architecture.ignored),
+            "moments": self.moments.as_data(),
+        }
+
+
+def inspect(model: str | Path | Checkpoint, *, progress: Progress | None = None) -> Inspection:
+    """Returns a model and the moments of its weights, after one pass over its files."""
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    return Inspection(checkpoint, weight_moments(checkpoint, progress=progress))
