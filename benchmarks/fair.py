@@ -108,7 +108,7 @@ class Bench:
             "device": options.device,
             "threads": torch.get_num_threads(),
             "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
-            "widths": [each.bits for each in plan.treated],
+            "widths": [each.bits for each in plan.schemes.values()],
         }
         layers = {name: codes for block in blocks for name, codes in block.layers.items()}
         put(self.model, checkpoint, layers)
@@ -132,7 +132,7 @@ class Bench:
     def _start(self, plan: Plan) -> Path:
         """Returns where the codes lie that learning begins with: the same ones for whatever it makes of them."""
         how = None if plan.learning is None else (plan.learning.block_steps, plan.learning.block_tokens)
-        parts = (seed_of(plan), [each.bits for each in plan.treated], plan.settings.get("group"), how)
+        parts = (seed_of(plan), [each.bits for each in plan.schemes.values()], plan.settings.get("group"), how)
         saved = Path(self._starts.name) / hashlib.sha256(repr(parts).encode()).hexdigest()
         (saved / "course.safetensors").unlink(missing_ok=True)
         return saved

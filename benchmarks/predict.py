@@ -31,6 +31,7 @@ from fairbits.measure.passes.points import probed_linears
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.embedded import embedded_languages
+from fairbits.model.groups import error_of
 from fairbits.model.moments import weight_moments
 from fairbits.stats import spearman
 from fairbits.verbs.audit import conclude
@@ -91,7 +92,7 @@ class Measured:
         kept = {weight.module: self.modules[weight.module].weight.data.clone() for weight in linears}
         for weight in linears:
             W = self.modules[weight.module].weight.data
-            W.add_(scheme.error(W.T).T if weight.transposed else scheme.error(W))
+            W.add_(error_of(W.T, scheme).T if weight.transposed else error_of(W, scheme))
         try:
             yield
         finally:

@@ -55,7 +55,7 @@ class Kind(Generic[T]):
     `schema`    name and version, such as "fairbits.plan/1"
     `noun`      what messages call it, such as "a plan"
     `command`   what writes it, such as "fairbits plan"
-    `record`    the dataclass of its content; every field is a key
+    `record`    the dataclass of its content; every field is a key, or has its key as `metadata={"alias": …}`
     `optional`  fields that earlier versions did not write; all others must be in the file
     `stamped`   whether the file says which version of fairbits wrote it
     """
@@ -66,6 +66,15 @@ class Kind(Generic[T]):
     record: type[T]
     optional: tuple[str, ...] = ()
     stamped: bool = True
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The key of every field."""
+        return {each.name: each.metadata.get("alias", each.name) for each in fields(self.record)}  # type: ignore[arg-type]
+
+    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of fields under their keys."""
+        return {self.keys[name]: value for name, value in values.items()}
 
     def stamp(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the content of a file with its schema and, if the kind has it, the version of fairbits."""
@@ -81,8 +90,7 @@ class Kind(Generic[T]):
         self._check_schema(data.get("schema"), source)
         try:
             self._check_keys(data)
-            known = {each.name for each in fields(self.record)}  # type: ignore[arg-type]  # a dataclass
-            envelope = {"schema", "fairbits"} - known
+            envelope = {"schema", "fairbits"} - set(self.keys.values())
             return check_record(self.record, {key: each for key, each in data.items() if key not in envelope})
         except InputError as problem:
             raise InputError(f"{source} is damaged: {problem}; write it again with {self.command}") from None
@@ -98,7 +106,7 @@ class Kind(Generic[T]):
         )
 
     def _check_keys(self, data: Mapping[str, Any]) -> None:
-        expected = [each.name for each in fields(self.record) if each.name not in self.optional]  # type: ignore[arg-type]
+        expected = [key for name, key in self.keys.items() if name not in self.optional]
         for key in [*(["fairbits"] if self.stamped else []), *expected]:
             if key not in data:
                 raise InputError(f"{key} is missing")

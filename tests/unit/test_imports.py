@@ -12,7 +12,8 @@ def modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "package", ["fairbits.theory", "fairbits.stats", "fairbits.science.claims", "fairbits.language"]
+    "package",
+    ["fairbits.theory", "fairbits.stats", "fairbits.science.claims", "fairbits.language", "fairbits.model.scheme"],
 )
 def test_no_torch_or_transformers(package) -> None:
     loaded = modules_after(f"import {package}")

@@ -7,7 +7,7 @@ from fairbits.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairbits.quantize.plan import Group
+    from fairbits.model.scheme import Group
 
 
 def flag_of(option: str) -> str:
@@ -57,13 +57,15 @@ def budget_of(given: str) -> float:
     return share
 
 
-def group_of(given: str) -> int | None:
-    """Returns how many weights share a scale; None for a whole channel."""
-    if given == "channel":
-        return None
-    if not given.isdecimal():
+def group_of(given: str) -> "Group":
+    """Returns how many weights share a scale, or channel.
+
+    >>> group_of("64"), group_of("channel")
+    (64, 'channel')
+    """
+    if given != "channel" and not given.isdecimal():
         raise InputError(f"--group is {given!r:.40}; it must be a number of weights, such as 128, or channel")
-    return int(given)
+    return "channel" if given == "channel" else int(given)
 
 
 def plan_group_of(given: str) -> "Group":

@@ -1,13 +1,31 @@
 """Models: checkpoints read as a stream, their blocks, and the moments of their weights."""
 
-from fairbits.model.checkpoint import Checkpoint, TensorInfo
-from fairbits.model.moments import ModelMoments, WeightMoments, moments_of, weight_moments
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Checkpoint",
-    "ModelMoments",
-    "TensorInfo",
-    "WeightMoments",
-    "moments_of",
-    "weight_moments",
-]
+if TYPE_CHECKING:
+    from fairbits.model.checkpoint import Checkpoint as Checkpoint
+    from fairbits.model.checkpoint import TensorInfo as TensorInfo
+    from fairbits.model.moments import ModelMoments as ModelMoments
+    from fairbits.model.moments import WeightMoments as WeightMoments
+    from fairbits.model.moments import moments_of as moments_of
+    from fairbits.model.moments import weight_moments as weight_moments
+
+_HOMES = {
+    "Checkpoint": "checkpoint",
+    "ModelMoments": "moments",
+    "TensorInfo": "checkpoint",
+    "WeightMoments": "moments",
+    "moments_of": "moments",
+    "weight_moments": "moments",
+}
+"""Which module has a name: it is imported when it is asked for, as `fairbits.model.scheme` needs no torch."""
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name, imported now."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fairbits.model' has no attribute {name!r}")
+    return getattr(import_module(f"fairbits.model.{_HOMES[name]}"), name)

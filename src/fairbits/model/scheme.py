@@ -1,83 +1,114 @@
-"""Scheme: how the linear maps of a model are rounded; its steps, and the error it makes."""
+"""Scheme: how a linear map is rounded. Nothing here needs torch."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
-from torch import Tensor
-
 from fairbits.checks import one_of, whole
 from fairbits.errors import InputError
-from fairbits.theory.clipping.blocks import clip_blocks
-from fairbits.theory.grid import Grid
 
-Clip = Literal["absmax", "exact"]
-SchemeGrid = Literal["symmetric", "twos"]
+Group = int | Literal["channel", "tensor"]
+Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
+WeightGrid = Literal["symmetric", "twos"]
+Objective = Literal["mean", "worst", "regret"]
+Rounding = Literal["nearest", "gptq"]
+
+
+def within_rows(group: Group) -> Group:
+    """Returns the group, but the row where a whole tensor shares a scale.
+
+    >>> within_rows("tensor"), within_rows(64)
+    ('channel', 64)
+    """
+    return "channel" if group == "tensor" else group
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Round to nearest on a grid of `bits` bits, one step for every `group` neighbouring weights of a row.
+    """How a linear map is rounded to whole numbers of `bits` bits.
 
-    `group`  weights that share a step; None: the whole row ("per channel")
-    `clip`   "absmax": the largest weight is a level; "exact": the step of least squared error
-    `grid`   "symmetric": −n … n; "twos": the codes of two's complement, with step max|w|/(n + ½) under absmax
+    `group`      how many neighbouring weights of a row share a scale; "channel" (or None): all of a row; "tensor": all
+    `clip`       how the scale of a group is chosen. "absmax": the largest weight is a level; "gaussian" and "laplace":
+                 Banner's closed forms; "kappa": that of the founding documents; "exact": the least squared error
+    `grid`       "symmetric": codes −n … n; "twos": all codes of two's complement, of scale max|w|/(n + ½) under absmax
+    `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
+                 mean, the worst of them, or the worst regret; None: every weight counts alike
+    `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight
 
     >>> Scheme(3, 64, "exact").name
     'W3 group 64 exact clip'
-    >>> Scheme(2, None).error(torch.tensor([[1.0, 0.4, -0.6]])).tolist()
-    [[0.0, -0.40..., -0.39...]]
     """
 
     bits: int = 4
-    group: int | None = 128
+    group: Group = 128
     clip: Clip = "absmax"
-    grid: SchemeGrid = "symmetric"
+    grid: WeightGrid = "symmetric"
+    objective: Objective | None = None
+    rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
         whole("bits", self.bits, least=2, most=8)
-        if self.group is not None:
+        group: object = self.group
+        if group is None:  # as 0.1.0 named the row
+            object.__setattr__(self, "group", "channel")
+        if isinstance(self.group, str):
+            one_of("group", self.group, ("channel", "tensor"))
+        else:
             whole("group", self.group, least=2)
         one_of("clip", self.clip, get_args(Clip))
-        one_of("grid", self.grid, get_args(SchemeGrid))
+        one_of("grid", self.grid, get_args(WeightGrid))
+        one_of("rounding", self.rounding, get_args(Rounding))
+        if self.objective is not None:
+            one_of("objective", self.objective, get_args(Objective))
+            if self.clip != "exact":
+                raise InputError(
+                    f"clip is {self.clip!r} and objective is {self.objective!r}; only the exact clip can weigh "
+                    "languages: take it, or leave the objective out"
+                )
 
     @property
     def name(self) -> str:
         """What a reader calls it."""
-        where = "per channel" if self.group is None else f"group {self.group}"
+        where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
+        clip = "exact clip" if self.clip == "exact" else self.clip
         grid = "" if self.grid == "symmetric" else f" on {self.grid}"
-        return f"W{self.bits} {where} {self.clip}{' clip' if self.clip == 'exact' else ''}{grid}"
+        objective = "" if self.objective is None else f", {self.objective} of languages"
+        rounding = "" if self.rounding == "nearest" else f", {self.rounding}"
+        return f"W{self.bits} {where} {clip}{grid}{objective}{rounding}"
 
-    def steps(self, W: Tensor) -> Tensor:
-        """Returns the step of every group of W (out, in), as (out, groups) in float32."""
-        blocks = self._groups(W)
-        if self.clip == "exact":
-            found = clip_blocks(blocks.flatten(0, 1).float().numpy(), Grid(self.bits, self.grid))
-            return torch.from_numpy(found.step).reshape(blocks.shape[:2]).float()
-        most = 2 ** (self.bits - 1) - 1
-        highest = float(most) if self.grid == "symmetric" else most + 0.5
-        largest: Tensor = torch.linalg.vector_norm(blocks, torch.inf, dim=2)  # makes no copy of W
-        return largest.float().div_(highest)
+    @property
+    def reads_text(self) -> bool:
+        """Whether the codes depend on what the model does with text."""
+        return self.objective is not None or self.rounding == "gptq"
 
-    def error(self, W: Tensor, steps: Tensor | None = None) -> Tensor:
-        """Returns ΔW = Q(W) − W in float32."""
-        blocks = self._groups(W).float()
-        chosen = (self.steps(W) if steps is None else steps)[:, :, None]
-        most = 2 ** (self.bits - 1) - 1
-        least = -most if self.grid == "symmetric" else -most - 1
-        # a group of zeros has step 0: its codes are 0
-        codes = (blocks / torch.where(chosen == 0, 1.0, chosen)).round_().clamp_(least, most)
-        return codes.mul_(chosen).sub_(blocks).reshape(W.shape)
+    @property
+    def group_size(self) -> int | None:
+        """How many neighbouring weights of a row share a scale; None if the whole row does."""
+        return self.group if isinstance(self.group, int) else None
+
+    @property
+    def as_stored(self) -> "Scheme":
+        """The plainest scheme that takes the same form in a file, which shows bits and group only.
+
+        One scale of a tensor is repeated for each of its rows.
+
+        >>> Scheme(4, "tensor", "exact").as_stored == Scheme(4, "channel")
+        True
+        """
+        return Scheme(self.bits, within_rows(self.group))
 
     def fits(self, columns: int) -> bool:
-        """Returns whether rows of that many weights can be cut into groups."""
-        return self.group is None or columns % self.group == 0
+        """Returns whether rows of this many weights can be split into groups."""
+        return self.group_size is None or columns % self.group_size == 0
 
-    def _groups(self, W: Tensor) -> Tensor:
-        size = W.shape[1] if self.group is None else self.group
-        if not self.fits(W.shape[1]):
+    def groups(self, columns: int) -> int:
+        """Returns how many groups a row of this many weights has.
+
+        >>> Scheme(4, 32).groups(96), Scheme(4, "channel").groups(96)
+        (3, 1)
+        """
+        if not self.fits(columns):
             raise InputError(
-                f"rows of {W.shape[1]} weights cannot be cut into groups of {size}; "
-                "the group must divide the inputs of every layer: choose a smaller one, or one step per channel"
+                f"rows of {columns} weights cannot be cut into groups of {self.group}; "
+                "the group must divide the inputs of every layer: choose a smaller one, or one scale per channel"
             )
-        return W.reshape(W.shape[0], -1, size)
+        return 1 if self.group_size is None else columns // self.group_size

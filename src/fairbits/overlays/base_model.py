@@ -18,9 +18,9 @@ from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import move
-from fairbits.model.files.packed import Stored, read_packed
-from fairbits.quantize.plan import Plan, Treatment
-from fairbits.quantize.policies.assemble import stored_as
+from fairbits.model.files.packed import read_packed
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import Plan, schemes_of
 from fairbits.quantize.rounding.inputs import Inputs, Point, audience, stack_of
 from fairbits.quantize.rounding.layer import KnownInput, matrix
 from fairbits.quantize.rounding.lockstep import Enough
@@ -44,18 +44,17 @@ class Ground:
         self.plan = check_base(base, checkpoint)
         self.model: PreTrainedModel = move(base.load(), device)
         modules = dict(self.model.named_modules())
-        weights, stored = checkpoint.architecture.weights, stored_as(self.plan.treatments)
-        seen = [each for each in self.plan.treated if each.block is not None]
+        weights = checkpoint.architecture.weights
+        seen = [each for each in self.plan.quantized if each.block is not None]
         # maps that see the same input stand side by side: what is known of it is worked out once
         seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
-        self.treatments: dict[str, Treatment] = {
-            each.name: each for each in seen if is_observable(weights[each.name], modules)
-        }
-        if not self.treatments:
+        self.schemes: dict[str, Scheme] = schemes_of(
+            each for each in seen if is_observable(weights[each.name], modules)
+        )
+        if not self.schemes:
             raise InputError(
                 f"{base.target} has no quantized linear map whose input can be seen; give one whose blocks are"
             )
-        self._stored: dict[str, Stored] = {name: stored[name] for name in self.treatments}
 
     @cached_property
     def size_bytes(self) -> int:
@@ -69,7 +68,7 @@ class Ground:
     def codes(self, name: str) -> Codes:
         """Returns a linear map of the base as it is stored."""
         names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
-        return read_packed({each: self.base.read(each) for each in names}, name, self._stored[name])
+        return read_packed({each: self.base.read(each) for each in names}, name, bits=self.schemes[name].bits)
 
     def original(self, name: str) -> Tensor:
         """Returns a linear map of the model that the base was made from."""
@@ -93,11 +92,11 @@ class Ground:
 
     def put_back(self, names: Iterable[str] | None = None) -> None:
         """Gives linear maps, or all that can be adapted, the weights of the base again."""
-        self.put_codes({name: self.codes(name) for name in (self.treatments if names is None else names)})
+        self.put_codes({name: self.codes(name) for name in (self.schemes if names is None else names)})
 
     def put_originals(self) -> None:
         """Gives all linear maps that can be adapted the weights of the model that the base was made from."""
-        for name in self.treatments:
+        for name in self.schemes:
             self.put(name, self.original(name))
 
     def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, KnownInput]]:
@@ -132,7 +131,7 @@ class Ground:
         """Yields the linear maps in parts whose products have room together."""
         part: list[str] = []
         taken: dict[str | None, int] = {}
-        for name in self.treatments:
+        for name in self.schemes:
             weight = self.weight(name)
             size = FLOAT_BYTES * weight.shape[1] ** 2 if products else 0
             if part and weight.sees not in taken and sum(taken.values()) + size > ROOM:

@@ -51,7 +51,7 @@ class Workshop:
         """Returns every linear map of the base in a form that suits the languages of a cluster, which count alike."""
         each = [self._sensitivity_of(code) for code in cluster]
         mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
-        found, total = [], len(self.ground.treatments)
+        found, total = [], len(self.ground.schemes)
         for candidate in candidates(self.ground, self._fitting(cluster), mean, form=form):
             found.append(candidate)
             self._tell(f"choosing {form} rows for {', '.join(cluster):.40}", len(found), total)

@@ -15,10 +15,10 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from fairbits.checks import one_of
+from fairbits.checks import one_of, whole
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.packed import WORD_BITS, Stored, read_packed
+from fairbits.model.files.packed import WORD_BITS, read_packed
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
@@ -218,25 +218,26 @@ def _read(place: Path, said: Mapping[str, Any], base: Checkpoint) -> tuple[Patch
 
 
 def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpoint) -> Patch:
-    name, bits, form = str(said["tensor"]), int(said["bits"]), cast(Form, one_of("form", said["form"], get_args(Form)))
-    shape, whole = base.read(f"{name}_shape"), base.read(f"{name}_scale")
+    name, bits = str(said["tensor"]), whole("bits", int(said["bits"]), least=2, most=8)
+    form = cast(Form, one_of("form", said["form"], get_args(Form)))
+    shape, below = base.read(f"{name}_shape"), base.read(f"{name}_scale")
     rows = _rows(tensors, name, int(shape[0]))
     steps, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
     groups = steps.shape[1] if steps.ndim == 2 else 0
     fits = steps.dtype.is_floating_point and len(steps) == count == said["rows"] and groups and shape[1] % groups == 0
     codes = base_steps = None
     if form == "steps":
-        base_steps = whole.clone() if rows is None else whole.index_select(0, rows)
+        base_steps = below.clone() if rows is None else below.index_select(0, rows)
         fits = fits and steps.shape == base_steps.shape
     else:
         packed = tensors[f"{name}_packed"]
-        words = math.ceil(int(shape[1]) * Stored(bits).bits / WORD_BITS)
+        words = math.ceil(int(shape[1]) * bits / WORD_BITS)
         fits = fits and packed.dtype == torch.int32 and packed.shape == (count, words)
     if not fits:
         raise InputError(f"what is stored of {name} does not fit the base, {shape.tolist()}; make it again")
     if form != "steps":
         stored = {f"{name}_packed": packed, f"{name}_scale": steps, f"{name}_shape": shape}
-        codes = read_packed(stored, name, Stored(bits)).codes
+        codes = read_packed(stored, name, bits=bits).codes
     return Patch(form, name, str(said["module"]), bits, rows, steps, codes, base_steps, bool(said["transposed"]))
 
 

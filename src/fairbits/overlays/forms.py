@@ -9,9 +9,10 @@ from torch import Tensor
 from fairbits.measure.passes.text import Text
 from fairbits.model.codes import Codes
 from fairbits.model.files.packed import step_dtype
+from fairbits.model.groups import fit_scales
+from fairbits.model.scheme import Scheme
 from fairbits.overlays.base_model import Ground, dense
 from fairbits.overlays.overlay import Form, Patch
-from fairbits.quantize.plan import Treatment
 from fairbits.quantize.rounding.layer import KnownInput, rounded
 
 RESIDUAL_BITS = 2
@@ -72,7 +73,7 @@ def candidates(ground: Ground, text: Text, sensitivity: Mapping[str, Tensor], *,
         assert known.H is not None
         W, base, weight = ground.original(name), ground.codes(name), ground.weight(name)
         lacks = W - dense(base)
-        codes = FORMS[form](W, base, ground.treatments[name], known=known, dtype=dtype)
+        codes = FORMS[form](W, base, ground.schemes[name], known=known, dtype=dtype)
         still = lacks - dense(codes) if form == "residual" else W - dense(codes)
         saved = _energy(lacks, known.H) - _energy(still, known.H)
         yield Candidate(
@@ -80,46 +81,25 @@ def candidates(ground: Ground, text: Text, sensitivity: Mapping[str, Tensor], *,
         )
 
 
-def _residual(W: Tensor, base: Codes, treatment: Treatment, *, known: KnownInput, dtype: torch.dtype) -> Codes:
-    return _gptq(W - dense(base), replace(treatment, bits=RESIDUAL_BITS), known, dtype)
+def _residual(W: Tensor, base: Codes, scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+    return _gptq(W - dense(base), replace(scheme, bits=RESIDUAL_BITS), known, dtype)
 
 
-def _anew(W: Tensor, _base: Codes, treatment: Treatment, *, known: KnownInput, dtype: torch.dtype) -> Codes:
-    return _gptq(W, treatment, known, dtype)
+def _anew(W: Tensor, _base: Codes, scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+    return _gptq(W, scheme, known, dtype)
 
 
-def _gptq(W: Tensor, treatment: Treatment, known: KnownInput, dtype: torch.dtype) -> Codes:
-    wanted = replace(treatment, clip="exact", objective="mean", rounding="gptq")
+def _gptq(W: Tensor, scheme: Scheme, known: KnownInput, dtype: torch.dtype) -> Codes:
+    wanted = replace(scheme, clip="exact", objective="mean", rounding="gptq")
     return rounded(W, wanted, dtype=dtype, known=known)[0]
 
 
-def _restepped(W: Tensor, base: Codes, _treatment: Treatment, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _restepped(W: Tensor, base: Codes, _scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
     assert known.H is not None
-    return replace(base, steps=fitted_steps(W, base, known.H.cpu()).to(dtype))
+    return replace(base, steps=fit_scales(W, base.codes, base.steps, H=known.H.cpu()).to(dtype))
 
 
 FORMS: Mapping[Form, Callable[..., Codes]] = {"residual": _residual, "codes": _anew, "steps": _restepped}
-
-
-def fitted_steps(W: Tensor, codes: Codes, H: Tensor) -> Tensor:
-    """Returns the steps (out, groups) of least E‖(w − s k)ᵀx‖² for given codes, each group for itself.
-
-    Where no step above 0 helps, as all codes of a group are 0, it is the old one.
-
-    >>> codes = Codes(torch.tensor([[1, 2]], dtype=torch.int8), torch.tensor([[0.4]]), 4)
-    >>> fitted_steps(torch.tensor([[0.5, 1.0]]), codes, torch.eye(2))
-    tensor([[0.5000]])
-    """
-    groups = codes.steps.shape[1]
-    size, found = W.shape[1] // groups, []
-    for group in range(groups):
-        part = slice(group * size, (group + 1) * size)
-        k, old = codes.codes[:, part].float(), codes.steps[:, group].float()
-        weighted = k @ H[part, part]
-        over, under = (W[:, part] * weighted).sum(1), (k * weighted).sum(1)
-        fits = (under > 0) & (over > 0)
-        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), old))
-    return torch.stack(found, dim=1)
 
 
 def _energy(change: Tensor, H: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def sensitivity(ground: Ground, text: Text, *, seed: int = 0) -> dict[str, Tenso
         parameter.requires_grad_(False)
     model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
     handles = []
-    for name in ground.treatments:
+    for name in ground.schemes:
         found[name] = torch.zeros(ground.weight(name).shape[0], dtype=torch.float64)
         module = model.get_submodule(ground.weight(name).module)
         handles.append(module.register_forward_hook(_watcher(found[name])))

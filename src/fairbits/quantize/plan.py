@@ -2,69 +2,81 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import in_range, one_of, weights_vector, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
+from fairbits.model.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.records import Kind, Number, to_json
 
-Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
-Objective = Literal["mean", "worst", "regret"]
-Rounding = Literal["nearest", "gptq"]
-PlanGrid = Literal["symmetric", "twos"]
-Group = int | Literal["channel", "tensor"]
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """How the note ends on a policy that had less calibration text than the others."""
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """How one linear map is stored.
+class LayerPlan:
+    """What is decided for one linear map, embedding or head: its scheme; None if it is kept as it is in the model."""
 
-    `bits`       None: as it is in the model
-    `group`      how many neighbouring weights of a row share a step, or "channel" (the row), or "tensor"
-    `grid`       "twos": all codes of two's complement; "symmetric": without the lowest one
-    `clip`       "absmax"; Banner's "gaussian" and "laplace"; the founding documents' "kappa"; "exact": least error
-    `objective`  how languages enter the exact clip, which is then weighted by E[x²] of each input: their mean, their
-                 worst, their worst regret; None: every weight counts alike
-    `rounding`   "nearest", or "gptq": what is rounded away is made up for by the weights that follow
-    """
+    name: str
+    block: int | None
+    role: str
+    scheme: Scheme | None = None
+
+    @property
+    def bits(self) -> int | None:
+        """The bits of its codes; None if it is kept."""
+        return None if self.scheme is None else self.scheme.bits
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        """Returns how pydantic makes it: of its flat entry in a plan file."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(Entry.layer, handler.generate_schema(Entry))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A layer as a plan file has it: its scheme is spelled out, and `bits` are null if it is kept."""
 
     name: str
     block: int | None
     role: str
     bits: int | None
     group: Group = "channel"
-    grid: PlanGrid = "twos"
+    grid: WeightGrid = "twos"
     clip: Clip = "exact"
     objective: Objective | None = None
     rounding: Rounding = "nearest"
 
-    def __post_init__(self) -> None:
-        if self.bits is not None:
-            whole("bits", self.bits, least=2, most=8)
-        if isinstance(self.group, str):
-            one_of("group", self.group, ("channel", "tensor"))
-        else:
-            whole("group", self.group, least=2)
-        one_of("grid", self.grid, get_args(PlanGrid))
-        one_of("clip", self.clip, get_args(Clip))
-        if self.objective is not None:
-            one_of("objective", self.objective, get_args(Objective))
-        one_of("rounding", self.rounding, get_args(Rounding))
-        if self.objective is not None and self.clip != "exact":
-            raise InputError(f"{self.name} has clip {self.clip!r} for languages; only the exact clip can weigh them")
+    @classmethod
+    def of(cls, layer: LayerPlan) -> "Entry":
+        """Returns the entry of a layer."""
+        how = {"bits": None} if layer.scheme is None else asdict(layer.scheme)
+        return cls(layer.name, layer.block, layer.role, **how)
 
-    @property
-    def reads_text(self) -> bool:
-        """Whether the codes depend on what the model does with text."""
-        return self.bits is not None and (self.objective is not None or self.rounding == "gptq")
+    def layer(self) -> LayerPlan:
+        """Returns the layer, if its scheme can be."""
+        if self.bits is None:
+            return LayerPlan(self.name, self.block, self.role)
+        scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
+        return LayerPlan(self.name, self.block, self.role, scheme)
+
+
+def schemes_of(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
+    """Returns how every layer that is quantized is rounded, by its name."""
+    return {each.name: each.scheme for each in layers if each.scheme is not None}
 
 
 @dataclass(frozen=True)
@@ -163,7 +175,7 @@ class Plan:
     model: str
     fingerprint: str
     family: str
-    treatments: tuple[Treatment, ...]
+    layers: tuple[LayerPlan, ...] = field(metadata={"alias": "treatments"})
     size_bytes: int
     languages: Mapping[str, Number] = field(default_factory=dict)
     calibration: Calibration | None = None
@@ -182,18 +194,25 @@ class Plan:
             weights_vector("the weights of languages", found, size=len(found))
 
     @property
-    def treated(self) -> tuple[Treatment, ...]:
-        """The treatments that change anything."""
-        return tuple(each for each in self.treatments if each.bits is not None)
+    def quantized(self) -> tuple[LayerPlan, ...]:
+        """The layers that are not kept as they are."""
+        return tuple(each for each in self.layers if each.scheme is not None)
+
+    @cached_property
+    def schemes(self) -> dict[str, Scheme]:
+        """How every layer that is quantized is rounded, by its name."""
+        return schemes_of(self.layers)
 
     @property
     def reads_text(self) -> bool:
         """Whether calibration text is needed to carry it out."""
-        return self.thresholds or self.learning is not None or any(each.reads_text for each in self.treatments)
+        decided = any(scheme.reads_text for scheme in self.schemes.values())
+        return self.thresholds or self.learning is not None or decided
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
-        return PLAN.stamp(asdict(self))
+        entries = tuple(asdict(Entry.of(each)) for each in self.layers)
+        return PLAN.stamp(PLAN.named(asdict(replace(self, layers=())) | {"layers": entries}))
 
     @property
     def digest(self) -> str:

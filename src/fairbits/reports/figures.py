@@ -53,12 +53,12 @@ def causes(audit: Json, languages: Sequence[str]) -> dict[str, Any]:
 
 def allocation(plan: Plan) -> dict[str, Any]:
     """Returns the bits of every map by block and role, and the bytes of what was quantized by block."""
-    roles = list(dict.fromkeys(each.role for each in plan.treatments if each.block is not None))
-    places = sorted({each.block for each in plan.treatments if each.block is not None})
-    bits = {(each.block, each.role): each.bits for each in plan.treatments if each.block is not None}
+    roles = list(dict.fromkeys(each.role for each in plan.layers if each.block is not None))
+    places = sorted({each.block for each in plan.layers if each.block is not None})
+    bits = {(each.block, each.role): each.bits for each in plan.layers if each.block is not None}
     sizes = {each.name: each.size_bytes for each in plan.outcomes}
     size_of = dict.fromkeys(places, 0)
-    for each in plan.treatments:
+    for each in plan.layers:
         if each.block is not None:
             size_of[each.block] += sizes.get(each.name, 0)
     return {
@@ -68,7 +68,7 @@ def allocation(plan: Plan) -> dict[str, Any]:
         "bytes": [size_of[block] for block in places] if sizes else None,
         "outside": [
             {"role": each.role, "name": each.name, "bits": each.bits, "bytes": sizes.get(each.name)}
-            for each in plan.treatments
+            for each in plan.layers
             if each.block is None
         ],
     }

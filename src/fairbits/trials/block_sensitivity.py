@@ -1,6 +1,7 @@
 """What each block costs each language at each width: predicted in one pass, or measured block by block."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from fairbits.measure.audit.damage import predicted_damage
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.scheme import Scheme
+from fairbits.model.groups import error_of
+from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Sensitivity, is_rounded
-from fairbits.quantize.plan import Group
 from fairbits.quantize.rounding.layer import matrix
 from fairbits.trials.swapped_model import Workbench
 
@@ -27,9 +28,9 @@ def schemes_for(widths: Sequence[int], group: Group) -> tuple[tuple[Scheme, ...]
 
     An exact clip that does not know the inputs can destroy a block of a real language model; a plan's own would not.
     """
-    size = group if isinstance(group, int) else None
     notes = ("what blocks cost was looked at with one step per channel, not per tensor",) if group == "tensor" else ()
-    return tuple(Scheme(bits, size, "absmax", "twos") for bits in widths), notes
+    plain = Scheme(group=within_rows(group), clip="absmax", grid="twos")
+    return tuple(replace(plain, bits=bits) for bits in widths), notes
 
 
 def predicted_sensitivity(
@@ -93,7 +94,7 @@ class Trial:
         ((scheme,), _) = schemes_for((bits,), self._group)
         for each in self._maps[block]:
             W = matrix(self._bench.checkpoint, each)
-            self._bench.put(each.name, scheme.error(W).add_(W))
+            self._bench.put(each.name, error_of(W, scheme).add_(W))
 
 
 def measured_sensitivity(

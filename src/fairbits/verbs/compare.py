@@ -12,8 +12,8 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
+from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Group
 from fairbits.quantize.policies import reads_text
 from fairbits.trials.plan_trial import Bench, Run, corpus_for
 from fairbits.units import UNITS

@@ -21,10 +21,11 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
+from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
-from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Group, Plan
+from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Plan
 from fairbits.trials.block_sensitivity import Trial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
 
@@ -73,7 +74,7 @@ def plan(
         checkpoint,
         corpus,
         Calibration.of(corpus, request),
-        group=told.get("group", policies.Options.group),
+        group=told.get("group", policies.PolicyOptions.group),
         audit=audit,
         device=device,
         progress=progress,

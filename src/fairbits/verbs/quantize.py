@@ -17,12 +17,12 @@ from fairbits.model.device import check_device
 from fairbits.model.files.draft import LEARNING, PLAN, check_draft, check_target, draft_of
 from fairbits.model.files.quantization_config import check_storable
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.learning import carry_out
-from fairbits.quantize.plan import Group, Learned, Outcome, Plan
+from fairbits.quantize.plan import Learned, Outcome, Plan
 from fairbits.quantize.policies import Embeddings, decide
-from fairbits.quantize.policies.assemble import stored_as
 from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
 from fairbits.records import check_record, parse_object
 from fairbits.version import __version__
@@ -61,8 +61,7 @@ def quantize(
     words = calibration_text(checkpoint, plan, text)
     check_plan(checkpoint, plan, words)
     identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
-    stored = stored_as(plan.treatments)
-    writer = QuantizedWriter(checkpoint, Path(out), stored=stored, identity=identity, resume=resume)
+    writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
     write_files({writer.draft / PLAN: plan.as_bytes()})
     earlier: set[int | None] = set()
 
@@ -108,7 +107,7 @@ def check_quantize(
     check_draft(out, resume=resume)
     asked: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
     plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in asked.items() if each is not None})
-    check_storable(checkpoint, stored_as(plain.treatments))
+    check_storable(checkpoint, plain.schemes)
 
 
 def draft_plan(out: str | Path) -> Plan | None:

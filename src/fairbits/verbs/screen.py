@@ -135,7 +135,7 @@ def _with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
     """Returns what an audit measures with text; the one place where screening meets the audit."""
     from fairbits.verbs.audit import audit  # heavy: only with text
 
-    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, group=None))
+    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
     values = [
         {code: each.value for code, each in estimates.items()}
         for estimates in (found.outlier_share, found.predicted.estimates())

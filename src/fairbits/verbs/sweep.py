@@ -20,8 +20,9 @@ from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
+from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Group, Plan
+from fairbits.quantize.plan import Plan
 from fairbits.quantize.policies import DEFAULT, reads_text
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame

@@ -16,7 +16,6 @@ from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.files.packed import (
-    Stored,
     packed_tensors,
     planned_bytes,
     read_packed,
@@ -26,6 +25,7 @@ from fairbits.model.files.packed import (
     tied_copies,
 )
 from fairbits.model.files.quantization_config import check_storable, quantization_config
+from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]
 
@@ -56,7 +56,7 @@ def test_packing_is_the_one_written_bit_by_bit_and_its_inverse_is_exact(bits: in
     assert tensors["a.b.weight_packed"].tolist() == [bit_by_bit(row, bits) for row in codes.codes.tolist()]
     assert tensors["a.b.weight_packed"].dtype == torch.int32
     assert tensors["a.b.weight_shape"].tolist() == [5, columns]
-    back = read_packed(tensors, "a.b.weight", Stored(bits))
+    back = read_packed(tensors, "a.b.weight", bits=bits)
     assert torch.equal(back.codes, codes.codes)
     assert torch.equal(back.steps, codes.steps)
     assert back.bits == bits
@@ -68,25 +68,25 @@ def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("fairbits.model.files.packed.WEIGHTS_AT_ONCE", 100)  # two rows
     parts = packed_tensors("w.weight", codes)
     assert torch.equal(parts["w.weight_packed"], whole["w.weight_packed"])
-    assert torch.equal(read_packed(parts, "w.weight", Stored(3)).codes, codes.codes)
+    assert torch.equal(read_packed(parts, "w.weight", bits=3).codes, codes.codes)
 
 
 def test_embedding_is_stored_in_bytes_with_a_scale_for_each_tied_parameter() -> None:
     codes = random_codes(8, groups=4)
     tensors = table_tensors("e.weight", codes, tied=("lm_head.weight",))
     assert set(tensors) == {"e.weight", "e.weight_scale", "lm_head.weight_scale"}
-    assert torch.equal(read_packed(tensors, "e.weight", Stored(8, 11)).codes, codes.codes)
+    assert torch.equal(read_packed(tensors, "e.weight", bits=8).codes, codes.codes)
 
 
 def test_missing_tensor_is_named() -> None:
     tensors = packed_tensors("w.weight", random_codes(4))
     del tensors["w.weight_shape"]
     with pytest.raises(InputError, match=r"w\.weight_shape is missing"):
-        read_packed(tensors, "w.weight", Stored(4))
+        read_packed(tensors, "w.weight", bits=4)
 
 
-@pytest.mark.parametrize("stored", [Stored(4), Stored(3, 11), Stored(5, 4), Stored(8, 22)])
-def test_size_is_that_of_the_tensors(stored: Stored) -> None:
+@pytest.mark.parametrize("stored", [Scheme(4, "channel"), Scheme(3, 11), Scheme(5, 4), Scheme(8, 22)])
+def test_size_is_that_of_the_tensors(stored: Scheme) -> None:
     codes = random_codes(stored.bits, groups=stored.groups(44))
     for table in (False, True):
         tensors = table_tensors("w.weight", codes) if table else packed_tensors("w.weight", codes)
@@ -94,23 +94,21 @@ def test_size_is_that_of_the_tensors(stored: Stored) -> None:
         assert stored_bytes((5, 44), stored, torch.float16, table=table) == size
 
 
-@pytest.mark.parametrize(("bits", "group"), [(1, None), (9, None), (4, 1)])
-def test_scheme_is_checked(bits: int, group: int | None) -> None:
-    with pytest.raises(InputError, match="must be"):
-        Stored(bits, group)
-
-
 def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Reading) -> None:
     llama = reading_model("llama")
-    one = quantization_config(llama, dict.fromkeys(linears(llama), Stored(4)))
+    one = quantization_config(llama, dict.fromkeys(linears(llama), Scheme(4, "channel")))
     assert [group["targets"] for group in one["config_groups"].values()] == [["Linear"]]
     assert one["ignore"] == ["lm_head"]
-    several = dict.fromkeys(linears(llama), Stored(4)) | {"model.layers.1.mlp.down_proj.weight": Stored(8)}
+    several = dict.fromkeys(linears(llama), Scheme(4, "channel")) | {
+        "model.layers.1.mlp.down_proj.weight": Scheme(8, "channel")
+    }
     two = quantization_config(llama, several)["config_groups"]
     assert len(two["group_0"]["targets"]) == 13
     assert two["group_1"]["targets"] == ["model.layers.1.mlp.down_proj"]
     assert two["group_1"]["weights"]["num_bits"] == 8
-    head = quantization_config(llama, dict.fromkeys(linears(llama), Stored(4)) | {"lm_head.weight": Stored(8)})
+    head = quantization_config(
+        llama, dict.fromkeys(linears(llama), Scheme(4, "channel")) | {"lm_head.weight": Scheme(8, "channel")}
+    )
     assert [group["targets"] for group in head["config_groups"].values()] == [["lm_head"], ["Linear"]]
     assert head["ignore"] == []
 
@@ -118,15 +116,15 @@ def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Readi
 def test_configuration_names_the_oldest_version_that_reads_the_file(reading_model: Reading) -> None:
     llama = reading_model("llama")
     for bits, version in ((2, "0.15.0"), (3, "0.18.0"), (4, "0.15.0"), (5, "0.18.0"), (7, "0.18.0"), (8, "0.15.0")):
-        assert quantization_config(llama, dict.fromkeys(linears(llama), Stored(bits)))["version"] == version
+        assert quantization_config(llama, dict.fromkeys(linears(llama), Scheme(bits, "channel")))["version"] == version
 
 
 def test_planned_bytes_count_what_is_kept_too(reading_model: Reading) -> None:
     llama = reading_model("llama")
     name = "model.layers.0.mlp.up_proj.weight"
     everything = sum(info.nbytes for info in llama.tensors.values())
-    expected = everything - llama.tensors[name].nbytes + stored_bytes((48, 32), Stored(4), torch.float32)
-    assert planned_bytes(llama, {name: Stored(4)}) == expected
+    expected = everything - llama.tensors[name].nbytes + stored_bytes((48, 32), Scheme(4, "channel"), torch.float32)
+    assert planned_bytes(llama, {name: Scheme(4, "channel")}) == expected
     assert planned_bytes(llama, {}) == everything
 
 
@@ -135,22 +133,27 @@ def test_steps_are_of_the_type_that_loaders_compute_in() -> None:
 
 
 REFUSED = [
-    ("gpt2", "transformer.h.0.mlp.c_fc.weight", Stored(4), "Conv1D"),
-    ("gpt2", "transformer.wte.weight", Stored(4), "whole bytes"),
-    ("mt5", "encoder.block.0.layer.0.SelfAttention.o.weight", Stored(4), "cannot load packed layers into MT5"),
-    ("llama", "model.norm.weight", Stored(4), "no linear map"),
-    ("llama", "model.nothing.weight", Stored(4), "has no weight"),
-    ("llama", "model.layers.0.mlp.down_proj.weight", Stored(4, 32), "groups of 32"),
-    ("llama", "model.embed_tokens.weight", Stored(4), "give it 8 bits, or keep it"),
-    ("llama", "model.layers.0.self_attn.q_proj.weight", Stored(4), "vLLM fuses differ"),
-    ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", Stored(4), "router"),
-    ("mixtral", "model.layers.0.block_sparse_moe.experts.0.w2.weight", Stored(4), "one scheme"),
+    ("gpt2", "transformer.h.0.mlp.c_fc.weight", Scheme(4, "channel"), "Conv1D"),
+    ("gpt2", "transformer.wte.weight", Scheme(4, "channel"), "whole bytes"),
+    (
+        "mt5",
+        "encoder.block.0.layer.0.SelfAttention.o.weight",
+        Scheme(4, "channel"),
+        "cannot load packed layers into MT5",
+    ),
+    ("llama", "model.norm.weight", Scheme(4, "channel"), "no linear map"),
+    ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
+    ("llama", "model.layers.0.mlp.down_proj.weight", Scheme(4, 32), "groups of 32"),
+    ("llama", "model.embed_tokens.weight", Scheme(4, "channel"), "give it 8 bits, or keep it"),
+    ("llama", "model.layers.0.self_attn.q_proj.weight", Scheme(4, "channel"), "vLLM fuses differ"),
+    ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", Scheme(4, "channel"), "router"),
+    ("mixtral", "model.layers.0.block_sparse_moe.experts.0.w2.weight", Scheme(4, "channel"), "one scheme"),
 ]
 
 
 @pytest.mark.parametrize(("family", "name", "stored", "reason"), REFUSED)
 def test_what_the_format_cannot_hold_is_refused(
-    reading_model: Reading, family: str, name: str, stored: Stored, reason: str
+    reading_model: Reading, family: str, name: str, stored: Scheme, reason: str
 ) -> None:
     with pytest.raises(InputError, match=reason):
         check_storable(reading_model(family), {name: stored})
@@ -174,7 +177,7 @@ def test_stacked_experts_are_refused(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     stacked = next(name for name, weight in checkpoint.architecture.linears.items() if weight.stacked)
     with pytest.raises(InputError, match="holds 2 experts in one tensor"):
-        check_storable(checkpoint, {stacked: Stored(4)})
+        check_storable(checkpoint, {stacked: Scheme(4, "channel")})
 
 
 def test_tied_copies_are_told_from_tensors_of_other_values(reading_model: Reading, tmp_path: Path) -> None:
@@ -188,14 +191,14 @@ def test_tied_copies_are_told_from_tensors_of_other_values(reading_model: Readin
         assert tied_copies(checkpoint) == copies
         reason = "stored once" if copies else "other values"
         with pytest.raises(InputError, match=reason):
-            check_storable(checkpoint, {"lm_head.weight": Stored(8)})
+            check_storable(checkpoint, {"lm_head.weight": Scheme(8, "channel")})
 
 
 def test_configuration_is_valid_for_the_library(reading_model: Reading) -> None:
     from compressed_tensors.quantization import QuantizationConfig
 
     llama = reading_model("llama")
-    stored = dict.fromkeys(linears(llama), Stored(4, 16)) | {"model.embed_tokens.weight": Stored(8)}
+    stored = dict.fromkeys(linears(llama), Scheme(4, 16)) | {"model.embed_tokens.weight": Scheme(8, "channel")}
     made = quantization_config(llama, stored)
     assert json.loads(json.dumps(made)) == made
     read = QuantizationConfig.model_validate(copy.deepcopy(made))

@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes, nearest
-from fairbits.model.files.packed import Stored, planned_bytes, step_dtype
+from fairbits.model.files.packed import planned_bytes, step_dtype
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.model.scheme import Scheme
 from fairbits.theory.grid import Grid
 
 SIZE: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 80}
@@ -67,7 +68,7 @@ def inside(checkpoint: Checkpoint) -> list[str]:
     return [name for name, weight in maps if weight.block is not None and weight.role != "router"]
 
 
-def rounded(checkpoint: Checkpoint, stored: dict[str, Stored]) -> dict[str, Codes]:
+def rounded(checkpoint: Checkpoint, stored: dict[str, Scheme]) -> dict[str, Codes]:
     made = {}
     for name, how in stored.items():
         W = checkpoint.read(name)
@@ -84,9 +85,9 @@ def by_block(checkpoint: Checkpoint, codes: dict[str, Codes]) -> dict[int | None
     return blocks
 
 
-def write(checkpoint: Checkpoint, stored: dict[str, Stored], out: Path, **options: Any) -> dict[str, Codes]:
+def write(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path, **options: Any) -> dict[str, Codes]:
     codes = rounded(checkpoint, stored)
-    writer = QuantizedWriter(checkpoint, out, stored=stored, identity=IDENTITY, **options)
+    writer = QuantizedWriter(checkpoint, out, schemes=stored, identity=IDENTITY, **options)
     for index, layers in by_block(checkpoint, codes).items():
         if writer.finished(index) is None:
             writer.add(index, layers, extra={f"t{index}": torch.ones(3)}, record=b'{"\xce\xba": 1}')
@@ -121,7 +122,7 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
 
 
-def check_size(checkpoint: Checkpoint, stored: dict[str, Stored], out: Path) -> None:
+def check_size(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path) -> None:
     planned = planned_bytes(checkpoint, stored)
     assert sum(info.nbytes for info in Checkpoint(out).tensors.values()) == planned
     assert json.loads((out / "model.safetensors.index.json").read_text())["metadata"]["total_size"] == planned
@@ -132,16 +133,16 @@ def digests(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.iterdir())}
 
 
-def mixed(checkpoint: Checkpoint) -> dict[str, Stored]:
+def mixed(checkpoint: Checkpoint) -> dict[str, Scheme]:
     weights = checkpoint.architecture.weights
-    return {name: Stored(8) if weights[name].block == 0 else Stored(4, 32) for name in inside(checkpoint)}
+    return {name: Scheme(8, "channel") if weights[name].block == 0 else Scheme(4, 32) for name in inside(checkpoint)}
 
 
-SCHEMES: dict[str, Callable[[Checkpoint], dict[str, Stored]]] = {
-    "int4 group": lambda c: dict.fromkeys(inside(c), Stored(4, 32)),
-    "int4 channel": lambda c: dict.fromkeys(inside(c), Stored(4)),
-    "int8": lambda c: dict.fromkeys(inside(c), Stored(8, 32)),
-    "int3": lambda c: dict.fromkeys(inside(c), Stored(3, 32)),
+SCHEMES: dict[str, Callable[[Checkpoint], dict[str, Scheme]]] = {
+    "int4 group": lambda c: dict.fromkeys(inside(c), Scheme(4, 32)),
+    "int4 channel": lambda c: dict.fromkeys(inside(c), Scheme(4, "channel")),
+    "int8": lambda c: dict.fromkeys(inside(c), Scheme(8, 32)),
+    "int3": lambda c: dict.fromkeys(inside(c), Scheme(3, 32)),
     "mixed": mixed,
 }
 
@@ -172,9 +173,9 @@ def test_embedding_in_8_bits_with_a_tied_head_and_without(
     checkpoint = make(family)
     architecture = checkpoint.architecture
     table = next(name for name, weight in architecture.weights.items() if weight.role == "embedding")
-    heads = {name: Stored(4, 32) for name, weight in architecture.linears.items() if weight.role == "head"}
+    heads = {name: Scheme(4, 32) for name, weight in architecture.linears.items() if weight.role == "head"}
     assert bool(heads) == (family in ("llama", "gpt_neox"))
-    stored = dict.fromkeys(inside(checkpoint), Stored(4, 32)) | {table: Stored(8, group)} | heads
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 32)) | {table: Scheme(8, group)} | heads
     codes = write(checkpoint, stored, tmp_path / "out")
     check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
     check_size(checkpoint, stored, tmp_path / "out")
@@ -182,15 +183,15 @@ def test_embedding_in_8_bits_with_a_tied_head_and_without(
 
 def test_masked_language_model(make: Make, tmp_path: Path) -> None:
     checkpoint = make("xlmr")
-    stored = dict.fromkeys([*inside(checkpoint), "lm_head.dense.weight"], Stored(4, 32))
+    stored = dict.fromkeys([*inside(checkpoint), "lm_head.dense.weight"], Scheme(4, 32))
     codes = write(checkpoint, stored, tmp_path / "out")
     check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForMaskedLM)
 
 
-@pytest.mark.parametrize("head", [{}, {"lm_head.weight": Stored(8)}])
-def test_experts_with_a_tensor_each(make: Make, tmp_path: Path, head: dict[str, Stored]) -> None:
+@pytest.mark.parametrize("head", [{}, {"lm_head.weight": Scheme(8, "channel")}])
+def test_experts_with_a_tensor_each(make: Make, tmp_path: Path, head: dict[str, Scheme]) -> None:
     checkpoint = make("mixtral")
-    stored = dict.fromkeys(inside(checkpoint), Stored(4, 32)) | head
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 32)) | head
     codes = write(checkpoint, stored, tmp_path / "out")
     loaded = t.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     layer = "model.layers.1.block_sparse_moe.experts.2"
@@ -219,7 +220,7 @@ def test_files_of_the_bare_model_keep_their_names(make: Make, tmp_path: Path) ->
 
 def test_embedded_model_with_what_lies_beside_it(tmp_path: Path) -> None:
     checkpoint = Checkpoint("embedded:tiny?outliers=3:60")
-    stored = dict.fromkeys(inside(checkpoint), Stored(4, 64))
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 64))
     codes = write(checkpoint, stored, tmp_path / "out")
     check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
     check_size(checkpoint, stored, tmp_path / "out")
@@ -236,7 +237,7 @@ def test_resumed_run_gives_the_same_bytes_wherever_it_was_interrupted(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = make("llama")
-    stored = mixed(checkpoint) | {"lm_head.weight": Stored(4)}
+    stored = mixed(checkpoint) | {"lm_head.weight": Scheme(4, "channel")}
     write(checkpoint, stored, tmp_path / "whole")
     expected = digests(tmp_path / "whole")
     out = tmp_path / "out"
@@ -309,11 +310,11 @@ def test_killed_process_leaves_a_draft_that_can_be_continued(make: Make, tmp_pat
     assert digests(out) == digests(tmp_path / "whole")
 
 
-def begun(checkpoint: Checkpoint, out: Path) -> tuple[dict[str, Stored], dict[int | None, dict[str, Codes]]]:
+def begun(checkpoint: Checkpoint, out: Path) -> tuple[dict[str, Scheme], dict[int | None, dict[str, Codes]]]:
     """Returns what a run that was interrupted after its first block was for."""
     stored = mixed(checkpoint)
     blocks = by_block(checkpoint, rounded(checkpoint, stored))
-    writer = QuantizedWriter(checkpoint, out, stored=stored, identity=IDENTITY)
+    writer = QuantizedWriter(checkpoint, out, schemes=stored, identity=IDENTITY)
     writer.add(0, blocks[0], extra={"t": torch.arange(3.0)}, record="κ".encode())
     return stored, blocks
 
@@ -321,7 +322,7 @@ def begun(checkpoint: Checkpoint, out: Path) -> tuple[dict[str, Stored], dict[in
 def test_finished_block_comes_back(make: Make, tmp_path: Path) -> None:
     checkpoint = make("llama")
     stored, blocks = begun(checkpoint, tmp_path / "out")
-    writer = QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY, resume=True)
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
     found = writer.finished(0)
     assert found is not None
     assert found.record.decode() == "κ"
@@ -354,7 +355,7 @@ def test_damaged_block_is_done_again(make: Make, tmp_path: Path, damage: str) ->
         next(draft.glob("done/*.safetensors")).unlink()
     else:
         next(draft.glob("done/*.json")).write_text('{"record": "x')
-    writer = QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY, resume=True)
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
     assert writer.finished(0) is None
     with pytest.raises(InputError, match="block 0 was not added"):
         writer.finish()
@@ -367,12 +368,12 @@ def test_draft_of_another_plan_is_not_continued(make: Make, tmp_path: Path) -> N
     checkpoint = make("llama")
     stored, _ = begun(checkpoint, tmp_path / "out")
     with pytest.raises(InputError, match="begun for another plan;"):
-        QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY | {"plan": "q"}, resume=True)
-    other = dict.fromkeys(stored, Stored(4))
+        QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY | {"plan": "q"}, resume=True)
+    other = dict.fromkeys(stored, Scheme(4, "channel"))
     with pytest.raises(InputError, match="begun for another stored;"):
         QuantizedWriter(checkpoint, tmp_path / "out", stored=other, identity=IDENTITY, resume=True)
     with pytest.raises(InputError, match="--resume, or delete it"):
-        QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY)
+        QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY)
 
 
 def test_directories_of_others_are_left_alone(make: Make, tmp_path: Path) -> None:
@@ -396,7 +397,7 @@ def test_full_disk_leaves_the_draft(make: Make, tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    writer = QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY, resume=True)
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(InputError, match=r"No space left .* continue with --resume"):
@@ -411,7 +412,7 @@ def test_full_disk_leaves_the_draft(make: Make, tmp_path: Path, monkeypatch: pyt
 def test_blocks_must_come_as_they_were_planned(make: Make, tmp_path: Path) -> None:
     checkpoint = make("llama")
     stored, blocks = begun(checkpoint, tmp_path / "out")
-    writer = QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY, resume=True)
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
     with pytest.raises(InputError, match="must bring exactly"):
         writer.add(1, blocks[0])
     name, codes = next(iter(blocks[1].items()))
@@ -425,8 +426,8 @@ def test_blocks_must_come_as_they_were_planned(make: Make, tmp_path: Path) -> No
 def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_path: Path) -> None:
     checkpoint = make("llama")
     name = "model.layers.0.mlp.down_proj.weight"
-    stored = {name: Stored(8)}
-    writer = QuantizedWriter(checkpoint, tmp_path / "out", stored=stored, identity=IDENTITY)
+    stored = {name: Scheme(8, "channel")}
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY)
     writer.add(1, {}, record=b"nothing")
     writer.add(0, rounded(checkpoint, stored))
     found = writer.finished(1)

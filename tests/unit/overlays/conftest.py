@@ -42,5 +42,5 @@ def workshop(tiny_base: Path) -> Iterator[Workshop]:
     with Reference.of(model, words) as reference:
         ground = Ground(model, Checkpoint(tiny_base))
         # the maps of some blocks are enough, and several times as quick
-        ground.treatments = {name: each for name, each in ground.treatments.items() if each.block in BLOCKS}
+        ground.schemes = {name: each for name, each in ground.schemes.items() if ground.weight(name).block in BLOCKS}
         yield Workshop(ground, reference)

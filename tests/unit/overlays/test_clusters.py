@@ -46,7 +46,7 @@ def test_patterns_say_which_inputs_matter_to_a_language(workshop: Workshop) -> N
     patterns = workshop.patterns()
     assert tuple(patterns) == workshop.text.languages
     ground = workshop.ground
-    seen = {str(ground.weight(name).sees): ground.weight(name).shape[1] for name in ground.treatments}
+    seen = {str(ground.weight(name).sees): ground.weight(name).shape[1] for name in ground.schemes}
     for each in patterns.values():
         assert each.shape == (sum(seen.values()),)
         assert np.isfinite(each).all()

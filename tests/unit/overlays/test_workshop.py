@@ -74,7 +74,7 @@ def test_too_few_documents_are_told(workshop: Workshop) -> None:
 
 
 def test_originals_can_be_put_in_the_place_of_the_base_and_taken_out(workshop: Workshop) -> None:
-    ground, name = workshop.ground, next(iter(workshop.ground.treatments))
+    ground, name = workshop.ground, next(iter(workshop.ground.schemes))
     before = workshop.damage(("eng_Latn",))
     ground.put_originals()
     try:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import PLAN as KIND
-from fairbits.quantize.plan import Calibration, Outcome, Plan, Treatment
+from fairbits.quantize.plan import Calibration, LayerPlan, Outcome, Plan
 
 PLAN = Plan(
     policy="gptq",
@@ -17,10 +18,10 @@ PLAN = Plan(
     model="a model",
     fingerprint="0123",
     family="llama",
-    treatments=(
-        Treatment("embed", None, "embedding", None),
-        Treatment("q", 0, "q", 4, group=128, clip="exact", objective="mean", rounding="gptq"),
-        Treatment("k", 0, "k", 8, group="tensor", grid="symmetric", clip="absmax"),
+    layers=(
+        LayerPlan("embed", None, "embedding"),
+        LayerPlan("q", 0, "q", Scheme(4, 128, "exact", "twos", objective="mean", rounding="gptq")),
+        LayerPlan("k", 0, "k", Scheme(8, "tensor")),
     ),
     size_bytes=1234,
     languages={"eng_Latn": 0.25, "heb_Hebr": 0.75},
@@ -39,7 +40,7 @@ def test_a_saved_plan_comes_back_whole(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_text_comes_back(tmp_path: Path) -> None:
-    plain = replace(PLAN, treatments=PLAN.treatments[2:], languages={}, calibration=None, thresholds=False, outcomes=())
+    plain = replace(PLAN, layers=PLAN.layers[2:], languages={}, calibration=None, thresholds=False, outcomes=())
     plain.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plain
     assert not plain.reads_text
@@ -88,6 +89,10 @@ def without(key: str) -> str:
             r"is damaged: treatments\.0: bits is 99",
         ),
         (changed(treatments=[ENTRY | {"bits": "4"}]), r"0\.bits is '4'; it must be"),
+        (changed(treatments=[ENTRY | {"bits": None, "speed": 1}]), r"treatments\.0\.speed is unknown"),
+        (changed(treatments=[ENTRY | {"bits": None, "group": "row"}]), r"treatments\.0\.group is 'row'"),
+        (changed(treatments=[ENTRY | {"group": 1}]), r"treatments\.0: group is 1"),
+        (changed(treatments=[ENTRY | {"clip": "absmax", "objective": "mean"}]), "only the exact clip can weigh"),
         (changed(outcomes=[{"name": "q"}]), "is damaged"),
         (changed(languages={"eng_Latn": True}), "is damaged"),
         (changed(calibration={"corpus": "text"}), "is damaged"),
@@ -105,22 +110,51 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         Plan.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"bits": 1}, "bits is 1"),
-        ({"group": "row"}, "group is 'row'"),
-        ({"group": 1}, "group is 1"),
-        ({"grid": "midrise"}, "grid is"),
-        ({"clip": "best"}, "clip is"),
-        ({"rounding": "up"}, "rounding is"),
-        ({"objective": "loud"}, "objective is"),
-        ({"clip": "absmax"}, "only the exact clip can weigh"),
-    ],
-)
-def test_a_treatment_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        replace(PLAN.treatments[1], **changes)
+def test_the_entries_of_a_file_are_flat_and_as_0_1_0_wrote_them() -> None:
+    plain = {"group": "channel", "grid": "twos", "clip": "exact", "objective": None, "rounding": "nearest"}
+    expected = [
+        {"name": "embed", "block": None, "role": "embedding", "bits": None, **plain},
+        {
+            "name": "q",
+            "block": 0,
+            "role": "q",
+            "bits": 4,
+            **plain,
+            "group": 128,
+            "objective": "mean",
+            "rounding": "gptq",
+        },
+        {
+            "name": "k",
+            "block": 0,
+            "role": "k",
+            "bits": 8,
+            "group": "tensor",
+            "grid": "symmetric",
+            "clip": "absmax",
+            "objective": None,
+            "rounding": "nearest",
+        },
+    ]
+    data = json.loads(PLAN.as_bytes())
+    assert json.dumps(data["treatments"]) == json.dumps(expected)  # in this order
+    assert list(data)[:8] == [
+        "schema",
+        "fairbits",
+        "policy",
+        "settings",
+        "model",
+        "fingerprint",
+        "family",
+        "treatments",
+    ]
+    assert PLAN.digest == "0e491a65950273df5b57923691064b43182a2381f4cf477a1f86c3ee05727af2"
+
+
+def test_what_is_quantized_has_a_scheme() -> None:
+    assert [each.name for each in PLAN.quantized] == ["q", "k"]
+    assert PLAN.schemes == {"q": PLAN.layers[1].scheme, "k": Scheme(8, "tensor")}
+    assert [each.bits for each in PLAN.layers] == [None, 4, 8]
 
 
 def test_the_schema_is_named() -> None:

@@ -12,6 +12,7 @@ from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 from fairbits.trials.block_sensitivity import (
     Trial,
@@ -50,7 +51,9 @@ def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], gr
             for weight in checkpoint.architecture.blocks[block].linears.values():
                 target = model.get_submodule(weight.module).weight
                 W = target.T if weight.transposed else target
-                target += (lambda e: e.T if weight.transposed else e)(Scheme(width, group, "absmax", "twos").error(W))
+                target += (lambda e: e.T if weight.transposed else e)(
+                    error_of(W, Scheme(width, group, "absmax", "twos"))
+                )
     return per_token(document_losses(model, text)[0] - before, predicted, text)
 
 
@@ -101,8 +104,8 @@ def test_predicted_leaves_out_what_is_not_rounded(reading_model: Callable[[str],
 def test_one_step_per_tensor_is_looked_at_per_channel() -> None:
     schemes, notes = schemes_for((3, 4), "tensor")
     assert [(each.bits, each.group, each.clip, each.grid) for each in schemes] == [
-        (3, None, "absmax", "twos"),
-        (4, None, "absmax", "twos"),
+        (3, "channel", "absmax", "twos"),
+        (4, "channel", "absmax", "twos"),
     ]
     assert "per channel" in notes[0]
     assert schemes_for((4,), 16)[1] == ()

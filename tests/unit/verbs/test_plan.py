@@ -49,8 +49,8 @@ def test_the_default_is_gptq_in_the_models_own_languages(tiny: Checkpoint) -> No
     assert found.calibration is not None
     assert found.calibration.hashes == udhr(found.languages).hashes["calibration"]
     assert (found.calibration.tokens, found.calibration.sequence, found.calibration.seed) == (4096, 512, 0)
-    assert {each.bits for each in found.treated} == {4}
-    assert {each.group for each in found.treated} == {128}
+    assert {each.bits for each in found.quantized} == {4}
+    assert {each.group for each in found.schemes.values()} == {128}
     assert found.fingerprint == tiny.fingerprint
 
 
@@ -78,7 +78,7 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, tmp
     stages: list[str] = []
     measured = plan(tiny, policy="mixed", tau=1.0, progress=lambda what, *_: stages.append(what), **SMALL)
     assert set(stages) == {"reading weights"}
-    assert {each.bits for each in measured.treated} == {4, 8}
+    assert {each.bits for each in measured.quantized} == {4, 8}
     file = tmp_path / "audit.json"
     blocks = [{"kappa": value} for value in measured.settings["kappa"]]
     saved = {"schema": SCHEMA, "model": {"fingerprint": tiny.fingerprint}, "blocks": blocks}
@@ -86,7 +86,7 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, tmp
     stages.clear()
     told = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
     assert stages == []
-    assert told.treatments == measured.treatments
+    assert told.layers == measured.layers
     file.write_text(json.dumps(saved | {"model": {"fingerprint": "other"}}))
     with pytest.raises(InputError, match="other weights"):
         plan(tiny, policy="mixed", audit=file, **SMALL)
@@ -102,7 +102,7 @@ def test_kappa_comes_from_an_audit_in_memory(llama: Checkpoint, tiny: Checkpoint
     found = plan(llama, audit=record, tau=(low + high) / 2, **told)
     assert stages == []  # the weights are not read again
     assert found.digest == plan(llama, tau=(low + high) / 2, **told).digest
-    assert {each.bits for each in found.treated} == {4, 8}
+    assert {each.bits for each in found.quantized} == {4, 8}
     with pytest.raises(InputError, match="the audit audits a model with other weights"):
         plan(tiny, audit=record, **told)
 
@@ -153,7 +153,7 @@ def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
 
 def test_outliers_decide_mixed_widths() -> None:
     found = plan("embedded:tiny?outliers=3:150", policy="mixed", **SMALL)
-    assert {each.block for each in found.treated if each.bits == 8} == {3}
+    assert {each.block for each in found.quantized if each.bits == 8} == {3}
 
 
 def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None:
@@ -164,7 +164,7 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
     stages.clear()
     protected = plan(llama, policy="protect", k=1, bits=2, group=16, progress=lambda w, *_: stages.append(w), **SMALL)
     assert list(dict.fromkeys(stages)) == ["measuring blocks", "measuring sets of blocks"]
-    assert sorted({each.bits for each in protected.treated}) == [2, 8]
+    assert sorted({each.bits for each in protected.quantized}) == [2, 8]
     assert len(protected.settings["random"]) == 1
     measured = plan(llama, policy="allocate", avg_bits=4.5, group=16, sensitivity="measured", widths=(4, 8), **SMALL)
     assert measured.settings["sensitivity"]["how"] == "measured"
@@ -221,7 +221,7 @@ def test_the_table_counts_bytes(tiny: Checkpoint) -> None:
     text = shown(found, tiny)
     rows = [line.split() for line in text.splitlines()]
     listed = sum(int(row[-1].replace(",", "")) for row in rows if row[:1] in (["embedding"], ["0–11"]))
-    vectors = sum(info.nbytes for name, info in tiny.tensors.items() if name not in {t.name for t in found.treatments})
+    vectors = sum(info.nbytes for name, info in tiny.tensors.items() if name not in {t.name for t in found.layers})
     assert listed + vectors == found.size_bytes
     weights = sum(info.nbytes // 2 for info in tiny.tensors.values())
     assert bits_per_weight(found, tiny) == pytest.approx(8 * found.size_bytes / weights)
@@ -232,7 +232,7 @@ def test_the_table_counts_the_bytes_of_embedding_and_head(llama: Checkpoint) -> 
     rows = [line.split() for line in shown(found, llama).splitlines()]
     listed = {row[0]: (row[1], int(row[-1].replace(",", ""))) for row in rows if row[:1] and row[-1][-1:].isdigit()}
     assert (listed["embedding"][0], listed["0–1"][0], listed["head"][0]) == ("8", "4", "4")
-    vectors = sum(info.nbytes for name, info in llama.tensors.items() if name not in {t.name for t in found.treatments})
+    vectors = sum(info.nbytes for name, info in llama.tensors.items() if name not in {t.name for t in found.layers})
     assert sum(listed[part][1] for part in ("embedding", "0–1", "head")) + vectors == found.size_bytes
 
 
@@ -243,7 +243,7 @@ def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None
     error = {"eng_Latn": 0.01, "heb_Hebr": 0.03}
     outcomes = tuple(
         Outcome(each.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
-        for i, each in enumerate(found.treated)
+        for i, each in enumerate(found.quantized)
     )
     text = shown(Plan(**{**vars(found), "outcomes": outcomes}), tiny)
     row = next(line.split() for line in text.split("What came of it")[1].splitlines() if line.strip().startswith("3 "))

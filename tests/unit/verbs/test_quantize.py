@@ -37,7 +37,7 @@ def test_every_outcome_is_in_the_plan_of_the_directory(llama: Checkpoint, gptq: 
     result = quantize(llama, gptq, out=tmp_path / "w4")
     saved = Plan.load(tmp_path / "w4" / "plan.json")
     assert saved == result
-    assert [each.name for each in saved.outcomes] == [each.name for each in saved.treated]
+    assert [each.name for each in saved.outcomes] == [each.name for each in saved.quantized]
     for each in saved.outcomes:
         assert list(each.error) == ["eng_Latn", "heb_Hebr"]
         assert 0 < max(each.error.values()) < 0.1

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fairbits.checks import one_of
 from fairbits.cli import completion
 from fairbits.cli.files import write_out
 from fairbits.cli.options import (
@@ -70,7 +71,8 @@ def audit(
 
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
-    scheme = Scheme(bits, group_of(group), clip)  # type: ignore[arg-type]  # Scheme checks it
+    one_of("clip", clip, ("absmax", "exact"))
+    scheme = Scheme(bits, group_of(group), clip)  # type: ignore[arg-type]  # one of the two
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     with stages("opening the model") as show:

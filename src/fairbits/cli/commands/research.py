@@ -107,7 +107,7 @@ def research(
         tokens=evaluation_tokens,
         calibration=tokens,
         sequence=sequence,
-        group=group_of(group) or "channel",
+        group=group_of(group),
         seed=seed,
         device=device,
         shares=shares_of(shares),

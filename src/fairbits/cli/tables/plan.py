@@ -13,8 +13,8 @@ from fairbits.errors import counted, printable
 from fairbits.language.catalog import find_language
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, step_dtype, stored_bytes
-from fairbits.quantize.plan import Outcome, Plan, Treatment
-from fairbits.quantize.policies.assemble import stored_as
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import LayerPlan, Outcome, Plan, schemes_of
 from fairbits.units import megabytes
 
 NAMED = 6
@@ -61,23 +61,21 @@ def _decisions(plan: Plan, checkpoint: Checkpoint) -> Table:
     """Returns one row per run of blocks that are treated alike, and one per role outside."""
     table = columns("block", "bits", "group", "clip", "languages", "rounding", "bytes", left=(3, 4, 5))
     for label, members in _runs(plan):
-        first = next((each for each in members if each.bits is not None), members[0])
-        table.add_row(
-            Text(printable(label)),
-            "kept" if first.bits is None else str(first.bits),
-            "–" if first.bits is None else str(first.group),
-            "–" if first.bits is None else first.clip,
-            "–" if first.bits is None or first.objective is None else first.objective,
-            "–" if first.bits is None else first.rounding,
-            f"{_bytes(members, checkpoint):,}",
-        )
+        scheme = next((each.scheme for each in members if each.scheme is not None), None)
+        how = ("kept", *["–"] * 4) if scheme is None else _said(scheme)
+        table.add_row(Text(printable(label)), *how, f"{_bytes(members, checkpoint):,}")
     return table
 
 
-def _runs(plan: Plan) -> Iterator[tuple[str, list[Treatment]]]:
-    """Yields the name of neighbouring blocks that are treated alike, with their treatments; what is outside by role."""
-    blocks: dict[int | str, list[Treatment]] = {}
-    for each in plan.treatments:
+def _said(scheme: Scheme) -> tuple[str, ...]:
+    """Returns bits, group, clip, objective and rounding."""
+    return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
+
+
+def _runs(plan: Plan) -> Iterator[tuple[str, list[LayerPlan]]]:
+    """Yields the name of neighbouring blocks that are treated alike, with their layers; what is outside by role."""
+    blocks: dict[int | str, list[LayerPlan]] = {}
+    for each in plan.layers:
         blocks.setdefault(each.role if each.block is None else each.block, []).append(each)
     run: list[int] = []
     for key, members in blocks.items():
@@ -91,28 +89,29 @@ def _runs(plan: Plan) -> Iterator[tuple[str, list[Treatment]]]:
     yield from _joined(run, blocks)
 
 
-def _joined(run: Sequence[int], blocks: dict[int | str, list[Treatment]]) -> Iterator[tuple[str, list[Treatment]]]:
+def _joined(run: Sequence[int], blocks: dict[int | str, list[LayerPlan]]) -> Iterator[tuple[str, list[LayerPlan]]]:
     if run:
         label = str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"
         yield label, [each for key in run for each in blocks[key]]
 
 
-def _look(members: Sequence[Treatment]) -> set[object]:
+def _look(members: Sequence[LayerPlan]) -> set[object]:
     """Returns how the maps of a block are treated; two blocks alike give equal answers."""
-    return {(m.bits, m.group, m.clip, m.objective, m.rounding) for m in members if m.bits is not None}
+    return {_said(each.scheme) for each in members if each.scheme is not None}
 
 
-def _bytes(members: Sequence[Treatment], checkpoint: Checkpoint) -> int:
-    weights, stored, dtype = checkpoint.architecture.weights, stored_as(members), step_dtype(checkpoint)
+def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
+    weights, schemes, dtype = checkpoint.architecture.weights, schemes_of(members), step_dtype(checkpoint)
     packed = (
-        stored_bytes(weights[name].shape, how, dtype, table=is_table(weights[name])) for name, how in stored.items()
+        stored_bytes(weights[name].shape, scheme, dtype, table=is_table(weights[name]))
+        for name, scheme in schemes.items()
     )
-    return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in stored)
+    return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in schemes)
 
 
 def _outcomes(plan: Plan) -> Table:
     """Returns one row per block: median α, weight error, and the language with the largest error of outputs."""
-    block_of = {each.name: each.block for each in plan.treatments}
+    block_of = {each.name: each.block for each in plan.layers}
     by_block: dict[int | None, list[Outcome]] = {}
     for each in plan.outcomes:
         by_block.setdefault(block_of[each.name], []).append(each)

@@ -93,7 +93,7 @@ class Audit:
             "schema": SCHEMA,
             "fairbits": __version__,
             "model": asdict(self.subject),
-            "scheme": asdict(self.scheme) | {"name": self.scheme.name},
+            "scheme": _scheme_data(self.scheme),
             "task": measured.task,
             "languages": {code: self._language(code) for code in self.languages},
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
@@ -155,6 +155,12 @@ class Audit:
         found = self.moments.blocks[index]
         names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
         return {"block": index, "stack": self.subject.stacks[index]} | {name: getattr(found, name) for name in names}
+
+
+def _scheme_data(scheme: Scheme) -> dict[str, Any]:
+    """Returns a scheme for JSON; the group is null where it is the row, as 0.1.0 has it."""
+    group = None if scheme.group == "channel" else scheme.group
+    return {"bits": scheme.bits, "group": group, "clip": scheme.clip, "grid": scheme.grid, "name": scheme.name}
 
 
 def check_audit_target(path: str | Path) -> tuple[Path, Path]:

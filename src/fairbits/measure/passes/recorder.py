@@ -11,6 +11,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.points import Point
 from fairbits.model.architecture import Weight
+from fairbits.model.groups import choose_scales, error_of
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -45,7 +46,13 @@ class Recorder:
         self._languages = documents
         self._modules = dict(model.named_modules())
         self.points, self.linears = points, linears
-        self._schemes = {scheme: {n: scheme.steps(self._matrix(w)) for n, w in linears.items()} for scheme in schemes}
+        self._schemes = {
+            scheme: {
+                name: choose_scales(self._matrix(weight), scheme, dtype=torch.float32)[0]
+                for name, weight in linears.items()
+            }
+            for scheme in schemes
+        }
         self._second_moments = second_moments
         count = len(documents)
         self.positions, self.norm, self.square = (
@@ -146,8 +153,8 @@ class Recorder:
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
         x = _rows_of(x, positions.real).float() * real
         W = self._matrix(self.linears[name])
-        for kept, (scheme, steps) in zip(self._damage, self._schemes.items(), strict=True):
-            shift = nn.functional.linear(x, scheme.error(W, steps[name]))  # ΔW x
+        for kept, (scheme, scales) in zip(self._damage, self._schemes.items(), strict=True):
+            shift = nn.functional.linear(x, error_of(W, scheme, scales[name]))  # ΔW x
             effects = torch.bmm(g, shift.transpose(1, 2)).square_()  # of the shift at t through the gradient at s
             alone = effects.diagonal(dim1=1, dim2=2)
             kept[TOKEN, :, index] = alone.sum(1) / 2

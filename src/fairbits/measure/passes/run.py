@@ -52,7 +52,7 @@ def probe(
     Fisher information, and no label is looked at.
     """
     for scheme in schemes:
-        _check_groups(scheme, checkpoint)  # before anything that takes time
+        _check_scheme(scheme, checkpoint)  # before anything that takes time
     text = text_for(checkpoint, corpus, request=request)
     model = checkpoint.load(dtype)
     linears, left_out = probed_linears(checkpoint.architecture, model)
@@ -197,7 +197,12 @@ def positions_at_once(model: "PreTrainedModel", split: Split) -> int:
     return max(ROOM // (4 * numbers), 32)
 
 
-def _check_groups(scheme: Scheme, checkpoint: Checkpoint) -> None:
+def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
+    if scheme.reads_text:
+        raise InputError(
+            f"the scheme ({scheme.name}) reads text; damage is predicted for rounding to nearest without an objective: "
+            "leave objective and rounding out"
+        )
     blocks = checkpoint.architecture.blocks
     columns = {
         name: weight.shape[1]

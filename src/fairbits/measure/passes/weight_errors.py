@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 
 ROWS_AT_ONCE = 256
@@ -17,7 +18,7 @@ def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: S
     """Yields ΔW (out, in) of every linear map, one at a time."""
     for name in linears:
         W = checkpoint.read(name).float()
-        yield name, scheme.error(W.T if checkpoint.architecture.weights[name].transposed else W)
+        yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
 
 
 def column_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> dict[str, Floats]:

@@ -12,15 +12,14 @@ X.weight int8 (out, in) and X.weight_scale. A head that is tied to it has no wei
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.model.codes import Codes
+from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
     from fairbits.model.architecture import Weight
@@ -29,37 +28,6 @@ if TYPE_CHECKING:
 WORD_BITS = 32
 SHAPE_BYTES = 2 * torch.int64.itemsize
 WEIGHTS_AT_ONCE = 2**22  # the library's packing makes several int32 copies of what it is given
-
-
-@dataclass(frozen=True, order=True)
-class Stored:
-    """How a linear map is stored: bits of a code, and how many neighbouring weights of a row share a step.
-
-    `group` is None if all of the row share one.
-    """
-
-    bits: int
-    group: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("bits", self.bits, least=2, most=8)
-        if self.group is not None:
-            whole("group", self.group, least=2)
-
-    def groups(self, columns: int) -> int:
-        """Returns how many groups a row has.
-
-        >>> Stored(4, 32).groups(96), Stored(4).groups(96)
-        (3, 1)
-        """
-        if self.group is None:
-            return 1
-        if columns % self.group:
-            raise InputError(
-                f"rows of {columns} weights cannot be cut into groups of {self.group}; "
-                "the group must divide the inputs of every layer: choose a smaller one, or one step per channel"
-            )
-        return columns // self.group
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
@@ -83,12 +51,12 @@ def table_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dic
     return {name: codes.codes.contiguous()} | scales
 
 
-def read_packed(tensors: Mapping[str, Tensor], name: str, stored: Stored) -> Codes:
-    """Returns the codes that `packed_tensors` or `table_tensors` wrote."""
+def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
+    """Returns the codes of `bits` bits that `packed_tensors` or `table_tensors` wrote."""
     try:
         steps = tensors[f"{name}_scale"].clone()
         if name in tensors:
-            return Codes(tensors[name].clone(), steps, stored.bits)
+            return Codes(tensors[name].clone(), steps, bits)
         packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
     except KeyError as missing:
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
@@ -96,34 +64,34 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, stored: Stored) -> Cod
 
     columns = int(shape[1])
     rows = torch.split(packed, _rows_at_once(columns))
-    codes = [unpack_from_int32(part, stored.bits, torch.Size((len(part), columns))) for part in rows]
-    return Codes(torch.cat(codes), steps, stored.bits)
+    codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
+    return Codes(torch.cat(codes), steps, bits)
 
 
-def stored_bytes(shape: tuple[int, ...], stored: Stored, dtype: torch.dtype, *, table: bool = False) -> int:
+def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, table: bool = False) -> int:
     """Returns the bytes of a map (out, in) with steps of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
 
-    >>> stored_bytes((10, 64), Stored(3, 32), torch.float16)
+    >>> stored_bytes((10, 64), Scheme(3, 32), torch.float16)
     296
     """
     out, columns = shape
-    steps = out * stored.groups(columns) * dtype.itemsize
+    steps = out * scheme.groups(columns) * dtype.itemsize
     if table:
         return out * columns + steps
-    return out * math.ceil(columns * stored.bits / WORD_BITS) * (WORD_BITS // 8) + steps + SHAPE_BYTES
+    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + steps + SHAPE_BYTES
 
 
-def planned_bytes(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> int:
-    """Returns what all tensors of the quantized checkpoint take, those that are kept included."""
+def planned_bytes(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> int:
+    """Returns what all tensors take once those with a scheme are quantized, those that are kept included."""
     weights, dtype, left_out = checkpoint.architecture.weights, step_dtype(checkpoint), tied_copies(checkpoint)
     total = 0
     for name, info in checkpoint.tensors.items():
-        if name in stored:
-            weight, how = weights[name], stored[name]
+        if name in schemes:
+            weight, scheme = weights[name], schemes[name]
             table = is_table(weight)
-            total += stored_bytes(weight.shape, how, dtype, table=table)
+            total += stored_bytes(weight.shape, scheme, dtype, table=table)
             if table:
-                steps = weight.shape[0] * how.groups(weight.shape[1]) * dtype.itemsize
+                steps = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
                 total += steps * len(tied_parameters(checkpoint, name))
         elif name not in left_out:
             total += info.nbytes

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
-from fairbits.model.files.packed import Stored, is_table, step_dtype, tied_copies, tied_parameters
+from fairbits.model.files.packed import is_table, step_dtype, tied_copies, tied_parameters
+from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,8 +25,9 @@ DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed 
 TABLE_VERSION = "0.20.0"  # the one that embeddings were tried with
 
 
-def check_storable(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> None:
-    """Raises unless compressed-tensors can hold the tensors named in `stored` so that transformers loads them."""
+def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> None:
+    """Raises unless compressed-tensors can hold the tensors named in `schemes` so that transformers loads them."""
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     if not stored:
         raise InputError("no tensor is to be quantized; give at least one linear map fewer bits")
     architecture = checkpoint.architecture
@@ -45,7 +47,7 @@ def check_storable(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> No
     _check_modules(_skeleton(checkpoint), checkpoint, stored=stored)
 
 
-def quantization_config(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> dict[str, Any]:
+def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
     """Returns the entry `quantization_config` of config.json.
 
     Where all linear maps of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
@@ -53,14 +55,15 @@ def quantization_config(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) 
     The class comes last: compressed-tensors warns of names that it finds after it.
     """
     weights = checkpoint.architecture.weights
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     tables = {name: how for name, how in stored.items() if is_table(weights[name])}
     maps = {name: how for name, how in stored.items() if name not in tables}
     inside = {how for name, how in maps.items() if weights[name].block is not None}
     groups: list[dict[str, Any]] = []
-    for how in sorted(set(tables.values()), key=lambda how: how.group or 0):
+    for how in sorted(set(tables.values()), key=lambda how: how.group_size or 0):
         modules = (_modules_of(checkpoint, name) for name, other in tables.items() if other == how)
         groups.append(_group(sorted({module for some in modules for module in some}), how, BYTES))
-    for how in sorted(set(maps.values()), key=lambda how: (how in inside, how.bits, how.group or 0)):
+    for how in sorted(set(maps.values()), key=lambda how: (how in inside, how.bits, how.group_size or 0)):
         named = {weights[name].module for name, other in maps.items() if other == how}
         experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
         alike = [*EXPERTS * experts, "Linear"]
@@ -75,13 +78,13 @@ def quantization_config(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) 
     }
 
 
-def _group(targets: list[str], how: Stored, layout: str) -> dict[str, Any]:
+def _group(targets: list[str], how: Scheme, layout: str) -> dict[str, Any]:
     weights = {
         "num_bits": how.bits,
         "type": "int",
         "symmetric": True,
-        "strategy": "channel" if how.group is None else "group",
-        "group_size": how.group,
+        "strategy": "channel" if how.group_size is None else "group",
+        "group_size": how.group_size,
         "dynamic": False,
     }
     return {
@@ -93,14 +96,14 @@ def _group(targets: list[str], how: Stored, layout: str) -> dict[str, Any]:
     }
 
 
-def _needed_version(stored: Iterable[Stored], *, tables: bool) -> str:
+def _needed_version(stored: Iterable[Scheme], *, tables: bool) -> str:
     """Returns the oldest compressed-tensors that reads the file."""
     if tables:
         return TABLE_VERSION
     return DENSE_VERSION if any(how.bits not in (2, 4, 8) for how in stored) else PLAIN_VERSION
 
 
-def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Stored]) -> list[str]:
+def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Scheme]) -> list[str]:
     """Returns the modules of linear maps that are kept; routers too, which other loaders hold for linear layers."""
     architecture = checkpoint.architecture
     quantized = {module for name in stored for module in _modules_of(checkpoint, name)}
@@ -124,7 +127,7 @@ def _skeleton(checkpoint: "Checkpoint") -> "PreTrainedModel":
     return skeleton(checkpoint.config, cls)
 
 
-def _check_kind(weight: "Weight", how: Stored) -> None:
+def _check_kind(weight: "Weight", how: Scheme) -> None:
     if is_table(weight):
         if how.bits != TABLE_BITS:
             raise InputError(
@@ -165,7 +168,7 @@ def _check_ties(weight: "Weight", architecture: "Architecture", *, copies: froze
         )
 
 
-def _check_fused(architecture: "Architecture", stored: Mapping[str, Stored]) -> None:
+def _check_fused(architecture: "Architecture", stored: Mapping[str, Scheme]) -> None:
     for members in architecture.fused_groups.values():
         found = {weight.name: stored.get(weight.name) for weight in members}
         if len(set(found.values())) > 1:
@@ -173,13 +176,13 @@ def _check_fused(architecture: "Architecture", stored: Mapping[str, Stored]) -> 
             raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
 
 
-def _said(how: Stored | None) -> str:
+def _said(how: Scheme | None) -> str:
     if how is None:
         return "kept"
-    return f"{how.bits} bits, {'per channel' if how.group is None else f'group {how.group}'}"
+    return f"{how.bits} bits, {'per channel' if how.group_size is None else f'group {how.group_size}'}"
 
 
-def _check_experts(architecture: "Architecture", stored: Mapping[str, Stored]) -> None:
+def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -> None:
     """Raises unless experts are all stored as all other linear maps of the blocks: loaders look up one scheme."""
     experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
     if not any(name in stored for name in experts):
@@ -192,7 +195,7 @@ def _check_experts(architecture: "Architecture", stored: Mapping[str, Stored]) -
         )
 
 
-def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Stored]) -> None:
+def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Scheme]) -> None:
     """Raises unless every map is an nn.Linear, and transformers initializes a model that lacks their weights."""
     weights = checkpoint.architecture.weights
     packed: list[nn.Module] = []

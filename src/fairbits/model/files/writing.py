@@ -23,7 +23,6 @@ from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.codes import Codes
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.packed import (
-    Stored,
     is_table,
     packed_tensors,
     planned_bytes,
@@ -45,6 +44,7 @@ from fairbits.model.files.safetensors_writing import (
     write_whole,
 )
 from fairbits.model.outliers.write import COMPANIONS
+from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.records import read_object
 
@@ -67,7 +67,7 @@ class Finished:
 class QuantizedWriter:
     """The quantized checkpoint `directory`: blocks are added in any order, then it is finished.
 
-    `stored`    how every tensor that is quantized is stored, by its name in `checkpoint`
+    `schemes`   how every tensor that is quantized is rounded, by its name in `checkpoint`
     `identity`  all that decides the bytes, such as the digest of a plan and the fingerprint of the model: a draft is
                 continued (`resume`) only if it was begun with the same
     A block is named by its index, and what lies outside the blocks by None.
@@ -78,27 +78,27 @@ class QuantizedWriter:
         checkpoint: Checkpoint,
         directory: str | Path,
         *,
-        stored: Mapping[str, Stored],
+        schemes: Mapping[str, Scheme],
         identity: Mapping[str, str],
         resume: bool = False,
     ) -> None:
-        check_storable(checkpoint, stored)
+        check_storable(checkpoint, schemes)
         self.checkpoint = checkpoint
-        self.stored = dict(stored)
+        self.schemes = dict(schemes)
         self.draft = draft_of(directory)
         self.directory = self.draft.with_name(Path(directory).absolute().name)
         self._model, self._done = self.draft / "model", self.draft / "done"
         self._step_dtype = step_dtype(checkpoint)
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
-        schemes = {name: [how.bits, how.group] for name, how in self.stored.items()}
+        stored = {name: [scheme.bits, scheme.group_size] for name, scheme in self.schemes.items()}
         with self._writing():
             check_target(self.directory)
-            self._open({"schema": SCHEMA, **identity, "stored": schemes}, resume=resume)
+            self._open({"schema": SCHEMA, **identity, "stored": stored}, resume=resume)
 
     @cached_property
     def size_bytes(self) -> int:
         """What all tensors of the quantized checkpoint take."""
-        return planned_bytes(self.checkpoint, self.stored)
+        return planned_bytes(self.checkpoint, self.schemes)
 
     def finished(self, index: int | None) -> Finished | None:
         """Returns what was added for a block, now or before an interruption; None if it is missing or damaged."""
@@ -106,7 +106,7 @@ class QuantizedWriter:
         if said is None:
             return None
         shard, extra = map(_mapped, self._files(index))
-        layers = {name: read_packed(shard, name, self.stored[name]) for name in self._names(index)}
+        layers = {name: read_packed(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
         return Finished(layers, extra, str(said["record"]).encode())
 
     def add(
@@ -195,7 +195,7 @@ class QuantizedWriter:
         """The names of what is stored in each block that has any."""
         weights = self.checkpoint.architecture.weights
         blocks: dict[int | None, list[str]] = {}
-        for name in self.stored:
+        for name in self.schemes:
             blocks.setdefault(weights[name].block, []).append(name)
         return blocks
 
@@ -205,7 +205,7 @@ class QuantizedWriter:
 
     @cached_property
     def _kept(self) -> list[TensorInfo]:
-        left_out = tied_copies(self.checkpoint) | self.stored.keys()
+        left_out = tied_copies(self.checkpoint) | self.schemes.keys()
         return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
 
     @cached_property
@@ -228,13 +228,13 @@ class QuantizedWriter:
 
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
         """Returns the tensors of the file for one that is quantized, if it came as planned."""
-        how, weight = self.stored[name], self.checkpoint.architecture.weights[name]
-        steps = (weight.shape[0], how.groups(weight.shape[1]))
+        scheme, weight = self.schemes[name], self.checkpoint.architecture.weights[name]
+        steps = (weight.shape[0], scheme.groups(weight.shape[1]))
         found = (tuple(codes.codes.shape), tuple(codes.steps.shape), codes.bits, codes.steps.dtype)
-        if found != (weight.shape, steps, how.bits, self._step_dtype):
+        if found != (weight.shape, steps, scheme.bits, self._step_dtype):
             raise InputError(
                 f"{name} came with shape, steps, bits and type of steps {found}; "
-                f"they must be {(weight.shape, steps, how.bits, self._step_dtype)}"
+                f"they must be {(weight.shape, steps, scheme.bits, self._step_dtype)}"
             )
         if is_table(weight):
             return table_tensors(name, codes, tied=tied_parameters(self.checkpoint, name))
@@ -274,7 +274,7 @@ class QuantizedWriter:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._step_dtype).removeprefix("torch.")
-        config["quantization_config"] = quantization_config(self.checkpoint, self.stored)
+        config["quantization_config"] = quantization_config(self.checkpoint, self.schemes)
         write_whole(self._model / CONFIG, [_json(config)])
 
     @contextmanager

@@ -14,9 +14,9 @@ from fairbits.model.codes import Codes
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
+from fairbits.model.scheme import Objective
 from fairbits.quantize.learning.latents import Latents
 from fairbits.quantize.learning.objective import Candidate, weights_for
-from fairbits.quantize.plan import Objective
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What Adam keeps of every parameter."""

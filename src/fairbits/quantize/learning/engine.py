@@ -13,6 +13,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import compute_dtype, move
 from fairbits.model.files.safetensors_writing import write_whole
+from fairbits.model.groups import grid_of
 from fairbits.progress import Progress
 from fairbits.quantize.learning.blocks import Refiner, refiner
 from fairbits.quantize.learning.course import Course, load_codes, save_codes
@@ -24,7 +25,6 @@ from fairbits.quantize.learning.training import learn
 from fairbits.quantize.plan import Learning, Plan
 from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
 from fairbits.records import check_record, read_object
-from fairbits.theory.grid import Grid
 
 CODES, NOTES, COURSE = "start.safetensors", "start.json", "course.safetensors"
 """What learning keeps: the codes to begin with, what is said of them, and where it stands."""
@@ -101,7 +101,7 @@ class _Job:
     def _start(self) -> tuple[Layers, Notes]:
         """Returns the codes to begin with, and every fall-back in them."""
         if self.saved is not None and (self.saved / NOTES).is_file():
-            widths = {each.name: each.bits for each in self.plan.treated if each.bits is not None}
+            widths = {name: scheme.bits for name, scheme in self.plan.schemes.items()}
             notes = check_record(Notes, read_object(self.saved / NOTES))
             return load_codes(self.saved / CODES, widths), notes
         layers, notes = Layers(), Notes()
@@ -119,8 +119,11 @@ class _Job:
     def _course(self, start: Layers) -> Course:
         """Returns what was learned of the linear maps of blocks; what lies outside them stays as it was rounded."""
         weights = self.checkpoint.architecture.weights
-        grids = {each.name: Grid(each.bits, each.grid) for each in self.plan.treated if each.bits is not None}
-        inside = {name: (codes, grids[name]) for name, codes in start.items() if weights[name].block is not None}
+        inside = {
+            name: (codes, grid_of(self.plan.schemes[name]))
+            for name, codes in start.items()
+            if weights[name].block is not None
+        }
         with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=self.progress) as reference:
             model = move(self.checkpoint.load(), self.device)
             put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.quantize.plan import Objective
+from fairbits.model.scheme import Objective
 
 POWER = 4.0
 """The worst language is stood for by the power mean of this order plus 1, which has a gradient for all of them."""

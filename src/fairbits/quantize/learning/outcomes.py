@@ -36,12 +36,11 @@ def outcomes_of(
 ) -> dict[str, Outcome]:
     """Returns what came of every linear map, with the error of every language in a model that has these codes."""
     weights, modules = checkpoint.architecture.weights, dict(model.named_modules())
-    treated = {each.name: each for each in plan.treated}
     outcomes, changes = {}, {}
     for name, codes in layers.items():
         weight = weights[name]
         W = matrix(checkpoint, weight)
-        outcomes[name], change = outcome_of(weight, W, codes, treated[name], notes.get(name, ()))
+        outcomes[name], change = outcome_of(weight, W, codes, plan.schemes[name], notes.get(name, ()))
         if weight.block is not None and is_observable(weight, modules):
             changes[name] = weight, change.to(device)
     effects = Effects(audience(text, plan.languages), changes)

@@ -16,8 +16,8 @@
 | fair     | gptq, whose codes and steps are then learned for the worst language      | yes        |
 
 The default is gptq with equal weights. Policies of widths are carried out with its rounding, so that they differ from
-it in widths alone. Every policy takes `Options`; what else it takes stands in its signature, and `decide` refuses the
-rest. Whatever a policy is told it checks before it asks for evidence, which takes time.
+it in widths alone. Every policy takes `PolicyOptions`; its other options are in its signature, and `decide` refuses
+the rest. A policy checks all of them before it requests evidence, which takes time.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from fairbits.checks import one_of
 from fairbits.errors import InputError
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration, Plan
-from fairbits.quantize.policies.assemble import Embeddings, Options, check_embeddings, check_groups
+from fairbits.quantize.policies.assemble import Embeddings, PolicyOptions, check_embeddings, check_groups
 from fairbits.quantize.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
 from fairbits.quantize.policies.fair import fair
 from fairbits.quantize.policies.gptq import Mixture, gptq
@@ -40,7 +40,7 @@ __all__ = [
     "POLICIES",
     "Embeddings",
     "Mixture",
-    "Options",
+    "PolicyOptions",
     "aciq",
     "allocate",
     "check",
@@ -87,7 +87,7 @@ def takes(policy: str) -> tuple[str, ...]:
     ('bits', 'group', 'grid', 'embeddings', 'law')
     """
     one_of("policy", policy, tuple(POLICIES))
-    common = [each.name for each in fields(Options) if each.name != "calibration"]
+    common = [each.name for each in fields(PolicyOptions) if each.name != "calibration"]
     own = [name for name, each in signature(POLICIES[policy]).parameters.items() if each.kind is Parameter.KEYWORD_ONLY]
     return tuple(name for name in (*common, *own) if name not in FIXED.get(policy, ()))
 
@@ -110,9 +110,9 @@ def check(policy: str, told: Mapping[str, Any]) -> None:
 def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None = None, **told: Any) -> Plan:
     """Returns the plan of a policy that is told these options; those that it does not take are refused."""
     check(policy, told)
-    common = {name: value for name, value in told.items() if name in Options.__dataclass_fields__}
+    common = {name: value for name, value in told.items() if name in PolicyOptions.__dataclass_fields__}
     own = {name: value for name, value in told.items() if name not in common}
-    options = Options(**common, calibration=calibration)
+    options = PolicyOptions(**common, calibration=calibration)
     check_groups(evidence, options)
     check_embeddings(evidence, options)
     if calibration is None and reads_text(policy):

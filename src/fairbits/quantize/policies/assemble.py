@@ -1,4 +1,4 @@
-"""From a width per block to a Plan: one Treatment for every linear map, embedding and head."""
+"""From a scheme and a width per block to a Plan: an entry for every linear map, embedding and head."""
 
 import json
 import math
@@ -6,22 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Literal
 
-from fairbits.checks import one_of, whole
+from fairbits.checks import one_of
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
-from fairbits.model.files.packed import Stored, is_table, planned_bytes
+from fairbits.model.files.packed import is_table, planned_bytes
 from fairbits.model.files.quantization_config import TABLE_BITS
+from fairbits.model.scheme import Group, Rounding, Scheme, WeightGrid
 from fairbits.quantize.evidence import Evidence, is_rounded
-from fairbits.quantize.plan import Calibration, Clip, Group, Objective, Plan, PlanGrid, Rounding, Treatment
+from fairbits.quantize.plan import Calibration, LayerPlan, Plan, schemes_of
 
 Embeddings = Literal["keep", 8, 4]
 
 
 @dataclass(frozen=True)
-class Options:
-    """What every policy is told: `bits` of its blocks, how many weights share a step, the grid, embedding and head.
+class PolicyOptions:
+    """What the user chose for all policies: bits of the blocks, how many weights share a scale, and the grid.
 
-    `embeddings` 4 means a head of 4 bits and an embedding of 8, the least that the format holds of one.
+    `embeddings` is what becomes of embedding and head. 4 means a head of 4 bits and an embedding of 8, the least that
+    the format holds of one.
     `calibration` is the text that the plan will be carried out with. Policies that read none can be given it all the
     same: the error of every language is then measured layer by layer.
     """
@@ -29,52 +31,46 @@ class Options:
     _: KW_ONLY
     bits: int = 4
     group: Group = 128
-    grid: PlanGrid = "twos"
+    grid: WeightGrid = "twos"
     embeddings: Embeddings = "keep"
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        whole("bits", self.bits, least=2, most=8)
-        if isinstance(self.group, str):
-            one_of("group", self.group, ("channel", "tensor"))
-        else:
-            whole("group", self.group, least=2)
-        one_of("grid", self.grid, ("symmetric", "twos"))
+        object.__setattr__(self, "group", self.scheme.group)  # checked there, with bits and grid
         if self.embeddings not in ("keep", 8, 4):
             raise InputError(f"embeddings is {self.embeddings!r}; it must be keep, 8 or 4")
 
-
-@dataclass(frozen=True)
-class Method:
-    """How the linear maps of the blocks are clipped and rounded, as in Treatment."""
-
-    clip: Clip = "exact"
-    objective: Objective | None = None
-    rounding: Rounding = "nearest"
+    @property
+    def scheme(self) -> Scheme:
+        """Rounding to nearest with the largest weight of every group as a level; policies replace what they decide."""
+        return Scheme(self.bits, self.group, "absmax", self.grid)
 
 
-def underneath(rounding: Rounding) -> Method:
-    """Returns how weights are rounded where a policy decides widths or weights of languages only."""
+def input_weighted(options: PolicyOptions, rounding: Rounding) -> Scheme:
+    """Returns the scheme of policies that decide widths or weights of languages only: the exact clip, weighted."""
     one_of("rounding", rounding, ("gptq", "nearest"))
-    return Method("exact", "mean", rounding)
+    return replace(options.scheme, clip="exact", objective="mean", rounding=rounding)
 
 
 def assemble(
     policy: str,
     evidence: Evidence,
-    options: Options,
+    options: PolicyOptions,
     *,
-    method: Method,
+    scheme: Scheme,
     bits: Sequence[int] | None = None,
     pi: Mapping[str, float] | None = None,
     thresholds: bool = False,
     settings: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan in which block l has `bits[l]` bits, `options.bits` if None, and languages the weights `pi`."""
+    """Returns the plan in which all blocks have one scheme, and languages the weights `pi`.
+
+    Block l has `bits[l]` bits, `options.bits` if None.
+    """
     checkpoint = evidence.checkpoint
     widths = (options.bits,) * evidence.n_blocks if bits is None else tuple(bits)
-    treatments = tuple(_treatments(evidence, options, widths=widths, method=method))
+    layers = tuple(_layers(evidence, options, widths=widths, scheme=scheme))
     common = {key: value for key, value in asdict(options).items() if key != "calibration"}
     return Plan(
         policy=policy,
@@ -82,8 +78,8 @@ def assemble(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,
-        treatments=treatments,
-        size_bytes=planned_bytes(checkpoint, stored_as(treatments)),
+        layers=layers,
+        size_bytes=planned_bytes(checkpoint, schemes_of(layers)),
         languages=pi or equal_mix(evidence),
         calibration=options.calibration,
         thresholds=thresholds,
@@ -103,43 +99,26 @@ def one_language(evidence: Evidence, code: str) -> dict[str, float]:
     return {each: float(each == code) for each in evidence.languages}
 
 
-def with_all_text(options: Options, *, count: int) -> Options:
+def with_all_text(options: PolicyOptions, *, count: int) -> PolicyOptions:
     """Returns options in which one language has the tokens of `count` languages: mixes differ, budgets do not."""
     asked = options.calibration
     return options if asked is None else replace(options, calibration=replace(asked, tokens=count * asked.tokens))
 
 
-def stored_as(treatments: Sequence[Treatment]) -> dict[str, Stored]:
-    """Returns width and group of every tensor that changes, as the file has them; a channel has one step or more."""
-    return {
-        each.name: Stored(each.bits, each.group if isinstance(each.group, int) else None)
-        for each in treatments
-        if each.bits is not None
-    }
-
-
-def _treatments(evidence: Evidence, options: Options, *, widths: Sequence[int], method: Method) -> Iterator[Treatment]:
+def _layers(
+    evidence: Evidence, options: PolicyOptions, *, widths: Sequence[int], scheme: Scheme
+) -> Iterator[LayerPlan]:
     for weight in _in_order(evidence):
-        bits = _width(weight, options)
-        if bits is None:
-            yield Treatment(weight.name, weight.block, weight.role, None)
-            continue
-        # an embedding has no input that would weigh its columns, so none of its largest weights is cut off
-        how = Method("absmax") if weight.block is None else method
-        yield Treatment(
-            weight.name,
-            weight.block,
-            weight.role,
-            bits if weight.block is None else widths[weight.block],
-            group=options.group,
-            grid=options.grid,
-            clip=how.clip,
-            objective=how.objective,
-            rounding=how.rounding,
-        )
+        bits, own = _width(weight, options), None
+        if bits is not None and weight.block is not None:
+            own = replace(scheme, bits=widths[weight.block])
+        elif bits is not None:
+            # an embedding has no input that would weigh its columns, so none of its largest weights is cut off
+            own = replace(options.scheme, bits=bits)
+        yield LayerPlan(weight.name, weight.block, weight.role, own)
 
 
-def _width(weight: Weight, options: Options) -> int | None:
+def _width(weight: Weight, options: PolicyOptions) -> int | None:
     """Returns the bits of a tensor where all blocks are alike; None if it stays as it is."""
     if is_rounded(weight):
         return options.bits
@@ -158,7 +137,7 @@ def _in_order(evidence: Evidence) -> Iterator[Weight]:
     yield from (each for each in outside if each.linear and each.role != "embedding")
 
 
-def check_groups(evidence: Evidence, options: Options) -> None:
+def check_groups(evidence: Evidence, options: PolicyOptions) -> None:
     """Raises unless the group divides the inputs of every layer that is rounded."""
     columns = {each.name: each.shape[1] for each in _in_order(evidence) if _width(each, options) is not None}
     if not any(evidence.block_weights):
@@ -175,7 +154,7 @@ def check_groups(evidence: Evidence, options: Options) -> None:
             )
 
 
-def check_embeddings(evidence: Evidence, options: Options) -> None:
+def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
     """Raises if 4 bits are asked for where there is no head beside the embedding, which cannot have them."""
     head = evidence.checkpoint.architecture.head
     if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
@@ -197,6 +176,6 @@ def _kept(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _embedding(options: Options) -> Iterator[str]:
+def _embedding(options: PolicyOptions) -> Iterator[str]:
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {TABLE_BITS}: the format packs linear maps only"

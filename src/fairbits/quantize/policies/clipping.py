@@ -6,9 +6,10 @@ from typing import Literal
 from fairbits.checks import one_of
 from fairbits.errors import InputError
 from fairbits.language.catalog import find_language
+from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.plan import Objective, Plan
-from fairbits.quantize.policies.assemble import Method, Options, assemble, equal_mix, one_language
+from fairbits.quantize.plan import Plan
+from fairbits.quantize.policies.assemble import PolicyOptions, assemble, equal_mix, input_weighted, one_language
 
 BLIND = (
     "This policy clips without knowing what the model does with its weights. In real language models a few of the "
@@ -21,18 +22,19 @@ PER_LAYER = (
 )
 
 
-def rtn(evidence: Evidence, options: Options) -> Plan:
+def rtn(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns rounding to nearest with the largest weight of every group as a level."""
-    return assemble("rtn", evidence, options, method=Method("absmax"))
+    return assemble("rtn", evidence, options, scheme=options.scheme)
 
 
-def aciq(evidence: Evidence, options: Options, *, law: Literal["gaussian", "laplace"] = "gaussian") -> Plan:
+def aciq(evidence: Evidence, options: PolicyOptions, *, law: Literal["gaussian", "laplace"] = "gaussian") -> Plan:
     """Returns Banner's thresholds: α = 2.56 σ for Gaussian weights at 4 bits, α = 5.03 b for Laplace ones."""
     one_of("law", law, ("gaussian", "laplace"))
-    return assemble("aciq", evidence, options, method=Method(law), settings={"law": law}, notes=[BLIND])
+    scheme = replace(options.scheme, clip=law)
+    return assemble("aciq", evidence, options, scheme=scheme, settings={"law": law}, notes=[BLIND])
 
 
-def kappa(evidence: Evidence, options: Options) -> Plan:
+def kappa(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns the founding documents' thresholds α = σ·(2.5 + 0.3 ln(1 + κ)), on their symmetric grid (000-21)."""
     notes = [BLIND]
     if options.bits != 4:
@@ -41,21 +43,22 @@ def kappa(evidence: Evidence, options: Options) -> Plan:
         )
     if isinstance(options.group, int):
         notes.append(f"κ of {options.group} weights is far too low on average; the documents mean κ of a layer")
-    return assemble("kappa", evidence, replace(options, grid="symmetric"), method=Method("kappa"), notes=notes)
+    own = replace(options, grid="symmetric")
+    return assemble("kappa", evidence, own, scheme=replace(own.scheme, clip="kappa"), notes=notes)
 
 
-def mse(evidence: Evidence, options: Options) -> Plan:
+def mse(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns the exact clip: of all steps the one with the least Σ (w − Q(w))²."""
-    return assemble("mse", evidence, options, method=Method("exact"), notes=[BLIND])
+    return assemble("mse", evidence, options, scheme=replace(options.scheme, clip="exact"), notes=[BLIND])
 
 
-def weighted(evidence: Evidence, options: Options) -> Plan:
+def weighted(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns the exact clip of Σ_j h_j (w_j − Q(w_j))², h_j = E[x_j²], the mean of all languages."""
-    return assemble("weighted", evidence, options, method=Method("exact", "mean"))
+    return assemble("weighted", evidence, options, scheme=input_weighted(options, "nearest"))
 
 
 def laaciq(
-    evidence: Evidence, options: Options, *, objective: Objective | None = None, language: str | None = None
+    evidence: Evidence, options: PolicyOptions, *, objective: Objective | None = None, language: str | None = None
 ) -> Plan:
     """Returns the exact clip for the worst language, unless another objective is given, or for one language alone.
 
@@ -71,7 +74,7 @@ def laaciq(
         "laaciq",
         evidence,
         options,
-        method=Method("exact", aim),
+        scheme=replace(options.scheme, clip="exact", objective=aim),
         pi=pi,
         thresholds=True,
         settings={"objective": aim} if language is None else {"language": find_language(language).code},

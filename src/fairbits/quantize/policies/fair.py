@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from fairbits.errors import InputError
 from fairbits.model.device import is_gpu
+from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Evidence, How
-from fairbits.quantize.plan import Learning, Objective, Plan
-from fairbits.quantize.policies.assemble import Options
+from fairbits.quantize.plan import Learning, Plan
+from fairbits.quantize.policies.assemble import PolicyOptions
 from fairbits.quantize.policies.gptq import gptq
 from fairbits.quantize.policies.precision import WIDTHS, allocate
 
@@ -20,7 +21,7 @@ GPU_ROWS, GPU_TOKENS = 32, 16384
 
 def fair(
     evidence: Evidence,
-    options: Options,
+    options: PolicyOptions,
     *,
     objective: Objective = "worst",
     block_steps: int = Learning.block_steps,

@@ -7,13 +7,20 @@ from fairbits.checks import one_of, weights_vector
 from fairbits.language.catalog import find_language
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies.assemble import Options, assemble, equal_mix, one_language, underneath, with_all_text
+from fairbits.quantize.policies.assemble import (
+    PolicyOptions,
+    assemble,
+    equal_mix,
+    input_weighted,
+    one_language,
+    with_all_text,
+)
 
 ENGLISH = "eng_Latn"
 Mixture = Literal["equal", "english", "minimax"] | Mapping[str, float]
 
 
-def gptq(evidence: Evidence, options: Options, *, mix: Mixture = "equal") -> Plan:
+def gptq(evidence: Evidence, options: PolicyOptions, *, mix: Mixture = "equal") -> Plan:
     """Returns GPTQ under Σ_λ π_λ H_λ, with the exact weighted clip inside; `mix` says how languages are weighed.
 
     "equal"; "english" as is usual elsewhere, with as many tokens as all languages have together; given weights;
@@ -32,7 +39,8 @@ def gptq(evidence: Evidence, options: Options, *, mix: Mixture = "equal") -> Pla
     else:
         pi = {code: weight for code, weight in one_language(evidence, ENGLISH).items() if weight}
         options = with_all_text(options, count=len(evidence.languages))
-    return assemble("gptq", evidence, options, method=underneath("gptq"), pi=pi, settings=settings, notes=notes)
+    scheme = input_weighted(options, "gptq")
+    return assemble("gptq", evidence, options, scheme=scheme, pi=pi, settings=settings, notes=notes)
 
 
 def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, float]:

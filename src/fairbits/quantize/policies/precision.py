@@ -7,9 +7,10 @@ import numpy as np
 from fairbits.checks import in_range, one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.measure.audit.outliers import FOUNDERS_THRESHOLD
+from fairbits.model.scheme import Objective, Rounding, Scheme
 from fairbits.quantize.evidence import Evidence, How
-from fairbits.quantize.plan import Objective, Plan, Rounding
-from fairbits.quantize.policies.assemble import Method, Options, assemble, underneath
+from fairbits.quantize.plan import Plan
+from fairbits.quantize.policies.assemble import PolicyOptions, assemble, input_weighted
 from fairbits.quantize.policies.widths import (
     HIGH,
     best_protected,
@@ -26,7 +27,7 @@ HOW = ("predicted", "measured")
 
 
 def mixed(
-    evidence: Evidence, options: Options, *, tau: float = FOUNDERS_THRESHOLD, rounding: Rounding = "gptq"
+    evidence: Evidence, options: PolicyOptions, *, tau: float = FOUNDERS_THRESHOLD, rounding: Rounding = "gptq"
 ) -> Plan:
     """Returns 8 bits for blocks with κ_l > τ, `bits` for the others: bits(l) = 8 if κ_l > τ else 4.
 
@@ -34,7 +35,7 @@ def mixed(
     """
     in_range("tau", tau)
     check_low(options.bits)
-    method = underneath(rounding)
+    scheme = input_weighted(options, rounding)
     values = evidence.kappa()
     blocks = tuple(int(block) for block in np.flatnonzero(values > tau))
     notes = [] if blocks else [f"no block has κ above {tau:g} (the largest is {values.max():.3g}): all are alike"]
@@ -42,7 +43,7 @@ def mixed(
         "mixed",
         evidence,
         options,
-        method=method,
+        scheme=scheme,
         bits=protected_widths(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
         settings={
             "tau": tau,
@@ -56,7 +57,7 @@ def mixed(
 
 def allocate(
     evidence: Evidence,
-    options: Options,
+    options: PolicyOptions,
     *,
     avg_bits: float,
     objective: Objective = "worst",
@@ -70,7 +71,7 @@ def allocate(
     """
     one_of("objective", objective, ("mean", "worst", "regret"))
     one_of("sensitivity", sensitivity, HOW)
-    method = underneath(rounding)
+    scheme = input_weighted(options, rounding)
     chosen = tuple(sorted({whole("a width", bits, least=2, most=8) for bits in sequence("widths", widths)}))
     if not chosen:
         raise InputError("widths is empty; it must hold the numbers of bits that a block may have, such as 3, 4, 6")
@@ -91,14 +92,14 @@ def allocate(
         "allocate",
         evidence,
         options,
-        method=method,
+        scheme=scheme,
         bits=found.bits,
         settings=settings,
-        notes=(_judged(method), *table.notes, *notes),
+        notes=(_judged(scheme), *table.notes, *notes),
     )
 
 
-def gateway(evidence: Evidence, options: Options, *, k: int = 3, rounding: Rounding = "gptq") -> Plan:
+def gateway(evidence: Evidence, options: PolicyOptions, *, k: int = 3, rounding: Rounding = "gptq") -> Plan:
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
     blocks = gateway_set(evidence.n_blocks, k)
     stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}
@@ -107,7 +108,7 @@ def gateway(evidence: Evidence, options: Options, *, k: int = 3, rounding: Round
         "gateway",
         evidence,
         options,
-        method=underneath(rounding),
+        scheme=input_weighted(options, rounding),
         bits=protected_widths(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
         settings={"k": k, "blocks": blocks, "rounding": rounding},
         notes=notes if len(stacks) > 1 else (),
@@ -116,7 +117,7 @@ def gateway(evidence: Evidence, options: Options, *, k: int = 3, rounding: Round
 
 def protect(
     evidence: Evidence,
-    options: Options,
+    options: PolicyOptions,
     *,
     k: int = 3,
     objective: Objective = "worst",
@@ -134,7 +135,7 @@ def protect(
     one_of("objective", objective, ("mean", "worst"))
     one_of("sensitivity", sensitivity, HOW)
     check_low(options.bits)
-    method = underneath(rounding)
+    scheme = input_weighted(options, rounding)
     table = evidence.sensitivity((options.bits, HIGH), sensitivity)
     blocks = best_protected(table, bits=options.bits, k=k, objective=objective)
     seed = 0 if options.calibration is None else options.calibration.seed
@@ -156,16 +157,16 @@ def protect(
         "protect",
         evidence,
         options,
-        method=method,
+        scheme=scheme,
         bits=widths[0],
         settings=settings,
-        notes=(_judged(method), *table.notes, *notes),
+        notes=(_judged(scheme), *table.notes, *notes),
     )
 
 
-def _judged(method: Method) -> str:
+def _judged(scheme: Scheme) -> str:
     """Returns in what the trial of a block differs from the plan."""
-    own = "by gptq" if method.rounding == "gptq" else "to nearest"
+    own = "by gptq" if scheme.rounding == "gptq" else "to nearest"
     return (
         "blocks were judged by rounding to nearest with the largest weight as a level; the plan itself rounds "
         f"{own} with a clip that its inputs weigh"

@@ -10,8 +10,8 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
+from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Sensitivity
-from fairbits.quantize.plan import Objective
 from fairbits.theory.allocation import Allocation, Problem, allocate_mean, allocate_worst, protect
 from fairbits.theory.allocation.protection import MAX_SETS
 

@@ -21,14 +21,15 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import is_gpu
 from fairbits.model.files.packed import step_dtype
+from fairbits.model.groups import grid_of
+from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Learned, Outcome, Plan, Treatment
+from fairbits.quantize.plan import Learned, Outcome, Plan
 from fairbits.quantize.rounding.inputs import Audience, Effects, Inputs, Point, audience, stack_of
 from fairbits.quantize.rounding.layer import matrix, outcome_of, rounded, thresholds_of
 from fairbits.quantize.rounding.lockstep import Lockstep, lockstep
 from fairbits.quantize.rounding.shell import Shell
 from fairbits.quantize.rounding.station import LEFT, Originals, Refine, refined
-from fairbits.theory.grid import Grid
 
 ROOM = 64 * 2**20
 """Bytes that the activations of one batch may take within a block, about."""
@@ -74,7 +75,7 @@ def round_model(
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
 
-    With `text` the error of each of its languages is measured, and treatments that read text can be carried out;
+    With `text` the error of each of its languages is measured, and schemes that read text can be carried out;
     without, weights are read one by one and nothing is computed but codes. `finished` gives the blocks that an
     interrupted run already has: they are only passed through, and what follows is the same as without interruption.
     `refine` is asked for better codes of every block that text reaches, before the next block sees what it gives.
@@ -114,10 +115,10 @@ class _Job:
     def ticks_of_refining(self) -> int:
         return 0 if self.refine is None else self.refine.ticks
 
-    def treated(self, index: int | None) -> dict[str, Treatment]:
-        """Returns the treatments that change anything in a block."""
+    def schemes(self, index: int | None) -> dict[str, Scheme]:
+        """Returns the schemes of what is quantized in a block."""
         weights = self.checkpoint.architecture.weights
-        return {each.name: each for each in self.plan.treated if weights[each.name].block == index}
+        return {name: scheme for name, scheme in self.plan.schemes.items() if weights[name].block == index}
 
     def rounded(self, index: int | None, inputs: Inputs | None = None) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with its codes, the errors of languages still missing, and ΔW of every map in it."""
@@ -127,39 +128,42 @@ class _Job:
         changes, thresholds = {}, {}
         # maps that see the same input stand side by side: what is known of it is worked out once
         input_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.known(sees))
-        for name, treatment in self.treated(index).items():
+        for name, scheme in self.schemes(index).items():
             W, known = matrix(self.checkpoint, weights[name]), input_of(weights[name].sees)
-            layers[name], notes = rounded(W, treatment, dtype=dtype, known=known)
-            outcome, changes[name] = outcome_of(weights[name], W, layers[name], treatment, notes)
+            try:
+                layers[name], notes = rounded(W, scheme, dtype=dtype, known=known)
+            except InputError as problem:
+                raise InputError(f"{name}: {problem}") from None
+            outcome, changes[name] = outcome_of(weights[name], W, layers[name], scheme, notes)
             outcomes.append(outcome)
             if self.plan.thresholds and known is not None and known.squares is not None:
                 alone = known.squares[[known.languages.index(code) for code in self.plan.languages]]
-                thresholds[name] = thresholds_of(W, treatment, alone, dtype=dtype)
+                thresholds[name] = thresholds_of(W, scheme, alone, dtype=dtype)
             self.ticks.add()
         return RoundedBlock(index, layers, tuple(outcomes), thresholds), changes
 
     def with_codes(self, done: RoundedBlock, codes: Mapping[str, Codes]) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with other codes for some of its maps, and ΔW of every map in it."""
-        weights, treated = self.checkpoint.architecture.weights, self.treated(done.index)
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(done.index)
         layers = {**done.layers, **codes}
         outcomes, changes = [], {}
         for old in done.outcomes:
             name, notes = old.name, old.notes if old.name in codes else (*old.notes, LEFT)
             W = matrix(self.checkpoint, weights[name])
-            outcome, changes[name] = outcome_of(weights[name], W, layers[name], treated[name], notes)
+            outcome, changes[name] = outcome_of(weights[name], W, layers[name], schemes[name], notes)
             outcomes.append(outcome)
         return replace(done, layers=layers, outcomes=tuple(outcomes)), changes
 
 
 def _without_text(job: _Job) -> Iterator[RoundedBlock]:
     """Yields the blocks, by reading weights only."""
-    job.ticks.total = len(job.plan.treated)
+    job.ticks.total = len(job.plan.schemes)
     for index in (*(block.index for block in job.blocks), None):
         done = job.finished(index)
         if done is None:
             done, _ = job.rounded(index)
         else:
-            job.ticks.add(len(job.treated(index)))
+            job.ticks.add(len(job.schemes(index)))
         yield done
 
 
@@ -167,8 +171,8 @@ def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
     positions, apart = _positions_at_once(job.checkpoint, text, device), job.refine.apart if job.refine else ()
     chosen = [batch.on(device) for part in _parted(text, apart) for batch in batches(part, positions=positions)]
-    far = max((block.index + 1 for block in job.blocks if job.treated(block.index)), default=0)
-    job.ticks.total = len(job.plan.treated) + (2 * len(chosen) + job.ticks_of_refining) * far
+    far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
+    job.ticks.total = len(job.plan.schemes) + (2 * len(chosen) + job.ticks_of_refining) * far
     # the embedding is first on the way though last in the order: the blocks shall see it as it will be
     outside = job.finished(None) or job.rounded(None)[0]
     if any(job.finished(block.index) is None for block in job.blocks[:far]):
@@ -198,7 +202,7 @@ def _walked(
             else:
                 shell.fill(block, done.layers)
                 walk.advance(lambda _batch: job.ticks.add())
-                job.ticks.add(len(chosen) + len(job.treated(block.index)) + job.ticks_of_refining)
+                job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.ticks_of_refining)
             shell.empty(block)
             yield done
 
@@ -209,8 +213,8 @@ def _calibrated(
     """Returns a block, rounded for what it sees and refined for its targets, and takes the walk past it."""
     modules = dict(shell.model.named_modules())
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
-    treated = job.treated(block.index)
-    points = _points(job, {name: each for name, each in treated.items() if name in visible}, visible)
+    schemes = job.schemes(block.index)
+    points = _points(job, {name: each for name, each in schemes.items() if name in visible}, visible)
     inputs = Inputs(listeners, points)
     if points:
         if not targets:  # for which it was filled
@@ -223,7 +227,7 @@ def _calibrated(
     del inputs  # its products may be larger than the block
     if job.refine is not None:
         changes.clear()
-        layers = {name: (each, Grid(each.bits, treated[name].grid)) for name, each in done.layers.items()}
+        layers = {name: (each, grid_of(schemes[name])) for name, each in done.layers.items()}
         turns, tick = walk.turns(), job.ticks.add
         codes = refined(job.refine, block, layers, shell=shell, turns=turns, targets=targets, tick=tick)
         done, changes = job.with_codes(done, codes)
@@ -234,10 +238,10 @@ def _calibrated(
     return replace(done, outcomes=tuple(replace(each, error=effects.error(each.name)) for each in done.outcomes))
 
 
-def _points(job: _Job, treated: Mapping[str, Treatment], visible: Mapping[str, Weight]) -> dict[str, Point]:
+def _points(job: _Job, schemes: Mapping[str, Scheme], visible: Mapping[str, Weight]) -> dict[str, Point]:
     """Returns the inputs of a block that something must be known of."""
     points: dict[str, Point] = {}
-    for name, each in treated.items():
+    for name, each in schemes.items():
         weight = visible[name]
         assert weight.sees is not None
         products = each.rounding == "gptq"
@@ -274,7 +278,7 @@ def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
     """Raises if a plan cannot be carried out with this model and text."""
-    unknown = [each.name for each in plan.treatments if each.name not in checkpoint.architecture.weights]
+    unknown = [each.name for each in plan.layers if each.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
     if text is None:

@@ -15,10 +15,10 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Weight
+from fairbits.model.groups import Notes
 from fairbits.quantize.rounding.gptq import factored
 from fairbits.quantize.rounding.layer import KnownInput
 from fairbits.quantize.rounding.lockstep import Enough
-from fairbits.quantize.rounding.steps import Notes
 
 SAMPLE = 128
 """Positions of a language, about, that tell well enough what rounding a map does to it."""

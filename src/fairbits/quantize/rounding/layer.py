@@ -11,11 +11,11 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes, nearest
-from fairbits.model.files.packed import Stored, is_table, stored_bytes
-from fairbits.quantize.plan import Outcome, Treatment
+from fairbits.model.files.packed import is_table, stored_bytes
+from fairbits.model.groups import Notes, choose_scales, grid_of
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import Outcome
 from fairbits.quantize.rounding.gptq import Factor, gptq
-from fairbits.quantize.rounding.steps import Notes, steps_for
-from fairbits.theory.grid import Grid
 
 UNSEEN = "its input cannot be seen: the largest weight is a level, the others are rounded to nearest"
 
@@ -49,52 +49,47 @@ def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
     return W
 
 
-def rounded(W: Tensor, treatment: Treatment, *, dtype: torch.dtype, known: KnownInput | None) -> tuple[Codes, Notes]:
-    """Returns the codes of W (out, in) as the treatment says, with steps of `dtype`, and every fall-back.
+def rounded(W: Tensor, scheme: Scheme, *, dtype: torch.dtype, known: KnownInput | None) -> tuple[Codes, Notes]:
+    """Returns the codes of W (out, in) as the scheme says, with scales of `dtype`, and every fall-back.
 
     `known` is None where the map's input cannot be seen. GPTQ weighs the exact clip by the diagonal of H, which is
     E[x²] of the mixture of languages, unless the worst language or regret is asked for.
     """
-    if treatment.bits is None:
-        raise InputError(f"{treatment.name} is kept as it is; there is nothing to round")
-    grid = Grid(treatment.bits, treatment.grid)
-    if not treatment.reads_text:
-        steps, notes = steps_for(W, treatment, dtype=dtype)
+    grid = grid_of(scheme)
+    if not scheme.reads_text:
+        steps, notes = choose_scales(W, scheme, dtype=dtype)
         return nearest(W, steps, grid=grid), notes
     if known is None:
         # not the unweighted exact clip, which may cut off weights that are vital
-        steps, notes = steps_for(W, replace(treatment, clip="absmax", objective=None), dtype=dtype)
+        steps, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
         return nearest(W, steps, grid=grid), (UNSEEN, *notes)
     H, importance, pi = known.H, known.squares, known.pi
-    if H is not None and treatment.clip == "exact" and treatment.objective not in ("worst", "regret"):
+    if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
-    steps, notes = steps_for(W, treatment, importance=importance, pi=pi, dtype=dtype)
-    if treatment.rounding == "nearest" or H is None or known.factor is None:
-        return nearest(W, steps, grid=grid), (*notes, *(known.notes if treatment.rounding == "gptq" else ()))
+    steps, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
+    if scheme.rounding == "nearest" or H is None or known.factor is None:
+        return nearest(W, steps, grid=grid), (*notes, *(known.notes if scheme.rounding == "gptq" else ()))
     found = gptq(W.to(H.device), H, steps.to(H.device), grid=grid, factor=known.factor)
     codes = Codes(found.codes.codes.cpu(), steps, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
     return codes, (*notes, *known.notes, *([kept] if found.kept_nearest else []))
 
 
-def thresholds_of(W: Tensor, treatment: Treatment, squares: Floats, *, dtype: torch.dtype) -> Tensor:
+def thresholds_of(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
     """Returns the exact steps of each language alone, (languages, out, groups), given E_λ[x²]."""
-    alone = replace(treatment, clip="exact", objective="mean", rounding="nearest")
-    return torch.stack([steps_for(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
+    alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
+    return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
 
 
-def outcome_of(weight: Weight, W: Tensor, codes: Codes, treatment: Treatment, notes: Notes) -> tuple[Outcome, Tensor]:
+def outcome_of(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[Outcome, Tensor]:
     """Returns what came of a linear map, still without the error of each language, and ΔW in float32."""
-    grid = Grid(codes.bits, treatment.grid)
     change = replace(codes).dequantized.float().sub_(W)  # a copy's, as codes keep what they were dequantized to
-    alpha = grid.alpha(codes.steps.double().numpy())
+    alpha = grid_of(scheme).alpha(codes.steps.double().numpy())
     energy = float(W.double().square().sum())
     outcome = Outcome(
         name=weight.name,
-        bits=codes.bits,
-        size_bytes=stored_bytes(
-            weight.shape, Stored(codes.bits, codes.group), codes.steps.dtype, table=is_table(weight)
-        ),
+        bits=scheme.bits,
+        size_bytes=stored_bytes(weight.shape, scheme, codes.steps.dtype, table=is_table(weight)),
         alpha=(float(alpha.min()), float(np.median(alpha)), float(alpha.max())),
         weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
         notes=notes,

@@ -10,7 +10,7 @@ from fairbits.measure.audit.certificate import certificate
 from fairbits.measure.audit.outliers import founders_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes.weight_errors import column_errors
-from fairbits.model.scheme import Clip, Scheme
+from fairbits.model.scheme import Clip, Scheme, within_rows
 from fairbits.quantize.evidence import is_rounded
 from fairbits.science.experiments.laboratory import Lab, Laboratory, values
 from fairbits.science.experiments.result import Answer, Cell, Figure, Result, Series, Table, brief, written
@@ -120,7 +120,7 @@ def holding(answers: Sequence[Answer]) -> Answer:
 def _cases(lab: Lab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
     """Yields what the bounds say of one scheme, and what is so."""
     group = lab.setting.group
-    scheme = Scheme(bits, group if isinstance(group, int) else None, clip, "twos")
+    scheme = Scheme(bits, within_rows(group), clip, "twos")
     frame, pattern = lab.rounded(bits, clip=clip), _pattern(lab)
     order = [pattern.languages.index(code) for code in frame.languages]
     share = pattern.share[order]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.model.scheme import Scheme
+from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.policies.widths import quiet_solver, random_sets
 from fairbits.science.experiments.laboratory import Lab
 from fairbits.stats import LanguageFrame
@@ -141,7 +141,7 @@ def minimax(alone: Floats) -> Blocks:
 def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
     """Returns the damage of every set; from one to the next only the blocks in which they differ are exchanged."""
     group = lab.setting.group
-    scheme = Scheme(BITS, group if isinstance(group, int) else None, "absmax", "twos")
+    scheme = Scheme(BITS, within_rows(group), "absmax", "twos")
     now, found = set(range(lab.n_blocks)), {}
     try:
         for i, kept in enumerate(sets):

@@ -21,13 +21,14 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages, training_shares
 from fairbits.model.files.cache import kept_directory
+from fairbits.model.groups import error_of
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.outliers.write import write_with_outliers
-from fairbits.model.scheme import Clip, Scheme
+from fairbits.model.scheme import Clip, Group, Scheme, within_rows
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import is_rounded
 from fairbits.quantize.learning import carry_out
-from fairbits.quantize.plan import Group, Plan
+from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.layer import matrix
 from fairbits.science.experiments.result import Subject
 from fairbits.stats import LanguageFrame
@@ -138,7 +139,7 @@ class Lab:
         if key not in self._found:
             for block, width in enumerate(wanted):
                 if width != AS_IT_IS:
-                    self.put_rounded(block, Scheme(width, own if isinstance(own, int) else None, clip, "twos"))
+                    self.put_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
             self._found[key] = self.frame()
         return self._found[key]
 
@@ -146,7 +147,7 @@ class Lab:
         """Replaces the linear maps of a block by what a scheme makes of them."""
         for each in self.maps[block]:
             W = matrix(self.checkpoint, each)
-            self.bench.put(each.name, scheme.error(W).add_(W))
+            self.bench.put(each.name, error_of(W, scheme).add_(W))
 
     def planned(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
         """Returns the damage of a policy, carried out with the calibration text; `seed` decides what text is taken."""

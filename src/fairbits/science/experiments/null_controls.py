@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbits.model.scheme import Scheme
+from fairbits.model.groups import error_of
+from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import Lab, Laboratory, values
 from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, written
@@ -87,11 +88,11 @@ def null_controls(laboratory: Laboratory) -> Result:
 def _noise(lab: Lab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yields every linear map with Gaussian noise that has, in every row, the norm of the rounding error."""
     rng = torch.Generator().manual_seed(seed)
-    size = lab.setting.group if isinstance(lab.setting.group, int) else None
+    group = within_rows(lab.setting.group)
     for block in lab.maps:
         for each in block:
             W = matrix(lab.checkpoint, each)
-            error = Scheme(bits, size, "absmax", "twos").error(W).norm(dim=1, keepdim=True)
+            error = error_of(W, Scheme(bits, group, "absmax", "twos")).norm(dim=1, keepdim=True)
             drawn = torch.randn(W.shape, generator=rng)
             yield each.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
 

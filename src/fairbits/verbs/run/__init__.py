@@ -9,8 +9,8 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Group
 from fairbits.quantize.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
 from fairbits.reports.record import format_of

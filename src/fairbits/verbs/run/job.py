@@ -19,8 +19,7 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.scores import Question
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
-from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Group
+from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantize.policies import Embeddings
 from fairbits.quantize.policies.gptq import ENGLISH
 from fairbits.reports.provenance import THREADS, versions
@@ -56,7 +55,7 @@ class Job:
     @property
     def scheme(self) -> Scheme:
         """What the audit predicts for: round to nearest in the same width and group."""
-        return Scheme(self.bits, self.group if isinstance(self.group, int) else None)
+        return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
     def question(self) -> Question:

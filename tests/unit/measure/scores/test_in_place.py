@@ -5,6 +5,7 @@ from fairbits.errors import InputError
 from fairbits.measure.scores.in_place import put, restore
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes, nearest
+from fairbits.model.groups import choose_scales
 from fairbits.model.scheme import Scheme
 from fairbits.theory.grid import Grid
 
@@ -13,7 +14,7 @@ def codes_of(checkpoint: Checkpoint, name: str) -> Codes:
     weight = checkpoint.architecture.weights[name]
     W = checkpoint.read(name).float()
     W = W.T if weight.transposed else W
-    return nearest(W, Scheme(4, None, grid="twos").steps(W), grid=Grid(4, "twos"))
+    return nearest(W, choose_scales(W, Scheme(4, "channel", grid="twos"), dtype=torch.float32)[0], grid=Grid(4, "twos"))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mt5"])

@@ -138,7 +138,7 @@ def test_where_nothing_helps_the_start_is_kept(tiny):
 
 def test_a_plan_that_does_not_learn_is_only_rounded(tiny):
     checkpoint, plan, corpus = tiny
-    plain = replace(plan, learning=None, treatments=plan.treatments[:5])
+    plain = replace(plan, learning=None, layers=plan.layers[:5])
     text = calibration_text(checkpoint, plan, corpus)
     same(list(carry_out(checkpoint, plain, text=text)), list(round_model(checkpoint, plain, text=text)))
 

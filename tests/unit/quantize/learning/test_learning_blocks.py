@@ -10,10 +10,11 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.in_place import put
 from fairbits.model import Checkpoint
+from fairbits.model.scheme import Scheme
 from fairbits.quantize.learning.blocks import refiner
 from fairbits.quantize.learning.latents import attached
 from fairbits.quantize.learning.lessons import Lessons
-from fairbits.quantize.plan import Learning, Plan, Treatment
+from fairbits.quantize.plan import LayerPlan, Learning, Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.quantize.rounding.station import LEFT
 
@@ -42,13 +43,13 @@ def taught(llama):
 
 def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     """Returns the blocks of a model, learned from text; without `how` as they are where learning starts."""
-    treated = [
-        Treatment(each.name, each.block, each.role, 3, rounding="gptq")
+    layers = [
+        LayerPlan(each.name, each.block, each.role, Scheme(3, "channel", "exact", "twos", rounding="gptq"))
         for each in checkpoint.architecture.weights.values()
         if each.linear and each.block is not None and each.stacked is None and (blocks is None or each.block in blocks)
     ]
     pi = {code: 1 / len(text.languages) for code in text.languages}
-    plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(treated), 0, languages=pi)
+    plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(layers), 0, languages=pi)
     ours = refiner(how or HOW, Lessons.of(text, seed=SEED), seed=SEED)
     refine = refine or (ours if how else Nobody(ours))
     return list(round_model(checkpoint, plan, text=text, refine=refine, **options))

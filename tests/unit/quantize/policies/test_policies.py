@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.files.quantization_config import check_storable
+from fairbits.model.scheme import Scheme
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity
-from fairbits.quantize.plan import Calibration, Plan, Treatment
+from fairbits.quantize.plan import Calibration, LayerPlan, Plan
 from fairbits.quantize.policies import decide
-from fairbits.quantize.policies.assemble import stored_as
 from fairbits.quantize.policies.widths import best_protected, quiet_solver, random_sets, within_budget
 
 LANGUAGES = ("eng_Latn", "heb_Hebr", "hin_Deva")
@@ -54,8 +54,12 @@ def made(name: str, evidence: Evidence, **told: Any) -> Plan:
     return decide(name, evidence, calibration=TEXT, **{"group": 16, **told})
 
 
-def rounded(plan: Plan) -> list[Treatment]:
-    return [each for each in plan.treated if each.block is not None]
+def rounded(plan: Plan) -> list[LayerPlan]:
+    return [each for each in plan.quantized if each.block is not None]
+
+
+def schemes(plan: Plan) -> list[Scheme]:
+    return [each.scheme for each in rounded(plan) if each.scheme is not None]
 
 
 def widths(plan: Plan) -> list[set[int | None]]:
@@ -82,7 +86,7 @@ def test_the_method_of_each_policy(llama: Evidence, name: str, clip: str, object
     told = {"gateway": {"k": 2}, "protect": {"k": 1}}.get(name, {})
     plan = made(name, llama, **told)
     assert plan.policy == name
-    assert {(each.clip, each.objective, each.rounding) for each in rounded(plan)} == {(clip, objective, rounding)}
+    assert {(each.clip, each.objective, each.rounding) for each in schemes(plan)} == {(clip, objective, rounding)}
     assert len(rounded(plan)) == 14  # seven linear maps in each of two blocks
     assert plan.reads_text == policies.reads_text(name)
     assert plan.languages
@@ -99,28 +103,28 @@ def test_every_policy_is_shown_and_the_default_sees_inputs(llama: Evidence) -> N
     bits_alike = ["rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "gptq"]
     assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect", "fair"])
     plan = made(policies.DEFAULT, llama)
-    assert all(each.objective == "mean" for each in rounded(plan))
+    assert all(each.objective == "mean" for each in schemes(plan))
     assert plan.languages == pytest.approx(dict.fromkeys(LANGUAGES, 1 / 3))
 
 
 def test_norms_head_and_embedding_stay_unless_asked(llama: Evidence) -> None:
-    kept = {each.role for each in made("rtn", llama).treatments if each.bits is None}
-    assert kept == {"embedding", "head"}  # norms have no treatment at all
+    kept = {each.role for each in made("rtn", llama).layers if each.bits is None}
+    assert kept == {"embedding", "head"}  # norms are not in the plan at all
     plan = made("mse", llama, embeddings=8)
-    outside = [each for each in plan.treated if each.block is None]
-    assert [(each.role, each.bits, each.clip) for each in outside] == [
+    outside = [each for each in plan.quantized if each.block is None]
+    assert [(each.role, each.bits, each.scheme.clip) for each in outside] == [
         ("embedding", 8, "absmax"),
         ("head", 8, "absmax"),
     ]
-    assert plan.treatments[0].role == "embedding"
-    assert plan.treatments[-1].role == "head"
+    assert plan.layers[0].role == "embedding"
+    assert plan.layers[-1].role == "head"
     assert plan.size_bytes < made("mse", llama).size_bytes
 
 
 def test_four_bits_are_for_the_head_alone(llama: Evidence) -> None:
     plan, wider = made("rtn", llama, embeddings=4), made("rtn", llama, embeddings=8)
-    assert [(each.role, each.bits) for each in plan.treated if each.block is None] == [("embedding", 8), ("head", 4)]
-    check_storable(llama.checkpoint, stored_as(plan.treatments))
+    assert [(each.role, each.bits) for each in plan.quantized if each.block is None] == [("embedding", 8), ("head", 4)]
+    check_storable(llama.checkpoint, plan.schemes)
     head = llama.checkpoint.architecture.head
     assert head is not None
     assert wider.size_bytes - plan.size_bytes == math.prod(head.shape) // 2
@@ -132,8 +136,8 @@ def test_four_bits_are_for_the_head_alone(llama: Evidence) -> None:
 def test_a_tied_head_is_the_embedding(reading_model: Callable[[str], Checkpoint]) -> None:
     tied = Evidence(reading_model("gemma3"))
     plan = made("rtn", tied, embeddings=8)
-    assert [each.role for each in plan.treated if each.block is None] == ["embedding"]
-    check_storable(tied.checkpoint, stored_as(plan.treatments))
+    assert [each.role for each in plan.quantized if each.block is None] == ["embedding"]
+    check_storable(tied.checkpoint, plan.schemes)
     with pytest.raises(InputError, match=r"head and embedding tied: 8 is the least .* use 8"):
         made("rtn", tied, embeddings=4)
 
@@ -150,21 +154,21 @@ def test_a_head_that_repeats_the_embedding_in_the_file_is_tied(saved: Callable[.
 
 def test_fused_maps_share_width_and_group(llama: Evidence) -> None:
     plan = made("allocate", llama, avg_bits=4.5)
-    treatment = {each.name: each for each in plan.treatments}
+    layers = {each.name: each for each in plan.layers}
     for group in llama.checkpoint.architecture.fused_groups.values():
-        assert len({(treatment[each.name].bits, treatment[each.name].group) for each in group}) == 1
+        assert len({layers[each.name].scheme.as_stored for each in group}) == 1
 
 
 def test_experts_and_routers_stay(reading_model: Callable[[str], Checkpoint]) -> None:
     plan = made("rtn", Evidence(reading_model("mixtral")))
     assert {each.role for each in rounded(plan)} == {"q", "k", "v", "attention_out"}
-    assert any(each.role == "router" and each.bits is None for each in plan.treatments)
+    assert any(each.role == "router" and each.bits is None for each in plan.layers)
     assert any("18 tensors of experts" in note for note in plan.notes)  # 2 blocks × 3 experts × 3 maps
 
 
 def test_kappa_is_on_the_symmetric_grid(llama: Evidence) -> None:
     plan = made("kappa", llama, bits=3, group="channel")
-    assert {each.grid for each in rounded(plan)} == {"symmetric"}
+    assert {each.grid for each in schemes(plan)} == {"symmetric"}
     assert plan.settings["grid"] == "symmetric"
     assert any("4 bits only" in note for note in plan.notes)
     with pytest.raises(InputError, match="kappa takes no grid"):
@@ -172,7 +176,7 @@ def test_kappa_is_on_the_symmetric_grid(llama: Evidence) -> None:
 
 
 def test_aciq_has_two_laws(llama: Evidence) -> None:
-    assert {each.clip for each in rounded(made("aciq", llama, law="laplace"))} == {"laplace"}
+    assert {each.clip for each in schemes(made("aciq", llama, law="laplace"))} == {"laplace"}
     with pytest.raises(InputError, match="one of gaussian, laplace"):
         made("aciq", llama, law="cauchy")
 
@@ -180,7 +184,7 @@ def test_aciq_has_two_laws(llama: Evidence) -> None:
 def test_laaciq_of_one_language_saves_all_thresholds(llama: Evidence) -> None:
     plan = made("laaciq", llama, language="he")
     assert plan.languages == {"eng_Latn": 0.0, "heb_Hebr": 1.0, "hin_Deva": 0.0}
-    assert {each.objective for each in rounded(plan)} == {"mean"}
+    assert {each.objective for each in schemes(plan)} == {"mean"}
     assert plan.thresholds
     assert made("laaciq", llama, objective="regret").settings["objective"] == "regret"
     with pytest.raises(InputError, match="objective is 'best'"):
@@ -213,7 +217,7 @@ def test_gateway_takes_both_ends(llama: Evidence) -> None:
 
 def test_gateway_counts_both_stacks_as_one(reading_model: Callable[[str], Checkpoint]) -> None:
     plan = made("gateway", Evidence(reading_model("mt5"), LANGUAGES), k=2)
-    assert {each.block for each in plan.treated if each.bits == 8} == {0, 3}
+    assert {each.block for each in plan.quantized if each.bits == 8} == {0, 3}
     assert any("encoder and decoder" in note for note in plan.notes)
 
 
@@ -224,7 +228,7 @@ def test_allocate_spends_on_the_worst_language(llama: Evidence) -> None:
     assert plan.settings["sensitivity"]["how"] == "predicted"
     assert plan.settings["bits"] == [4, 5]
     nearest = made("allocate", llama, avg_bits=4.5, sensitivity="measured", rounding="nearest")
-    assert {each.rounding for each in rounded(nearest)} == {"nearest"}
+    assert {each.rounding for each in schemes(nearest)} == {"nearest"}
     assert nearest.settings["sensitivity"]["how"] == "measured"
 
 
@@ -321,7 +325,7 @@ def test_english_must_be_there_to_be_preferred(llama: Evidence) -> None:
 
 
 def test_one_step_can_serve_a_whole_tensor(llama: Evidence) -> None:
-    assert {each.group for each in rounded(made("gptq", llama, group="tensor"))} == {"tensor"}
+    assert {each.group for each in schemes(made("gptq", llama, group="tensor"))} == {"tensor"}
 
 
 def test_size_is_that_of_the_file_layout(llama: Evidence) -> None:

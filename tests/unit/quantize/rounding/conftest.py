@@ -5,7 +5,8 @@ import pytest
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
-from fairbits.quantize.plan import Plan, Treatment
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import LayerPlan, Plan
 
 WEATHER = Corpus(
     "weather",
@@ -35,17 +36,18 @@ def plan_of():
 
     def plan_of(checkpoint, *, bits=3, languages=(), roles=None, thresholds=False, outside=False, **how):
         weights = checkpoint.architecture.weights.values()
-        treated = [each for each in weights if (each.linear and each.block is not None and each.stacked is None)]
-        treated += [each for each in weights if outside and each.role in ("embedding", "head")]
+        rounded = [each for each in weights if (each.linear and each.block is not None and each.stacked is None)]
+        rounded += [each for each in weights if outside and each.role in ("embedding", "head")]
+        scheme = Scheme(**{"bits": bits, "group": "channel", "clip": "exact", "grid": "twos", **how})
         return Plan(
             policy="test",
             settings={},
             model=checkpoint.target,
             fingerprint="",
             family=checkpoint.architecture.family,
-            treatments=tuple(
-                Treatment(each.name, each.block, each.role, bits, **how)
-                for each in treated
+            layers=tuple(
+                LayerPlan(each.name, each.block, each.role, scheme)
+                for each in rounded
                 if roles is None or each.role in roles
             ),
             size_bytes=0,

@@ -15,10 +15,10 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
 from fairbits.model.codes import nearest
+from fairbits.model.groups import choose_scales
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.quantize.rounding.gptq import gptq
-from fairbits.quantize.rounding.steps import steps_for
 from fairbits.theory.grid import Grid
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
@@ -37,7 +37,7 @@ def tiny():
 
 
 def of_block(plan: Plan, *indices: int) -> Plan:
-    return replace(plan, treatments=tuple(each for each in plan.treatments if each.block in indices))
+    return replace(plan, layers=tuple(each for each in plan.layers if each.block in indices))
 
 
 def same(one, other):
@@ -60,11 +60,10 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
     assert [block.index for block in blocks] == [0, 1, None]
     assert ticks == [(i + 1, 16) for i in range(16)]
     assert [len(block.layers) for block in blocks] == [7, 7, 2]
-    treatments = {each.name: each for each in plan.treatments}
     for block in blocks:
         for name, codes in block.layers.items():
             W = llama.read(name)
-            expected = nearest(W, steps_for(W, treatments[name], dtype=torch.float32)[0], grid=Grid(3, "twos"))
+            expected = nearest(W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos"))
             assert torch.equal(codes.codes, expected.codes)
         for each in block.outcomes:
             W, codes = llama.read(each.name), block.layers[each.name]
@@ -120,22 +119,22 @@ def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, w
     measured = probe(llama, corpus, request=TextRequest(tokens=64))
     plan = plan_of(llama, languages=LANGUAGES, objective=objective, group=16)
     first = next(round_model(llama, plan, text=weather(llama)))
-    for treatment in plan.treatments[:7]:
-        h = measured.channels[measured.seen_by[treatment.name]]
-        expected, _ = steps_for(llama.read(treatment.name), treatment, importance=h, dtype=torch.float32)
-        torch.testing.assert_close(first.layers[treatment.name].steps, expected, rtol=1e-4, atol=0)
+    for layer in plan.layers[:7]:
+        h = measured.channels[measured.seen_by[layer.name]]
+        expected, _ = choose_scales(llama.read(layer.name), layer.scheme, importance=h, dtype=torch.float32)
+        torch.testing.assert_close(first.layers[layer.name].steps, expected, rtol=1e-4, atol=0)
 
 
 def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
     measured = probe(llama, corpus, request=TextRequest(tokens=64), second_moments=True)
     plan = replace(plan_of(llama, rounding="gptq"), languages={"heb_Hebr": 0.8, "eng_Latn": 0.2})
     first = next(round_model(llama, plan, text=weather(llama)))
-    for treatment in plan.treatments[:7]:
-        W = llama.read(treatment.name)
-        H = torch.from_numpy(np.tensordot([0.2, 0.8], measured.inputs[measured.seen_by[treatment.name]], axes=1))
+    for layer in plan.layers[:7]:
+        W = llama.read(layer.name)
+        H = torch.from_numpy(np.tensordot([0.2, 0.8], measured.inputs[measured.seen_by[layer.name]], axes=1))
         h = H.diagonal()[None].numpy()
-        steps, _ = steps_for(W, treatment, importance=h, dtype=torch.float32)
-        codes = first.layers[treatment.name]
+        steps, _ = choose_scales(W, layer.scheme, importance=h, dtype=torch.float32)
+        codes = first.layers[layer.name]
         torch.testing.assert_close(codes.steps, steps, rtol=1e-4, atol=0)
         expected = gptq(W, H.float(), codes.steps, grid=Grid(3, "twos"))
         assert (codes.codes == expected.codes.codes).float().mean() > 0.99
@@ -216,10 +215,10 @@ def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather
     first = next(round_model(llama, plan, text=weather(llama)))
     (name,) = first.layers
     h = measured.channels[measured.seen_by[name]]
-    exact = replace(plan.treatments[0], clip="exact", objective="mean")
+    exact = replace(plan.layers[0].scheme, clip="exact", objective="mean")
     for i, code in enumerate(plan.languages):
         own = h[measured.languages.index(code)][None]
-        expected, _ = steps_for(llama.read(name), exact, importance=own, dtype=torch.float32)
+        expected, _ = choose_scales(llama.read(name), exact, importance=own, dtype=torch.float32)
         torch.testing.assert_close(first.thresholds[name][i], expected, rtol=1e-4, atol=0)
 
 
@@ -251,9 +250,15 @@ def test_every_family_is_rounded_by_gptq(reading_model, plan_of, weather, family
     text = weather(checkpoint)
     blocks, nearest_blocks = (
         list(round_model(checkpoint, each, text=text))
-        for each in (plan, replace(plan, treatments=tuple(replace(t, rounding="nearest") for t in plan.treatments)))
+        for each in (
+            plan,
+            replace(
+                plan,
+                layers=tuple(replace(each, scheme=replace(each.scheme, rounding="nearest")) for each in plan.layers),
+            ),
+        )
     )
-    assert sum(len(block.layers) for block in blocks) == len(plan.treatments)
+    assert sum(len(block.layers) for block in blocks) == len(plan.layers)
     for block in blocks[:-1]:
         for name, codes in block.layers.items():
             assert codes.codes.shape == checkpoint.architecture.weights[name].shape
@@ -325,9 +330,9 @@ def test_refusals(llama, plan_of, weather):
         round_model(llama, plan_of(llama, rounding="gptq"), text=text)
     with pytest.raises(InputError, match="to be refined, and no text was given"):
         round_model(llama, plan_of(llama), refine=lambda station: station.start)
-    foreign = replace(plan_of(llama).treatments[0], name="elsewhere.weight")
+    foreign = replace(plan_of(llama).layers[0], name="elsewhere.weight")
     with pytest.raises(InputError, match=r"names elsewhere\.weight"):
-        round_model(llama, replace(plan_of(llama), treatments=(foreign,)))
+        round_model(llama, replace(plan_of(llama), layers=(foreign,)))
 
 
 def test_broken_weights_are_named(llama, plan_of, weather, saved):

@@ -21,7 +21,8 @@ import sys
 import threading
 from fairbits.language import Corpus
 from fairbits.model import Checkpoint
-from fairbits.quantize.plan import Plan, Treatment
+from fairbits.model.scheme import Scheme
+from fairbits.quantize.plan import LayerPlan, Plan
 from fairbits.measure.passes.prepare import text_for
 from fairbits.quantize.rounding.engine import round_model
 
@@ -30,8 +31,11 @@ linears = [each for each in checkpoint.architecture.linears.values() if each.blo
 corpus = Corpus("weather", {"eng": [f"On day {i} the wind came from the north." for i in range(6)]}, {})
 text = text_for(checkpoint, corpus)
 how = {"attention_out": "gptq"}  # for the others it would take long, not much
-treated = [Treatment(w.name, w.block, w.role, 4, clip="absmax", rounding=how.get(w.role, "nearest")) for w in linears]
-plan = Plan("test", {}, "", "", "", tuple(treated), 0, {"eng_Latn": 1.0})
+layers = [
+    LayerPlan(w.name, w.block, w.role, Scheme(4, "channel", grid="twos", rounding=how.get(w.role, "nearest")))
+    for w in linears
+]
+plan = Plan("test", {}, "", "", "", tuple(layers), 0, {"eng_Latn": 1.0})
 def rss(name):
     lines = open("/proc/self/status").read().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))

@@ -1,12 +1,13 @@
+"""The scales of groups: closed forms, the exact clip for languages, and the type they are stored in."""
+
 import numpy as np
 import pytest
 import torch
 
 from fairbits.errors import InputError
+from fairbits.model import groups as module
+from fairbits.model.groups import choose_scales
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Treatment
-from fairbits.quantize.rounding import steps as module
-from fairbits.quantize.rounding.steps import steps_for
 from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace, kappa_alpha
 from fairbits.theory.grid import Grid
@@ -17,20 +18,11 @@ IMPORTANCE = RNG.lognormal(0, 1, (3, 48))
 CUT = {"channel": 48, 16: 16}
 
 
-def treatment(**how):
-    return Treatment("layer.weight", 0, "q", how.pop("bits", 4), **how)
+PLAIN = {"bits": 4, "group": "channel", "clip": "exact", "grid": "twos"}
 
 
-def steps(W=W, *, dtype=torch.float32, importance=None, pi=None, **how):
-    return steps_for(W, treatment(**how), importance=importance, pi=pi, dtype=dtype)
-
-
-@pytest.mark.parametrize("grid", ["twos", "symmetric"])
-@pytest.mark.parametrize("clip", ["absmax", "exact"])
-@pytest.mark.parametrize("group", CUT)
-def test_plain_clips_are_those_of_a_scheme(grid, clip, group):
-    expected = Scheme(4, None if group == "channel" else group, clip, grid).steps(W)
-    torch.testing.assert_close(steps(grid=grid, clip=clip, group=group)[0], expected)
+def scales_of(W=W, *, dtype=torch.float32, importance=None, pi=None, **how):
+    return choose_scales(W, Scheme(**PLAIN | how), importance=importance, pi=pi, dtype=dtype)
 
 
 @pytest.mark.parametrize("grid", ["twos", "symmetric"])
@@ -46,19 +38,19 @@ def test_closed_forms_block_by_block(grid, group):
         "kappa": [kappa_alpha(s, max(0, k)) for s, k in zip(sigma.ravel(), kappa.ravel(), strict=True)],
     }
     for clip, alpha in alphas.items():
-        found, notes = steps(clip=clip, group=group, grid=grid)
+        found, notes = scales_of(clip=clip, group=group, grid=grid)
         np.testing.assert_allclose(Grid(4, grid).alpha(found.numpy()).ravel(), alpha, rtol=1e-5)
         assert bool(notes) == (clip == "kappa" and (kappa < 0).any())
     assert (kappa < 0).any()
 
 
-def test_one_step_for_a_tensor_is_stored_per_channel():
-    found, _ = steps(group="tensor")
+def test_one_scale_for_a_tensor_is_stored_per_channel():
+    found, _ = scales_of(group="tensor")
     expected = clip_blocks(W.reshape(1, -1).numpy(), Grid(4, "twos")).step
     assert found.shape == (6, 1)
     torch.testing.assert_close(found, torch.full((6, 1), expected.item()))
     sigma = float(W.double().std(correction=0))
-    found, _ = steps(group="tensor", clip="gaussian")
+    found, _ = scales_of(group="tensor", clip="gaussian")
     torch.testing.assert_close(found, torch.full((6, 1), banner_gaussian(sigma, 4) / 8))
 
 
@@ -66,7 +58,7 @@ def test_one_step_for_a_tensor_is_stored_per_channel():
 def test_the_mean_weighs_languages_not_their_loudness(group):
     pi = np.array([0.5, 0.5, 0.0])
     loud = IMPORTANCE * np.array([1.0, 100.0, 1.0])[:, None]
-    found, _ = steps(importance=loud, pi=pi, objective="mean", group=group)
+    found, _ = scales_of(importance=loud, pi=pi, objective="mean", group=group)
     h = pi @ (IMPORTANCE / IMPORTANCE.mean(1, keepdims=True))
     cut = (W.reshape(1, -1).numpy(), np.tile(h, 6)) if group == "tensor" else (W.numpy(), h)
     size = None if group == "tensor" else CUT[group]
@@ -77,32 +69,32 @@ def test_the_mean_weighs_languages_not_their_loudness(group):
 @pytest.mark.parametrize("objective", ["worst", "regret"])
 def test_the_worst_is_sought_among_languages_that_count(objective):
     grid, pi = Grid(4, "twos"), np.array([0.9, 0.1, 0.0])
-    found, _ = steps(importance=IMPORTANCE, pi=pi, objective=objective, group=16)
+    found, _ = scales_of(importance=IMPORTANCE, pi=pi, objective=objective, group=16)
     expected = minimax_blocks(W.numpy(), grid, importance=IMPORTANCE[:2], group=16, objective=objective).step
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
-    whole, _ = steps(importance=IMPORTANCE, pi=pi, objective=objective, group="tensor")
+    whole, _ = scales_of(importance=IMPORTANCE, pi=pi, objective=objective, group="tensor")
     tiled = np.tile(IMPORTANCE[:2], 6)
     expected = minimax_blocks(W.reshape(1, -1).numpy(), grid, importance=tiled, objective=objective).step
     np.testing.assert_allclose(whole.numpy(), np.full((6, 1), expected), rtol=1e-6)
 
 
-def test_steps_leave_neither_end_of_float16():
+def test_scales_leave_neither_end_of_float16():
     tiny, huge = W * 1e-9, W * 1e7
-    found, notes = steps(tiny, dtype=torch.float16)
+    found, notes = scales_of(tiny, dtype=torch.float16)
     assert found.dtype == torch.float16
     assert (found > 0).all()
-    assert "6 of 6 steps are smaller than torch.float16 can hold" in notes[0]
-    found, notes = steps(huge, dtype=torch.float16, bits=2)
+    assert "6 of 6 scales are smaller than torch.float16 can hold" in notes[0]
+    found, notes = scales_of(huge, dtype=torch.float16, bits=2)
     assert torch.isfinite(found).all()
     assert "larger" in notes[0]
-    zero, notes = steps(torch.zeros(2, 8), dtype=torch.float16)
+    zero, notes = scales_of(torch.zeros(2, 8), dtype=torch.float16)
     assert zero.tolist() == [[0.0], [0.0]]
     assert notes == ()
 
 
 @pytest.mark.parametrize("clip", ["gaussian", "laplace", "kappa"])
 def test_weights_that_are_all_alike_keep_the_largest(clip):
-    found, notes = steps(torch.tensor([[0.7, 0.7], [0.0, 0.0]]), clip=clip, grid="symmetric")
+    found, notes = scales_of(torch.tensor([[0.7, 0.7], [0.0, 0.0]]), clip=clip, grid="symmetric")
     torch.testing.assert_close(found, torch.tensor([[0.1], [0.0]]))
     assert "alike in 1 of 2 blocks" in notes[0]
 
@@ -110,27 +102,25 @@ def test_weights_that_are_all_alike_keep_the_largest(clip):
 @pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
 def test_languages_whose_input_is_zero_are_left_out(objective):
     heard, silent = np.linspace(0.1, 2.0, 48), np.zeros(48)
-    alone, _ = steps(importance=heard[None], objective=objective)
-    both, notes = steps(importance=np.stack([heard, silent]), objective=objective)
+    alone, _ = scales_of(importance=heard[None], objective=objective)
+    both, notes = scales_of(importance=np.stack([heard, silent]), objective=objective)
     torch.testing.assert_close(both, alone)
     assert notes == ("its input is 0 in 1 of 2 languages, left out here",)
 
 
 def test_an_input_that_is_always_zero_keeps_the_largest_weight():
-    found, notes = steps(importance=np.zeros((2, 48)), objective="mean")
-    torch.testing.assert_close(found, steps(clip="absmax")[0])
+    found, notes = scales_of(importance=np.zeros((2, 48)), objective="mean")
+    torch.testing.assert_close(found, scales_of(clip="absmax")[0])
     assert notes == ("its input is 0 everywhere: the largest weight is a level",)
 
 
 def test_refusals(monkeypatch):
     with pytest.raises(InputError, match="E\\[x²\\] of its input"):
-        steps(objective="mean")
+        scales_of(objective="mean")
     with pytest.raises(InputError, match="groups of 10"):
-        steps(group=10)
-    with pytest.raises(InputError, match="kept as it is"):
-        steps(bits=None)
+        scales_of(group=10)
     with pytest.raises(InputError, match="must match"):
-        steps(importance=np.ones((2, 47)), objective="mean")
+        scales_of(importance=np.ones((2, 47)), objective="mean")
     monkeypatch.setattr(module, "LARGEST_TABLE", 500)
     with pytest.raises(InputError, match="up to 166"):
-        steps(importance=IMPORTANCE, objective="worst", group="tensor")
+        scales_of(importance=IMPORTANCE, objective="worst", group="tensor")
