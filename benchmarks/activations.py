@@ -148,7 +148,7 @@ def damage_row(name: str, frame: LanguageFrame, extra: int | None) -> str:
 
 def difference_row(name: str, mine: LanguageFrame, base: LanguageFrame) -> str:
     """Returns the line of a paired difference."""
-    signs = np.sign([each.value for each in mine.contrast(base).beyond_doubt().values()])
+    signs = np.sign([each.value for each in mine.contrast(base).significant().values()])
     gap = Gap.of(mine).minus(Gap.of(base))
     numbers = (mine.worst_minus(base), mine.minus(base).mean(), gap)
     return f"| {name} | {' | '.join(map(shown, numbers))} | {int((signs < 0).sum())} | {int((signs > 0).sum())} |"

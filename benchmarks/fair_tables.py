@@ -136,7 +136,7 @@ def counts(each: Measured, base: Measured) -> list[str]:
         return [""] * 4
     contrast = each.damage.contrast(base.damage)
     sides: list[str] = []
-    for chosen in (contrast.differences, contrast.beyond_doubt()):
+    for chosen in (contrast.differences, contrast.significant()):
         values = [difference.value for difference in chosen.values()]
         sides += [str(sum(value < 0 for value in values)), str(sum(value > 0 for value in values))]
     return sides

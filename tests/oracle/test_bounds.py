@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.science.theory import disparity, own_optimum_bound, total_variation, tv_bound
 from fairbits.science.theory.bounds import alpha_limit, excess_bounds
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.theory import (
     Gaussian,
     GaussianScaleMixture,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.science.theory.refit import loss_curves, refit
+from fairbits.science.theory.thresholds import loss_curves, refit
 from fairbits.theory import (
     Gaussian,
     GaussianScaleMixture,

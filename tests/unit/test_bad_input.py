@@ -34,7 +34,7 @@ PACKAGES = ("theory", "theory.allocation", "stats", "science.theory", "science.s
 MODULES = (
     *(f"theory.{name}" for name in ("grid", "distributions", "moments", "noise")),
     *(f"theory.clipping.{name}" for name in ("blocks", "exact", "formulas")),
-    *(f"science.theory.{name}" for name in ("bounds", "language", "refit", "redundancy", "mediation")),
+    *(f"science.theory.{name}" for name in ("bounds", "thresholds", "redundancy", "mediation")),
 )
 FLAGS = {"signed", "relative", "simultaneous"}
 """Yes or no: anything is one of them."""

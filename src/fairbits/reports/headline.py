@@ -60,7 +60,7 @@ def _verdict(found: Contrast | None) -> dict[str, list[str]]:
     """Returns the languages that lose less, and those that lose more, beyond doubt."""
     if found is None:
         return {"better": [], "worse": []}
-    sure = found.beyond_doubt()
+    sure = found.significant()
     return {
         "better": [code for code, each in sure.items() if each.value < 0],
         "worse": [code for code, each in sure.items() if each.value > 0],

@@ -88,7 +88,7 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
 
 def _verdict(code: str, found: Contrast) -> str | None:
     """Returns whether a language loses less or more; None where that is not beyond doubt."""
-    sure = found.beyond_doubt()
+    sure = found.significant()
     return ("less" if sure[code].value < 0 else "more") if code in sure else None
 
 

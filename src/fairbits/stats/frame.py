@@ -19,13 +19,10 @@ from fairbits.checks import (
 )
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.extremes import best_of, bias_corrected_range, worst_difference, worst_of
-from fairbits.stats.heterogeneity import random_effects_sd
-from fairbits.stats.inference import holm
-from fairbits.stats.intervals import combination, combination_p, marginal, p_values
+from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
+from fairbits.stats.intervals import combination, combination_p, holm, marginal, p_values
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
-from fairbits.stats.randomness import generator
-from fairbits.stats.resample import Block, Replicates, blocks_of, replicate
+from fairbits.stats.resample import LinkedLanguages, Replicates, generator, link_languages, replicate
 from fairbits.units import UNITS, bits
 
 FRAME_UNITS = (*UNITS, "ratio")
@@ -33,13 +30,13 @@ FRAME_UNITS = (*UNITS, "ratio")
 
 @dataclass(frozen=True)
 class Contrast:
-    """Damage of one frame minus that of another, per language, with raw and Holm-adjusted p values."""
+    """The damage of one frame minus that of another, per language, with p values as they are and adjusted by Holm."""
 
     differences: dict[str, Estimate]
     p: dict[str, float]
     p_holm: dict[str, float]
 
-    def beyond_doubt(self, level: float = 0.05) -> dict[str, Estimate]:
+    def significant(self, level: float = 0.05) -> dict[str, Estimate]:
         """Returns the differences whose Holm-adjusted p is below the level."""
         level = in_range("level", level, above=0, below=1)
         return {code: each for code, each in self.differences.items() if each.value and self.p_holm[code] < level}
@@ -50,8 +47,8 @@ class LanguageFrame:
     """Damage of each language, v_λ = Σ values / Σ weights over its documents, with one shared bootstrap.
 
     Each record is one document in one language. The same document id in several languages means parallel
-    text: such documents are resampled jointly. Every result reads the same replicates, drawn once from
-    `seed`. Assumes independent documents and at least 5 of them per language.
+    text; such documents are resampled jointly. All results use the same replicates, which are drawn once
+    from `seed`. Assumes independent documents and at least 5 of them per language.
 
     >>> rng = np.random.default_rng(0)
     >>> lang, document = np.repeat(["deu", "heb"], 50), np.tile(np.arange(50), 2)
@@ -141,15 +138,15 @@ class LanguageFrame:
 
     @cached_property
     def replicates(self) -> Replicates:
-        """The bootstrap replicates that every result reads; drawn once."""
+        """The bootstrap replicates that all results use; drawn once."""
         rng = generator(self.seed)
-        return replicate(self._blocks, self.languages, resamples=self.resamples, rng=rng)
+        return replicate(self._linked, self.languages, resamples=self.resamples, rng=rng)
 
     def by_language(self, *, simultaneous: bool = False) -> dict[str, Estimate]:
         """Returns the damage of each language; n is its number of documents.
 
-        Bootstrap-t limits, each language for itself; with `simultaneous` max-T limits that hold for all
-        languages at once.
+        The limits are bootstrap-t limits of each language by itself; with `simultaneous` they are max-T limits,
+        which hold for all languages at once.
         """
         limits = simultaneous_limits if simultaneous else marginal
         low, high = limits(self.replicates, self.confidence)
@@ -183,21 +180,21 @@ class LanguageFrame:
         return Estimate(value, low, high, self.replicates.clusters, self.confidence)
 
     def mean_p(self) -> float:
-        """Returns the two-sided p of a mean of 0: below 0.05 where the interval of `mean` at 95 % lies beside 0."""
+        """Returns the two-sided p of a mean of 0: below 0.05 where the 95 % interval of `mean` excludes 0."""
         return combination_p(self.replicates, np.full(len(self.languages), 1 / len(self.languages)))
 
     def gap(self) -> Estimate:
-        """Returns worst minus best damage, less its noise bias; n is the number of distinct documents."""
+        """Returns the worst minus the best damage, corrected for noise; n is the number of distinct documents."""
         return bias_corrected_range(self.replicates, confidence=self.confidence)
 
     def plain_gap(self) -> Estimate:
-        """Returns the largest minus the smallest estimate as they are; the interval is that of the true range."""
+        """Returns the largest minus the smallest estimate, uncorrected; the interval is that of the true range."""
         return bias_corrected_range(self.replicates, confidence=self.confidence, method="naive")
 
     def ratio(self) -> Estimate:
-        """Returns worst divided by best damage: exp of the bias-corrected range of log damage.
+        """Returns the worst divided by the best damage: exp of the bias-corrected range of log damage.
 
-        Refuses when the interval of the best language reaches 0, where the ratio is unbounded.
+        Raises if the interval of the best language reaches 0, because the ratio is then unbounded.
         """
         lang, best = self.best()
         if best.low <= 0:
@@ -216,7 +213,8 @@ class LanguageFrame:
     def minus(self, other: "LanguageFrame") -> "LanguageFrame":
         """Returns the frame of this one's damage minus the other's, paired by document.
 
-        Positive: this frame is damaged more. Both frames must hold the same documents with the same weights.
+        Positive values mean that this frame is damaged more. Both frames must hold the same documents with the same
+        weights.
         """
         order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
         return replace(
@@ -228,26 +226,26 @@ class LanguageFrame:
         )
 
     def worst_minus(self, other: "LanguageFrame") -> Estimate:
-        """Returns this frame's largest damage minus the other's, in whichever languages, paired by document.
+        """Returns this frame's largest damage minus the other's, each in its own worst language, paired by document.
 
-        Luck is taken out of both, as in `worst`; the interval holds whichever languages are the worst.
+        Both are corrected for selection, as in `worst`; the interval covers whichever languages are the worst.
         """
         order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
         lang = np.unique(self.lang[order], return_inverse=True)[1]
         document = np.unique(self.document[order], return_inverse=True)[1]
-        blocks = blocks_of(
+        linked = link_languages(
             np.concatenate([lang, lang + len(self.languages)]),
             np.tile(document, 2),
             values=np.concatenate([self.values[order], other.values[match]]),
             weights=np.tile(self.weights[order], 2),
         )
-        joint = replicate(blocks, self.languages * 2, resamples=self.resamples, rng=generator(self.seed))
+        joint = replicate(linked, self.languages * 2, resamples=self.resamples, rng=generator(self.seed))
         return worst_difference(joint, confidence=self.confidence)
 
     def contrast(self, other: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
         """Returns this frame's damage minus the other's per language, paired by document, with Holm p values.
 
-        A little liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
+        The test is slightly liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
         """
         paired = self.minus(other)
         p = p_values(paired.replicates)
@@ -258,16 +256,16 @@ class LanguageFrame:
         )
 
     @cached_property
-    def _blocks(self) -> tuple[Block, ...]:
+    def _linked(self) -> tuple[LinkedLanguages, ...]:
         codes = np.unique(self.lang, return_inverse=True)[1]
         ids = np.unique(self.document, return_inverse=True)[1]
-        return blocks_of(codes, ids, values=self.values, weights=self.weights)
+        return link_languages(codes, ids, values=self.values, weights=self.weights)
 
     def _order(self) -> NDArray[np.intp]:
         return np.lexsort((self.document, self.lang))
 
     def _matching(self, other: "LanguageFrame") -> NDArray[np.intp]:
-        """The order of the other frame's records that lines them up with this frame's sorted ones."""
+        """Returns the order that aligns the other frame's records with this frame's sorted ones."""
         mine, theirs = self._order(), other._order()
         if self.unit != other.unit:
             raise InputError(f"units are {self.unit} and {other.unit}; both frames must have the same unit")

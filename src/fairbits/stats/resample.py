@@ -1,7 +1,12 @@
-"""Paired, document-clustered bootstrap replicates of per-language damage; all intervals read them.
+"""Bootstrap replicates of per-language damage, resampled by document; all intervals are computed from them.
 
-A document is the unit that is drawn. Documents that exist in several languages are drawn jointly, so that
-contrasts between languages keep their pairing; languages that share no document are drawn independently.
+A document is the unit that is drawn. A document that exists in several languages is drawn for all of them at once, so
+that contrasts between languages keep their pairing. Languages that share no document are resampled independently.
+
+A resample is a vector of counts, how often each document was drawn, so a sum over a resample is one product of counts
+and per-document values. All resamples of a group of languages are therefore one matrix product (`_draw`). Residuals
+rather than damages are summed: v* − v = Σ c·e / Σ c·w with e = d − v·w, which loses no digits where v* is close to v,
+and gives the standard error inside each resample from the same product.
 """
 
 from collections.abc import Sequence
@@ -15,13 +20,15 @@ from scipy.sparse.csgraph import connected_components
 from fairbits.checks import Floats, instance, instances, sequence, whole
 from fairbits.errors import InputError
 
-CHUNK = 2_000_000  # counts held at once
+CHUNK = 2_000_000  # counts held in memory at once
 LEAST_DOCUMENTS = 5
+Rng = np.random.Generator | int
+"""A generator, or the whole number that seeds one."""
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Languages linked by common documents: values and weights of (document, language), 0 where absent."""
+class LinkedLanguages:
+    """Languages linked by common documents; values and weights are (document, language), 0 where there is none."""
 
     columns: NDArray[np.intp]
     values: Floats
@@ -33,8 +40,8 @@ class Block:
 class Replicates:
     """The estimates of all languages with their bootstrap deviations and standard errors.
 
-    `deviation` (resample, language) is v* − v, `replicate_error` the standard error inside each resample,
-    `correlation` that of the estimates (0 between languages without a common document).
+    `deviation` (resample, language) is v* − v, `replicate_error` is the standard error inside each resample, and
+    `correlation` is that of the estimates, 0 between languages without a common document.
     """
 
     languages: tuple[str, ...]
@@ -65,23 +72,23 @@ class Replicates:
         )
 
 
-def blocks_of(
+def link_languages(
     lang: NDArray[np.intp], document: NDArray[np.intp], *, values: Floats, weights: Floats
-) -> tuple[Block, ...]:
+) -> tuple[LinkedLanguages, ...]:
     """Returns the connected components of the graph that links languages by common documents.
 
     `lang` and `document` are codes 0, 1, … of each record; a (lang, document) pair occurs once.
 
     >>> import numpy as np
     >>> lang, document = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2])
-    >>> [block.columns.tolist() for block in blocks_of(lang, document, values=np.ones(5), weights=np.ones(5))]
+    >>> [each.columns.tolist() for each in link_languages(lang, document, values=np.ones(5), weights=np.ones(5))]
     [[0, 1], [2]]
     """
     size = int(lang.max()) + 1
     total = size + int(document.max()) + 1
     edges = coo_array((np.ones(len(lang)), (lang, document + size)), shape=(total, total))
     _, labels = connected_components(edges, directed=False)
-    blocks = []
+    linked = []
     for label in dict.fromkeys(labels[:size].tolist()):
         here = labels[lang] == label
         columns, column = np.unique(lang[here], return_inverse=True)
@@ -89,68 +96,79 @@ def blocks_of(
         shape = (len(rows), len(columns))
         table, weight, present = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
         table[row, column], weight[row, column], present[row, column] = values[here], weights[here], True
-        blocks.append(Block(columns, table, weight, present))
-    return tuple(blocks)
+        linked.append(LinkedLanguages(columns, table, weight, present))
+    return tuple(linked)
 
 
-def checked_blocks(blocks: Sequence[Block], languages: Sequence[str]) -> tuple[Block, ...]:
-    """Returns the blocks if their columns are the languages, each in one block."""
-    checked: tuple[Block, ...] = instances("blocks", blocks, Block)
-    columns = np.sort(np.concatenate([block.columns for block in checked]))
+def _check_columns(linked: Sequence[LinkedLanguages], languages: Sequence[str]) -> tuple[LinkedLanguages, ...]:
+    """Returns the groups if every language is a column of exactly one of them."""
+    checked: tuple[LinkedLanguages, ...] = instances("linked", linked, LinkedLanguages)
+    columns = np.sort(np.concatenate([group.columns for group in checked]))
     if not np.array_equal(columns, np.arange(len(languages))):
-        raise InputError(f"blocks hold the languages {columns.tolist()}; {len(languages)} names are given for them")
+        raise InputError(f"the groups hold the languages {columns.tolist()}; {len(languages)} names are given for them")
     return checked
 
 
 def replicate(
-    blocks: Sequence[Block], languages: Sequence[str], *, resamples: int, rng: np.random.Generator
+    linked: Sequence[LinkedLanguages], languages: Sequence[str], *, resamples: int, rng: np.random.Generator
 ) -> Replicates:
     """Returns the bootstrap replicates of v_λ = Σ values / Σ weights for every language λ.
 
-    Residuals e = d − v·w; v* − v = Σ c e / Σ c w with c the multinomial counts of the documents;
-    se² = n/(n−1) · Σ e² / (Σ w)², and the same inside each resample. Assumes independent documents.
+    With residuals e = d − v·w and multinomial counts c of the documents, v* − v = Σ c·e / Σ c·w. The standard error
+    is se² = n/(n−1) · Σ e² / (Σ w)², and the same inside each resample. Assumes independent documents.
     """
     languages = sequence("languages", languages)
-    blocks = checked_blocks(blocks, languages)
+    linked = _check_columns(linked, languages)
     whole("resamples", resamples, least=1)
     instance("rng", rng, np.random.Generator)
     size = len(languages)
     value, error = np.zeros(size), np.zeros(size)
     deviation, replicate_error = np.zeros((resamples, size)), np.zeros((resamples, size))
     correlation, documents = np.eye(size), np.zeros(size, dtype=np.intp)
-    for block in blocks:
-        names = [languages[column] for column in block.columns]
-        at, count = block.columns, block.present.sum(axis=0)
-        total = block.weights.sum(axis=0)
+    for group in linked:
+        names = [languages[column] for column in group.columns]
+        at, count = group.columns, group.present.sum(axis=0)
+        total = group.weights.sum(axis=0)
         _refuse_small(names, count, total)
-        value[at] = block.values.sum(axis=0) / total
-        residual = _residuals(block, value[at])
+        value[at] = group.values.sum(axis=0) / total
+        residual = _residuals(group, value[at])
         inflation = np.sqrt(count / (count - 1))
         cross = (residual / total * inflation).T @ (residual / total * inflation)
         error[at] = np.sqrt(np.diag(cross))
         scale = np.where(error[at] > 0, error[at], 1.0)
         correlation[np.ix_(at, at)] = np.where(np.eye(len(at), dtype=bool), 1.0, cross / np.outer(scale, scale))
-        deviation[:, at], spread = _draw(block, residual, names, resamples, rng)
+        deviation[:, at], spread = _draw(group, residual, names, resamples, rng)
         replicate_error[:, at] = spread * inflation
         documents[at] = count
-    clusters = sum(len(block.values) for block in blocks)
+    clusters = sum(len(group.values) for group in linked)
     return Replicates(tuple(languages), value, error, deviation, replicate_error, correlation, documents, clusters)
 
 
-def _residuals(block: Block, value: Floats) -> Floats:
-    fitted = value * block.weights
-    residual = block.values - fitted
-    # rounding dust would otherwise look like variation when damage is exactly proportional to the weight
-    residual[np.abs(residual) <= 1e-12 * (np.abs(block.values) + np.abs(fitted))] = 0.0
+def generator(rng: Rng) -> np.random.Generator:
+    """Returns the generator itself, or a new one seeded with a whole number.
+
+    >>> int(generator(0).integers(100))
+    85
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    return np.random.default_rng(whole("rng", rng, least=0))
+
+
+def _residuals(group: LinkedLanguages, value: Floats) -> Floats:
+    fitted = value * group.weights
+    residual = group.values - fitted
+    # where damage is exactly proportional to the weight, what rounding leaves must not look like variation
+    residual[np.abs(residual) <= 1e-12 * (np.abs(group.values) + np.abs(fitted))] = 0.0
     return residual
 
 
 def _draw(
-    block: Block, residual: Floats, names: Sequence[str], resamples: int, rng: np.random.Generator
+    group: LinkedLanguages, residual: Floats, names: Sequence[str], resamples: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Returns the deviation and the uninflated standard error of every resample of one block."""
+    """Returns the deviation and the standard error, without the factor n/(n−1), of every resample of one group."""
     n, size = residual.shape
-    w = block.weights
+    w = group.weights
     moments = np.hstack([residual, w, residual**2, residual * w, w**2])
     deviation, spread = np.empty((resamples, size)), np.empty((resamples, size))
     rows = max(1, CHUNK // n)
@@ -171,7 +189,7 @@ def _draw(
 
 
 def _counts(n: int, resamples: int, rng: np.random.Generator) -> Floats:
-    """Multinomial counts (resample, document): how often each of n documents is drawn in n draws."""
+    """Returns multinomial counts (resample, document): how often each of n documents is drawn in n draws."""
     drawn = rng.integers(0, n, size=(resamples, n))
     drawn += np.arange(0, resamples * n, n)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=resamples * n)

@@ -14,7 +14,7 @@ from fairbits.progress import Progress, part
 from fairbits.quantize.evidence import Mix
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
-from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, blocks_of, replicate
+from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
 from fairbits.trials.swapped_model import Workbench, per_token
 
 RESAMPLES = 2000
@@ -140,8 +140,8 @@ def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: 
 
 def _replicates(added: Floats, predicted: Floats, text: Text, *, seed: int) -> Replicates:
     documents = np.unique(text.document, return_inverse=True)[1]
-    blocks = blocks_of(text.language_of, documents, values=added, weights=predicted)
-    return replicate(blocks, text.languages, resamples=RESAMPLES, rng=np.random.default_rng(seed))
+    linked = link_languages(text.language_of, documents, values=added, weights=predicted)
+    return replicate(linked, text.languages, resamples=RESAMPLES, rng=np.random.default_rng(seed))
 
 
 def _named(text: Text, values: Floats) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Grids, distributions, moments, noise, bounds, language-aware thresholds and the refit."""
+"""Grids, distributions, moments, noise, bounds, language-aware thresholds and the refitted constants."""
 
 import numpy as np
 
-from fairbits.science.theory import bounds, language, refit
+from fairbits.science.theory import bounds, thresholds
 from fairbits.theory import moments
 from fairbits.theory.distributions import (
     Gaussian,
@@ -131,7 +131,7 @@ ROWS = {
     "excess_bounds": (bounds.excess_bounds, {"source": SOURCE, "alpha": (3.0, "positive"), "c": (0.01, "positive")}),
     "alpha_limit": (bounds.alpha_limit, {"kappa": (1.0, "number", {"less": -2.5}), "c": (0.01, "positive")}),
     "alpha_by_kappa": (
-        language.alpha_by_kappa,
+        thresholds.alpha_by_kappa,
         {
             "sigma": (1.0, "positive"),
             "activation": SHARES,
@@ -140,16 +140,16 @@ ROWS = {
         },
     ),
     "alpha_by_mixture": (
-        language.alpha_by_mixture,
+        thresholds.alpha_by_mixture,
         {"parts": (LAWS, "objects"), "activation": SHARES, "grid": A_GRID},
     ),
     "alpha_by_product": (
-        language.alpha_by_product,
+        thresholds.alpha_by_product,
         {"w": SAMPLE, "activation": (H, "array", "required", "shaped", "nonnegative"), "grid": A_GRID},
     ),
-    "alpha_by_importance": (language.alpha_by_importance, {"w": SAMPLE, "importance": WEIGHTS, "grid": A_GRID}),
+    "alpha_by_importance": (thresholds.alpha_by_importance, {"w": SAMPLE, "importance": WEIGHTS, "grid": A_GRID}),
     "separable": (
-        language.separable,
+        thresholds.separable,
         {
             "parts": (LAWS, "objects"),
             "activations": (
@@ -160,8 +160,8 @@ ROWS = {
             "grid": A_GRID,
         },
     ),
-    "families": (refit.families, {"kappa": (20.0, "at least 0")}),
-    "loss_curves": (refit.loss_curves, {"bits": (2, "bits")}),
-    "refit": (refit.refit, {"curves": (refit.loss_curves(2), "object")}),
-    "LossCurves.losses": (refit.loss_curves(2).losses, {"c": (2.0, "number"), "d": (0.3, "number")}),
+    "families": (thresholds.families, {"kappa": (20.0, "at least 0")}),
+    "loss_curves": (thresholds.loss_curves, {"bits": (2, "bits")}),
+    "refit": (thresholds.refit, {"curves": (thresholds.loss_curves(2), "object")}),
+    "LossCurves.losses": (thresholds.loss_curves(2).losses, {"c": (2.0, "number"), "d": (0.3, "number")}),
 }

@@ -17,7 +17,7 @@ LANG, DOCUMENT = np.repeat(["deu", "heb"], 24), np.tile(np.arange(24), 2)
 VALUES, SIZES = SOURCE.normal(np.repeat([3.0, 9.0], 24)), np.full(48, 100.0)
 FRAME = LanguageFrame(LANG, DOCUMENT, values=VALUES, weights=SIZES, resamples=200)
 OTHER_FRAME = LanguageFrame(LANG, DOCUMENT + 1, values=VALUES, weights=SIZES, resamples=200)
-REPLICATES, BLOCKS = FRAME.replicates, FRAME._blocks
+REPLICATES, LINKED = FRAME.replicates, FRAME._linked
 
 SIDE = ("array", "required", "shaped", "flat", "not all zero")
 LABELS = {"longer": np.arange(13), "two axes": np.zeros((12, 1)), "one unit each": np.arange(12), "scalar": 1}
@@ -136,7 +136,7 @@ ROWS = {
         FRAME.contrast,
         {"other": (FRAME, "object", {"other documents": OTHER_FRAME})},
     ),
-    "Contrast.beyond_doubt": (FRAME.contrast(FRAME).beyond_doubt, {"level": (0.05, "share")}),
+    "Contrast.significant": (FRAME.contrast(FRAME).significant, {"level": (0.05, "share")}),
     "LanguageFrame.minus": (FRAME.minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
     "LanguageFrame.worst_minus": (FRAME.worst_minus, {"other": (FRAME, "object", {"other documents": OTHER_FRAME})}),
     "worst_of": (stats.worst_of, {"replicates": REPLICATED, "confidence": CONFIDENCE}),
@@ -149,7 +149,7 @@ ROWS = {
     "replicate": (
         stats.replicate,
         {
-            "blocks": (BLOCKS, "objects"),
+            "linked": (LINKED, "objects"),
             "languages": (("deu", "heb"), {"one": ("deu",), "none": None, "empty": ()}),
             "resamples": RESAMPLES[:2],
             "rng": (SOURCE, {"none": None, "string": "0"}),

@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.stats import Estimate
-from fairbits.stats.randomness import generator
+from fairbits.stats.resample import generator
 
 
 def test_prints_value_interval_and_n():

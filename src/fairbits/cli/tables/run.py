@@ -93,7 +93,7 @@ def _summary(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
 
 def _marks(before: Scores, after: Scores) -> dict[str, str]:
     """Returns the languages that certainly lose less or more than before."""
-    sure = after.contrast(before).beyond_doubt()
+    sure = after.contrast(before).significant()
     return {code: "better" if each.value < 0 else "worse" for code, each in sure.items()}
 
 

@@ -206,7 +206,7 @@ class Scores:
 
         Beyond doubt: the paired contrast is above 0 and its Holm-corrected two-sided p is below `level`.
         """
-        sure = self.contrast(baseline, unit=unit).beyond_doubt(level)
+        sure = self.contrast(baseline, unit=unit).significant(level)
         return {code: each for code, each in sure.items() if each.value > 0}
 
     def check_same_text(self, other: "Scores") -> None:

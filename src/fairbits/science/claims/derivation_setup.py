@@ -6,8 +6,7 @@ from fairbits.checks import Floats
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import GAUSSIAN, optimum
 from fairbits.science.claims.layer_errors import PAIR, PAIR_PATTERNS
-from fairbits.science.theory.language import alpha_by_mixture, separable
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import alpha_by_mixture, families, separable
 from fairbits.theory.clipping.exact import clip_law, clip_sample
 from fairbits.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture, Uniform
 from fairbits.theory.grid import Grid

@@ -10,9 +10,9 @@ from scipy import stats
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_table import founding_statistics
-from fairbits.science.theory.refit import LossCurves, families, loss_curves
+from fairbits.science.theory.thresholds import LossCurves, families, loss_curves
 from fairbits.stats import pearson
-from fairbits.stats.inference import Correlation
+from fairbits.stats.correlation import Correlation
 from fairbits.theory.clipping.certified import Certified
 from fairbits.theory.clipping.exact import clip_law
 from fairbits.theory.clipping.formulas import SEED_CONSTANTS, banner_gaussian

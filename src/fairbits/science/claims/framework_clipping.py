@@ -11,7 +11,7 @@ from fairbits.science.claims.evidence import (
     optimum,
     rises_with_kappa,
 )
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.theory.clipping.blocks import clip_blocks
 from fairbits.theory.clipping.formulas import banner_laplace
 from fairbits.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture

@@ -8,7 +8,7 @@ from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import LISTED, best_alpha, outlier_correlation
 from fairbits.science.claims.measured import measured
 from fairbits.science.theory.redundancy import unique_information
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
 from fairbits.theory.distributions import Distribution, Mixture
 

@@ -7,8 +7,7 @@ import numpy as np
 from fairbits.measure.audit.founding_table import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import LANGUAGES, curves, formula_losses, mean_loss, random_patterns
-from fairbits.science.theory.language import alpha_by_kappa
-from fairbits.science.theory.refit import refit
+from fairbits.science.theory.thresholds import alpha_by_kappa, refit
 from fairbits.theory.allocation import block_bytes
 from fairbits.theory.clipping.blocks import clip_blocks
 from fairbits.theory.clipping.exact import clip_law, clip_sample

@@ -17,7 +17,7 @@ from fairbits.science.claims.evidence import (
 from fairbits.science.claims.layer_errors import PAIR_PATTERNS, pair_damages, random_damages
 from fairbits.science.claims.measured import measured
 from fairbits.science.theory.bounds import conjecture_bound, disparity
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace, kappa_alpha
 from fairbits.theory.distributions import Gaussian, Laplace
 from fairbits.theory.moments import kappa_weighted

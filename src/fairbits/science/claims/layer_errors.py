@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats
 from fairbits.science.claims.evidence import optimum, random_patterns
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.theory.distributions import Gaussian, Mixture
 from fairbits.theory.grid import Grid
 from fairbits.theory.noise import mse

@@ -18,8 +18,7 @@ from fairbits.science.claims.evidence import (
     rises_with_kappa,
 )
 from fairbits.science.theory.bounds import excess_bounds
-from fairbits.science.theory.language import alpha_by_importance
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import alpha_by_importance, families
 from fairbits.stats import pearson
 from fairbits.theory.clipping.formulas import additive_alpha, banner_laplace, noise_constant
 from fairbits.theory.distributions import Distribution

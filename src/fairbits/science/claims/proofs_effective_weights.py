@@ -8,7 +8,7 @@ from fairbits.checks import Floats
 from fairbits.measure.audit.founding_table import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import GAUSSIAN, loss
-from fairbits.science.theory.language import alpha_by_importance, alpha_by_product
+from fairbits.science.theory.thresholds import alpha_by_importance, alpha_by_product
 from fairbits.theory.clipping.exact import clip_sample
 from fairbits.theory.clipping.formulas import kappa_alpha
 from fairbits.theory.grid import Grid

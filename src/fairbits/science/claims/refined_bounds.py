@@ -7,7 +7,7 @@ from fairbits.measure.audit.founding_table import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
 from fairbits.science.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
 from fairbits.theory.clipping.formulas import kappa_alpha
 from fairbits.theory.distributions import Gaussian, GeneralisedGaussian, StudentT

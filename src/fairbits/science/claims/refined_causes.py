@@ -17,9 +17,9 @@ from fairbits.science.claims.evidence import (
 from fairbits.science.claims.layer_errors import pair_damages, worst_over_best
 from fairbits.science.claims.measured import measured
 from fairbits.science.stats import correlation_power, partial_correlation, sample_size_for_power
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
-from fairbits.stats.inference import fisher_interval
+from fairbits.stats.correlation import fisher_interval
 from fairbits.theory.distributions import (
     Distribution,
     Gaussian,

@@ -9,7 +9,7 @@ from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best
 from fairbits.science.claims.measured import measured
 from fairbits.science.stats import correlation_power, sample_size_for_power
 from fairbits.science.theory.bounds import disparity
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
 from fairbits.theory.distributions import Distribution, GaussianScaleMixture
 

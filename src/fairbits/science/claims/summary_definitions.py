@@ -20,8 +20,7 @@ from fairbits.science.claims.evidence import (
 )
 from fairbits.science.claims.framework_clipping import SIGMA_RATIOS
 from fairbits.science.claims.layer_errors import PAIR, PAIR_PATTERNS, pair_damages
-from fairbits.science.theory.language import alpha_by_kappa
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import alpha_by_kappa, families
 from fairbits.theory.clipping.exact import minimax_law
 from fairbits.theory.clipping.formulas import kappa_alpha
 from fairbits.theory.distributions import Mixture, Uniform

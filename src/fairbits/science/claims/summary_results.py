@@ -12,7 +12,7 @@ from fairbits.science.claims.measured import measured
 from fairbits.science.claims.refined_predictions import ROOTS_BYTES
 from fairbits.science.stats import correlation_power, permutation_test, sample_size_for_power
 from fairbits.science.theory.bounds import conjecture_bound, disparity, tv_bound
-from fairbits.science.theory.refit import families
+from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson, spearman
 from fairbits.theory.clipping.exact import clip_law
 from fairbits.theory.clipping.formulas import kappa_alpha

@@ -119,7 +119,7 @@ def _copies(lab: Lab, bits: int) -> Copies:
 
 def _sides(contrast: Contrast) -> tuple[int, int]:
     """Returns how many languages have less and how many have more damage beyond doubt."""
-    signs = np.sign([each.value for each in contrast.beyond_doubt().values()])
+    signs = np.sign([each.value for each in contrast.significant().values()])
     return int((signs < 0).sum()), int((signs > 0).sum())
 
 

@@ -7,8 +7,7 @@ from fairbits.science.stats.permutation import (
     partial_correlation,
     permutation_test,
 )
-from fairbits.science.stats.power import correlation_power, sample_size_for_power
-from fairbits.science.stats.sensitivity import e_value, robustness_value
+from fairbits.science.stats.power import correlation_power, e_value, robustness_value, sample_size_for_power
 
 __all__ = [
     "Link",

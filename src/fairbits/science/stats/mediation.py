@@ -13,9 +13,9 @@ from scipy import stats
 
 from fairbits.checks import Floats, finite_array, in_range, labels, one_of, same_shape, sequence, whole
 from fairbits.errors import InputError
-from fairbits.science.stats.sensitivity import e_value, robustness_value
+from fairbits.science.stats.power import e_value, robustness_value
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.randomness import Rng, generator
+from fairbits.stats.resample import Rng, generator
 
 LEAST_FAMILIES = 5
 LARGEST = 1e30  # products of a few such numbers stay in float64

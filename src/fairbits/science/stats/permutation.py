@@ -11,9 +11,9 @@ from scipy import stats
 
 from fairbits.checks import Floats, finite_array, in_range, labels, near_one, one_of, whole
 from fairbits.errors import InputError
+from fairbits.stats.correlation import fisher_interval, paired
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.inference import fisher_interval, paired
-from fairbits.stats.randomness import Rng, generator
+from fairbits.stats.resample import Rng, generator
 
 Integers = NDArray[np.intp]
 CHUNK = 2_000_000  # elements held at once

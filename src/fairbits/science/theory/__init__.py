@@ -11,7 +11,7 @@ from fairbits.science.theory.bounds import (
     tv_bound,
     variance_bound,
 )
-from fairbits.science.theory.language import (
+from fairbits.science.theory.thresholds import (
     alpha_by_importance,
     alpha_by_kappa,
     alpha_by_mixture,

@@ -32,7 +32,7 @@ REFITTED_CONSTANTS = {
     7: (3.490, 2.913),
     8: (3.855, 3.986),
 }
-"""c_B and d_B that minimise the mean log MSE loss over the families of `science.theory.refit` (symmetric grid)."""
+"""c_B and d_B that minimise the mean log MSE loss over the families of `science.theory.thresholds` (symmetric grid)."""
 
 
 def noise_constant(bits: int, model: NoiseModel = "true") -> float:

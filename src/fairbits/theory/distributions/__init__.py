@@ -1,6 +1,6 @@
 """Weight distributions with exact moments and exact tail moments."""
 
-from fairbits.theory.distributions.base import Distribution
+from fairbits.theory.distributions.distribution import Distribution, Mixture
 from fairbits.theory.distributions.laws import (
     Gaussian,
     GaussianScaleMixture,
@@ -10,7 +10,6 @@ from fairbits.theory.distributions.laws import (
     Symmetric,
     Uniform,
 )
-from fairbits.theory.distributions.samples import Mixture
 
 __all__ = [
     "Distribution",

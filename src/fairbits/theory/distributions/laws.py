@@ -13,7 +13,7 @@ from fairbits.checks import (
     in_range,
 )
 from fairbits.errors import InputError
-from fairbits.theory.distributions.base import Distribution, Tails
+from fairbits.theory.distributions.distribution import Distribution, Tails
 from fairbits.theory.moments import Moments
 
 _SIZE = 1e100

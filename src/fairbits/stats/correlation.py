@@ -1,4 +1,4 @@
-"""Correlations across languages with honest intervals, their robustness, and Holm's correction."""
+"""Correlations across languages, with intervals that hold for few languages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from scipy import stats
 from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.stats.estimate import Estimate
-from fairbits.stats.randomness import Rng, generator
+from fairbits.stats.resample import Rng, generator
 
 INTERVALS = ("fisher", "percentile", "bca")
 
@@ -37,7 +37,7 @@ def pearson(
     """Returns Pearson's r of x and y with interval, p and degrees of freedom.
 
     r = Σ(x−x̄)(y−ȳ)/√(Σ(x−x̄)² Σ(y−ȳ)²);  t = r√(n−2)/√(1−r²) on n−2 degrees of freedom.
-    fisher: tanh(artanh r ± z/√(n−3)), the honest one at small n (assumes bivariate normal data);
+    fisher: tanh(artanh r ± z/√(n−3)), which covers at small n too (assumes bivariate normal data);
     percentile, bca: bootstrap over pairs, too narrow below about 30 pairs.
 
     >>> print(pearson([1, 2, 3, 4, 5, 6], [2, 1, 4, 3, 6, 5]).estimate)
@@ -72,30 +72,13 @@ def spearman(
     return _correlation(_rowwise_spearman, a, b, r, p, spread, interval, confidence, resamples, rng)
 
 
-def holm(pvalues: ArrayLike) -> Floats:
-    """Returns the p values adjusted by Holm's step-down method, in the given order.
-
-    p̃₍ᵢ₎ = max_{j≤i} min(1, (m−j+1) p₍ⱼ₎); family-wise error is controlled under any dependence.
-
-    >>> holm([0.01, 0.04, 0.03]).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    p = finite_array("pvalues", pvalues, ndim=1)
-    if p.min() < 0 or p.max() > 1:
-        raise InputError(f"pvalues range from {p.min():g} to {p.max():g}; each must lie in [0, 1]")
-    from statsmodels.stats.multitest import multipletests  # heavy: 100 MB that most users of this module never need
-
-    adjusted: Floats = np.asarray(multipletests(p, method="holm")[1], dtype=np.float64)
-    return adjusted
-
-
 def paired(name: str, value: ArrayLike, *, other_name: str, other: ArrayLike, least: int) -> tuple[Floats, Floats]:
     """Returns two finite vectors of equal length, at least `least`, neither of them constant, both scaled near 1."""
     a = near_one(finite_array(name, value, ndim=1, least=least))[0]
     b = near_one(finite_array(other_name, other, ndim=1, least=least))[0]
     same_shape(name, a.shape, f"the shape of {other_name}", b.shape)
     for label, array in ((name, a), (other_name, b)):
-        # scipy calls an input nearly constant below this bound, and its r is then rounding noise
+        # below this bound scipy calls an input nearly constant, and r is rounding noise
         if np.linalg.norm(array - array.mean()) <= 1e-13 * abs(array.mean()):
             raise InputError(f"{label} is constant ({array[0]:g}); it must vary for a correlation to exist")
     return a, b
@@ -163,7 +146,7 @@ def _bootstrap_interval(
 
 
 def _rowwise_pearson(x: Floats, y: Floats, axis: int = -1) -> Floats:
-    """Pearson's r along the last axis; refuses a resample in which one side is constant."""
+    """Returns Pearson's r along the last axis; raises if one side of a resample is constant."""
     x, y = np.moveaxis(np.asarray(x), axis, -1), np.moveaxis(np.asarray(y), axis, -1)
     if not (np.ptp(x, axis=-1).all() and np.ptp(y, axis=-1).all()):
         raise InputError(
@@ -173,7 +156,7 @@ def _rowwise_pearson(x: Floats, y: Floats, axis: int = -1) -> Floats:
     u = x - x.mean(axis=-1, keepdims=True)
     v = y - y.mean(axis=-1, keepdims=True)
     norms = np.sqrt((u * u).sum(axis=-1) * (v * v).sum(axis=-1))
-    if norms.min() < 1e-200:  # next to an outlier, the rest may be so small that its squares are lost
+    if norms.min() < 1e-200:  # next to an outlier the other values may be so small that their squares underflow
         u, v = (side / np.abs(side).max(axis=-1, keepdims=True) for side in (u, v))
         norms = np.sqrt((u * u).sum(axis=-1) * (v * v).sum(axis=-1))
     r: Floats = np.clip((u * v).sum(axis=-1) / norms, -1.0, 1.0)
