@@ -2,15 +2,17 @@
 
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers as t
+from safetensors.torch import save_file
 
-from fairbits.model import Checkpoint
+from fairbits.model import Checkpoint, embedded
 from fairbits.model.codes import nearest
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.files import Overlays
@@ -58,6 +60,64 @@ def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], C
 
     t.logging.disable_progress_bar()
     return reading_model
+
+
+@pytest.fixture(scope="session")
+def first_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Checkpoint]:
+    """Returns the function that gives the first few of the embedded model's twelve blocks as a model.
+
+    Its weights are trained ones, and the work is that of so few blocks.
+    """
+    source = Checkpoint("embedded:tiny")
+    config = json.loads((source.directory / "config.json").read_text())
+    made: dict[int, Checkpoint] = {}
+
+    def first_blocks(count: int) -> Checkpoint:
+        if count not in made:
+            directory = tmp_path_factory.mktemp(f"first-{count}-blocks") / "tiny"
+            directory.mkdir()
+            later = tuple(f"transformer.h.{i}." for i in range(count, config["n_layer"]))
+            kept = {name: source.read(name) for name in source.tensors if not name.startswith(later)}
+            save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+            (directory / "config.json").write_text(json.dumps(config | {"n_layer": count}))
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(source.directory / name, directory)
+            made[count] = Checkpoint(directory)
+        return made[count]
+
+    return first_blocks
+
+
+@pytest.fixture(scope="module")
+def two_block_embedded(first_blocks: Callable[[int], Checkpoint]) -> Iterator[Checkpoint]:
+    """Returns what `embedded:tiny` stands for in a module that uses this: its first two blocks, a sixth of the work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "ASSETS", first_blocks(2).directory.parent)
+        yield Checkpoint("embedded:tiny")
+
+
+@pytest.fixture
+def count_calls() -> Callable[[Callable[[], object]], int]:
+    """Returns the function that counts the calls, of Python and of C, that some work takes.
+
+    It stands where time would be measured: it is the same on a busy machine.
+    """
+
+    def count_calls(work: Callable[[], object]) -> int:
+        count, before = 0, sys.getprofile()
+
+        def seen(_frame: object, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(seen)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
+        return count
+
+    return count_calls
 
 
 @pytest.fixture
