@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Ge
 
 from fairbits.errors import InputError, printable
+from fairbits.memory import JSON_BYTES
 from fairbits.version import __version__
 
 if TYPE_CHECKING:  # pydantic takes a tenth of a second, and most commands read no record
@@ -29,8 +30,6 @@ Number = int | float
 Count = Annotated[int, Ge(0)]
 NonNegative = Annotated[float, Ge(0)]
 
-MOST_BYTES = 100_000_000
-"""What the safetensors library allows a header; real JSON files stay below a tenth of it."""
 REMEDY = "it must be a JSON file: repair it or fetch it again"
 
 
@@ -119,12 +118,12 @@ def read_object(path: Path, *, finite: bool = True, remedy: str = REMEDY) -> dic
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(JSON_BYTES + 1)
     except (OSError, ValueError) as problem:  # a name that holds NUL is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(f"{path} cannot be read ({reason}); {remedy}") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes; {remedy}")
+    if len(data) > JSON_BYTES:
+        raise InputError(f"{path} is larger than {JSON_BYTES:,} bytes; {remedy}")
     return parse_object(data, str(path), finite=finite, remedy=remedy)
 
 

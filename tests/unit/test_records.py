@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbits.records.MOST_BYTES", 1000)
+    monkeypatch.setattr("fairbits.records.JSON_BYTES", 1000)
     with pytest.raises(InputError, match="is larger than 1,000 bytes"):
         read_object(written(tmp_path, {"a": "b" * 1000}))
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from fairbits.errors import InputError
 from fairbits.language.corpus import encodable
-
-LONGEST = 16_000_000
-"""Bytes of the longest line that is read: a file without line ends must not fill the memory."""
+from fairbits.memory import LINE_BYTES
 
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16LE", codecs.BOM_UTF16_BE: "UTF-16BE"}
 
@@ -23,13 +21,13 @@ def text_lines(path: Path) -> Iterator[tuple[str, str]]:
     offset = 0
     with path.open("rb") as file:
         for number in range(1, 2**63):
-            raw = file.readline(LONGEST + 1)
+            raw = file.readline(LINE_BYTES + 1)
             if not raw:
                 return
             where = f"{path}:{number}"
-            if len(raw) > LONGEST:
+            if len(raw) > LINE_BYTES:
                 raise InputError(
-                    f"{where} is longer than {LONGEST:,} bytes; each line must be one document: break it up"
+                    f"{where} is longer than {LINE_BYTES:,} bytes; each line must be one document: break it up"
                 )
             start = len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0
             yield where, _decoded(raw[start:].rstrip(b"\r\n"), path, where=where, offset=offset + start)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairbits.checks import Floats, nonnegative_array, weights_vector
 from fairbits.errors import InputError
+from fairbits.memory import MINIMAX_TABLE_NUMBERS
 from fairbits.model.scheme import Scheme
 from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.clipping.exact import minimax_sample
@@ -17,9 +18,6 @@ from fairbits.theory.clipping.formulas import SEED_CONSTANTS, banner_gaussian, b
 from fairbits.theory.grid import Grid
 
 Notes = tuple[str, ...]
-
-LARGEST_TABLE = 2**27
-"""Numbers (languages × weights) up to which one scale of a whole tensor is sought for the worst language: 1 GiB."""
 
 
 def grid_of(scheme: Scheme) -> Grid:
@@ -185,10 +183,10 @@ def _exact(
 def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
     if not w.any():
         return np.zeros((1, 1))
-    if len(importance) * w.size > LARGEST_TABLE:
+    if len(importance) * w.size > MINIMAX_TABLE_NUMBERS:
         raise InputError(
             f"{w.size:,} weights are to share one scale for the worst of {len(importance)} languages; that is sought "
-            f"for up to {LARGEST_TABLE // len(importance):,}: take one scale per channel or group"
+            f"for up to {MINIMAX_TABLE_NUMBERS // len(importance):,}: take one scale per channel or group"
         )
     tiled = np.tile(importance, w.size // importance.shape[1])
     found = minimax_sample(w, grid, importance=tiled, relative=scheme.objective == "regret")

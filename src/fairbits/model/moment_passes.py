@@ -6,6 +6,7 @@ from numba import get_num_threads
 
 from fairbits.checks import Floats, near_one, representable
 from fairbits.errors import InputError
+from fairbits.memory import CHECKED_WEIGHTS
 from fairbits.model import moment_kernels as kernels
 from fairbits.model.weight_histogram import FORMATS, Counts, Histogram, count_beyond
 from fairbits.theory.clipping.kernels import LAUNCH
@@ -15,7 +16,6 @@ Found = tuple[Moments, float, Histogram, tuple[int, int]]
 """Moments, largest magnitude, counts by value, and the numbers of weights beyond 3σ and 6σ."""
 
 _COUNTED_WHOLE = 1 << 22  # weights of float32 and float64 up to which every one is counted by value
-_SLAB = 1 << 24  # weights searched for NaN at a time
 
 
 def count_16_bit(flat: torch.Tensor) -> Found | None:
@@ -70,8 +70,8 @@ def first_not_finite(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], float]
     """Returns how many elements are NaN or infinite, where the first of them is, and what it is."""
     count, first = 0, -1
     flat = tensor.reshape(-1)
-    for start in range(0, flat.numel(), _SLAB):
-        odd = ~torch.isfinite(flat[start : start + _SLAB])
+    for start in range(0, flat.numel(), CHECKED_WEIGHTS):
+        odd = ~torch.isfinite(flat[start : start + CHECKED_WEIGHTS])
         if first < 0 and odd.any():
             first = start + int(odd.int().argmax())
         count += int(odd.sum())

@@ -14,6 +14,7 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.points import is_observable
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.in_place import put_weight
+from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
@@ -28,10 +29,6 @@ from fairbits.quantize.rounding.lockstep import Enough
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-POSITIONS = 1024
-"""Positions of a batch that only passes."""
-ROOM = 2 * 2**30
-"""Bytes that products of inputs may take at a time; with more the text passes again."""
 FLOAT_BYTES = 4
 
 
@@ -118,7 +115,7 @@ class Ground:
         inputs = Inputs(audience(text, dict.fromkeys(present, 1 / len(present))), points)
         device = str(self.model.device)
         with inputs.watched(self.model) as start, torch.no_grad():
-            for batch in batches(text, positions=POSITIONS):
+            for batch in batches(text, positions=OVERLAY_POSITIONS):
                 here = batch.on(device)
                 start(here)
                 try:
@@ -134,7 +131,7 @@ class Ground:
         for name in self.schemes:
             weight = self.weight(name)
             size = FLOAT_BYTES * weight.shape[1] ** 2 if products else 0
-            if part and weight.sees not in taken and sum(taken.values()) + size > ROOM:
+            if part and weight.sees not in taken and sum(taken.values()) + size > INPUT_PRODUCTS_BYTES:
                 yield part
                 part, taken = [], {}
             part.append(name)

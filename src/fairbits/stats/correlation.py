@@ -10,6 +10,7 @@ from scipy import stats
 
 from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
+from fairbits.memory import RESAMPLED_COUNTS
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.resample import Rng, generator
 
@@ -129,12 +130,11 @@ def _bootstrap_interval(
     rng: Rng,
 ) -> tuple[float, float]:
     whole("resamples", resamples, least=100)
-    chunk = max(1, 2_000_000 // len(a))
     outcome: Any = stats.bootstrap(
         (a, b),
         statistic,
         n_resamples=resamples,
-        batch=chunk,
+        batch=max(1, RESAMPLED_COUNTS // len(a)),
         vectorized=True,
         paired=True,
         confidence_level=confidence,

@@ -19,8 +19,8 @@ from scipy.sparse.csgraph import connected_components
 
 from fairbits.checks import Floats, instance, instances, sequence, whole
 from fairbits.errors import InputError
+from fairbits.memory import RESAMPLED_COUNTS
 
-CHUNK = 2_000_000  # counts held in memory at once
 LEAST_DOCUMENTS = 5
 Rng = np.random.Generator | int
 """A generator, or the whole number that seeds one."""
@@ -171,7 +171,7 @@ def _draw(
     w = group.weights
     moments = np.hstack([residual, w, residual**2, residual * w, w**2])
     deviation, spread = np.empty((resamples, size)), np.empty((resamples, size))
-    rows = max(1, CHUNK // n)
+    rows = max(1, RESAMPLED_COUNTS // n)
     for start in range(0, resamples, rows):
         stop = min(start + rows, resamples)
         sums = _counts(n, stop - start, rng) @ moments

@@ -121,6 +121,6 @@ def test_refusals(monkeypatch):
         scales_of(group=10)
     with pytest.raises(InputError, match="must match"):
         scales_of(importance=np.ones((2, 47)), objective="mean")
-    monkeypatch.setattr(module, "LARGEST_TABLE", 500)
+    monkeypatch.setattr(module, "MINIMAX_TABLE_NUMBERS", 500)
     with pytest.raises(InputError, match="up to 166"):
         scales_of(importance=IMPORTANCE, objective="worst", group="tensor")

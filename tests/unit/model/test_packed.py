@@ -65,7 +65,7 @@ def test_packing_is_the_one_written_bit_by_bit_and_its_inverse_is_exact(bits: in
 def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = random_codes(3)
     whole = packed_tensors("w.weight", codes)
-    monkeypatch.setattr("fairbits.model.files.packed.WEIGHTS_AT_ONCE", 100)  # two rows
+    monkeypatch.setattr("fairbits.model.files.packed.PACKED_WEIGHTS", 100)  # two rows
     parts = packed_tensors("w.weight", codes)
     assert torch.equal(parts["w.weight_packed"], whole["w.weight_packed"])
     assert torch.equal(read_packed(parts, "w.weight", bits=3).codes, codes.codes)

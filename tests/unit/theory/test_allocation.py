@@ -68,7 +68,7 @@ def test_a_budget_for_everything_takes_the_least_damage(problem):
 
 
 def test_too_many_states_go_to_highs_and_the_result_says_so(problem, monkeypatch):
-    monkeypatch.setattr("fairbits.theory.allocation.solve.MAX_STATES", 3)
+    monkeypatch.setattr("fairbits.theory.allocation.solve.DYNAMIC_PROGRAM_STATES", 3)
     result = allocate_mean(problem, 15)
     assert result.solver == "highs"
     assert result.optimal

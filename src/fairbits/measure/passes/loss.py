@@ -7,8 +7,9 @@ import torch
 from fairbits.checks import Floats
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import split_head
-from fairbits.measure.passes.run import HEAD_AT_ONCE, Scores, positions_at_once
+from fairbits.measure.passes.run import Scores, positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
+from fairbits.memory import GRADIENT_POSITIONS
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress 
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
         features = split.body(batch.on(device))
-        for at in torch.split((batch.labels != NO_LABEL).nonzero(), HEAD_AT_ONCE):
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), GRADIENT_POSITIONS):
             rows, columns = at.T
             scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
         done += len(batch.document)

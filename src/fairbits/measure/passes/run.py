@@ -18,6 +18,7 @@ from fairbits.measure.passes.prepare import task_of, text_for
 from fairbits.measure.passes.recompute import recomputed
 from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.text import NO_LABEL, Task, Text, unigrams
+from fairbits.memory import GRADIENT_POSITIONS, PASS_ACTIVATIONS_BYTES
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
@@ -25,14 +26,10 @@ from fairbits.progress import Progress
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ROOM = 96 * 2**20
-"""Bytes that the activations of one batch may take, about."""
 SAVED_PER_BLOCK = 34
 """Numbers per position and unit of width that one block keeps for its backward pass, about."""
 LOGITS_KEPT = 3
 """Numbers per position and token of the vocabulary where the head cannot be parted from the model."""
-HEAD_AT_ONCE = 64
-"""Positions whose logits exist at a time."""
 
 
 def probe(
@@ -132,7 +129,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Sco
     """
     gradient = torch.zeros_like(features)
     asked = batch.labels != NO_LABEL
-    for at in torch.split(asked.nonzero(), HEAD_AT_ONCE):
+    for at in torch.split(asked.nonzero(), GRADIENT_POSITIONS):
         rows, columns = at.T
         part = features.detach()[rows, columns].requires_grad_()
         logits = split.head(part)
@@ -194,7 +191,7 @@ def positions_at_once(model: "PreTrainedModel", split: Split) -> int:
     numbers = (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
     if not split.apart:
         numbers += LOGITS_KEPT * int(config.vocab_size)
-    return max(ROOM // (4 * numbers), 32)
+    return max(PASS_ACTIVATIONS_BYTES // (4 * numbers), 32)
 
 
 def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:

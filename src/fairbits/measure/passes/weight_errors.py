@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from fairbits.checks import Floats
+from fairbits.memory import ERROR_ROWS
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
-
-ROWS_AT_ONCE = 256
 
 
 def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> Iterator[tuple[str, Tensor]]:
@@ -26,6 +25,6 @@ def column_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: S
     # made first: results that lie between large arrays keep the system from taking back the memory of these
     columns: dict[str, Floats] = {name: np.zeros(checkpoint.architecture.weights[name].shape[1]) for name in linears}
     for name, error in weight_errors(checkpoint, linears, scheme=scheme):
-        for rows in torch.split(error, ROWS_AT_ONCE):
+        for rows in torch.split(error, ERROR_ROWS):
             columns[name] += rows.double().square_().sum(0).numpy()
     return columns

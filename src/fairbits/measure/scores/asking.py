@@ -12,6 +12,7 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.head import Split, split_head
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
+from fairbits.memory import EVALUATION_POSITIONS
 from fairbits.model.device import move
 from fairbits.progress import Progress
 
@@ -22,8 +23,6 @@ CLEARLY_LESS = 0.9
 """Share of the tokens that were asked for below which a note says how many there were."""
 NAMED = 3
 """Languages that such a note names."""
-AT_ONCE = 1024
-"""Positions of a batch at least, where no logits come with them: fewer would wait for the weights most of the time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ def ask(
     """
     room = positions_at_once(model, split)
     total, done = len(text.windows), 0
-    for batch in batches(text, positions=max(room, AT_ONCE) if split.apart else room):
+    for batch in batches(text, positions=max(room, EVALUATION_POSITIONS) if split.apart else room):
         rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
         features = split.body(batch.on(device))
         yield Asked(features[rows, columns], batch.labels[rows, columns], batch.document[rows])

@@ -13,17 +13,12 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
 from fairbits.measure.scores.reference import Reference
+from fairbits.memory import GPU_LOGITS_FACTOR, LOGIT_POSITIONS, LOGITS
 from fairbits.model.device import is_gpu
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-NUMBERS_AT_ONCE = 2**21
-"""Logits of one model that exist at a time, unless that were fewer than FEWEST positions."""
-FEWEST = 64
-ON_A_GPU = 32
-"""As many times more on a GPU, where the time goes into calls rather than into memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +94,8 @@ def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
 
 def positions_of_logits(model: "PreTrainedModel") -> int:
     """Returns of how many positions logits shall exist at a time."""
-    positions = max(NUMBERS_AT_ONCE // int(model.config.get_text_config().vocab_size), FEWEST)
-    return ON_A_GPU * positions if is_gpu(model.device) else positions
+    positions = max(LOGITS // int(model.config.get_text_config().vocab_size), LOGIT_POSITIONS)
+    return GPU_LOGITS_FACTOR * positions if is_gpu(model.device) else positions
 
 
 def _parts(asked: Asked, size: int) -> Iterator[Asked]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
+from fairbits.memory import PACKED_WEIGHTS
 from fairbits.model.codes import Codes
 from fairbits.model.scheme import Scheme
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32
 SHAPE_BYTES = 2 * torch.int64.itemsize
-WEIGHTS_AT_ONCE = 2**22  # the library's packing makes several int32 copies of what it is given
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
@@ -129,4 +129,4 @@ def tied_copies(checkpoint: "Checkpoint") -> frozenset[str]:
 
 
 def _rows_at_once(columns: int) -> int:
-    return max(1, WEIGHTS_AT_ONCE // max(1, columns))
+    return max(1, PACKED_WEIGHTS // max(1, columns))

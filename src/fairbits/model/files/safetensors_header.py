@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from fairbits.errors import InputError
-from fairbits.records import MOST_BYTES, parse_object
+from fairbits.memory import JSON_BYTES
+from fairbits.records import parse_object
 
 LENGTH_BYTES = 8
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels
@@ -76,10 +77,10 @@ def _header_bytes(path: Path) -> tuple[bytes, int, int]:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, MOST_BYTES):
+            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, JSON_BYTES):
                 raise InputError(
                     f"{path} says that its header is {length:,} bytes long, and the file has {size:,}; it is truncated "
-                    f"or no safetensors file (a header has at most {MOST_BYTES:,} bytes): fetch it again"
+                    f"or no safetensors file (a header has at most {JSON_BYTES:,} bytes): fetch it again"
                 )
             return file.read(length), LENGTH_BYTES + length, size
     except OSError as problem:

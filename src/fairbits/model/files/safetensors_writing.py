@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairbits.memory import WRITTEN_BYTES
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import DTYPES, LENGTH_BYTES, TensorInfo
 from fairbits.progress import Progress
@@ -19,7 +20,6 @@ from fairbits.progress import Progress
 Chunk = bytes | memoryview
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 ALIGNMENT = 8  # of the data within the file
-CHUNK = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +93,8 @@ def _chunks(pieces: list[Piece], progress: Progress | None) -> Iterator[Chunk]:
     total, done = sum(piece.nbytes for piece in pieces), 0
     for piece in pieces:
         data = piece.read().contiguous().reshape(-1).view(torch.uint8).numpy()
-        for start in range(0, len(data), CHUNK):
-            part = data[start : start + CHUNK].data
+        for start in range(0, len(data), WRITTEN_BYTES):
+            part = data[start : start + WRITTEN_BYTES].data
             yield part
             done += len(part)
             if progress is not None:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
+from fairbits.memory import WIDENED_WEIGHTS
 
 LARGEST_EXPONENT = 8  # beyond it κ hardly grows: the outliers hold nearly all of the variance already
 MOST_CHANNELS = 48
 AIM, TOLERANCE = 0.01, 0.02  # the fewest channels within AIM of κ, otherwise the nearest within TOLERANCE
-CHUNK = 1 << 20  # elements widened to float64 at a time
 POWERS = np.arange(1.0, 5.0)
 
 Order = TypeVar("Order")
@@ -40,7 +40,7 @@ class Staircase(Generic[Order]):
 def power_sums(W: torch.Tensor) -> tuple[Floats, Floats]:
     """Returns Σw, Σw², Σw³, Σw⁴ of every row and of every column of a matrix, as (rows, 4) and (columns, 4)."""
     rows, columns = np.empty((W.shape[0], 4)), np.zeros((W.shape[1], 4))
-    height = max(1, CHUNK // W.shape[1])
+    height = max(1, WIDENED_WEIGHTS // W.shape[1])
     for start in range(0, W.shape[0], height):
         part = W[start : start + height].double()
         power = torch.ones_like(part)

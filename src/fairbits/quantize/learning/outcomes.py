@@ -9,6 +9,7 @@ import torch
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.points import is_observable
 from fairbits.measure.passes.text import Text
+from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.quantize.learning.course import Course
@@ -18,9 +19,6 @@ from fairbits.quantize.rounding.layer import matrix, outcome_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-AT_ONCE = 2048
-"""Positions that pass the model at a time."""
 
 
 @torch.no_grad()
@@ -45,7 +43,7 @@ def outcomes_of(
             changes[name] = weight, change.to(device)
     effects = Effects(audience(text, plan.languages), changes)
     with effects.watched(model) as start:
-        for batch in batches(text, positions=AT_ONCE):
+        for batch in batches(text, positions=LEARNING_POSITIONS):
             placed = batch.on(device)
             start(placed)
             model.base_model(**placed.inputs, use_cache=False)

@@ -17,13 +17,11 @@ from fairbits.measure.passes.text import NO_LABEL
 from fairbits.measure.scores.asking import places, split_for
 from fairbits.measure.scores.measure import positions_of_logits
 from fairbits.measure.scores.reference import Reference
+from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.device import autocast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-AT_ONCE = 2048
-"""Positions that are judged at a time."""
 
 
 class _Divergence(torch.autograd.Function):
@@ -128,7 +126,7 @@ class Class:
     def _lessons(self, windows: Sequence[int]) -> Iterator[Lesson]:
         chosen: list[int] = []
         for i in sorted(windows, key=lambda i: self.text.windows[i].length):
-            if chosen and (len(chosen) + 1) * self.text.windows[i].length > AT_ONCE:
+            if chosen and (len(chosen) + 1) * self.text.windows[i].length > LEARNING_POSITIONS:
                 yield self.lesson(chosen)
                 chosen = []
             chosen.append(i)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairbits.errors import InputError
+from fairbits.memory import END_TO_END_WEIGHTS
 from fairbits.model.device import is_gpu
 from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Evidence, How
@@ -11,9 +12,6 @@ from fairbits.quantize.plan import Learning, Plan
 from fairbits.quantize.policies.assemble import PolicyOptions
 from fairbits.quantize.policies.gptq import gptq
 from fairbits.quantize.policies.precision import WIDTHS, allocate
-
-LARGEST = 500_000_000
-"""Weights of the blocks up to which a model is learned end to end: by count 28 bytes for each of them, 14 GB."""
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
 """Windows of text that a GPU reads in about the time that it takes for one; tokens of a language for its blocks."""
@@ -46,7 +44,7 @@ def fair(
     if block_tokens is None:
         block_tokens = GPU_TOKENS if gpu else Learning.block_tokens
     if model_steps is None:
-        model_steps = Learning.model_steps if sum(evidence.block_weights) <= LARGEST else 0
+        model_steps = Learning.model_steps if sum(evidence.block_weights) <= END_TO_END_WEIGHTS else 0
     how = Learning(
         block_steps=block_steps,
         block_tokens=block_tokens,

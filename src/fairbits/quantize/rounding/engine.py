@@ -16,6 +16,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.points import is_observable
 from fairbits.measure.passes.text import Text, Window
+from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
@@ -31,12 +32,6 @@ from fairbits.quantize.rounding.lockstep import Lockstep, lockstep
 from fairbits.quantize.rounding.shell import Shell
 from fairbits.quantize.rounding.station import LEFT, Originals, Refine, refined
 
-ROOM = 64 * 2**20
-"""Bytes that the activations of one batch may take within a block, about."""
-CACHED = 1024
-"""Positions of a batch whose activations stay near the processor in small models, as measured."""
-GPU_ROOM, GPU_POSITIONS = 16 * ROOM, 8 * CACHED
-"""The same of a GPU, where every call costs so much that it should do much."""
 MOST_BATCHES = 256
 """Batches, each of which takes a thread that waits most of the time."""
 KEPT_PER_POSITION = 16
@@ -271,7 +266,9 @@ def _parted(text: Text, apart: Collection[int]) -> Iterator[Text]:
 def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
     """Returns how many positions a batch may have: few enough for the caches, and so many that threads stay few."""
     width = int(checkpoint.config.get_text_config().hidden_size)
-    room, most = (GPU_ROOM, GPU_POSITIONS) if is_gpu(device) else (ROOM, CACHED)
+    room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
+    if is_gpu(device):
+        room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
     roomy = min(max(room // (4 * KEPT_PER_POSITION * width), 64), most)
     return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
 

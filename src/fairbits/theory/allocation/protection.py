@@ -19,12 +19,12 @@ from fairbits.checks import (
     whole,
 )
 from fairbits.errors import InputError
+from fairbits.memory import PROTECTION_SETS
 from fairbits.theory.allocation.problem import Ints
 from fairbits.theory.allocation.program import Program, solve
 
 MAX_SETS = 2_000_000
 _OBJECTIVES = ("worst", "gap", "mean")
-_CHUNK = 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ def _all_values(low: Floats, gain: Floats, *, k: int, objective: str) -> Iterato
         )
     combinations = itertools.combinations(range(n_blocks), k)
     total = low.sum(axis=1)[:, None]
-    while part := list(itertools.islice(combinations, _CHUNK)):
+    while part := list(itertools.islice(combinations, PROTECTION_SETS)):
         sets = np.array(part, dtype=np.int64)
         damage = np.repeat(total, len(sets), axis=1)
         for column in sets.T:

@@ -8,10 +8,9 @@ from numpy.typing import ArrayLike
 
 from fairbits.checks import Floats, finite_array, in_range, instance, one_of, positive, same_shape
 from fairbits.errors import InputError
+from fairbits.memory import DYNAMIC_PROGRAM_STATES
 from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
 from fairbits.theory.allocation.program import Program, loosened, solve
-
-MAX_STATES = 50_000_000  # blocks × budget units held by the dynamic program, one byte each
 
 
 def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None, solver: str = "auto") -> Allocation:
@@ -19,7 +18,7 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None,
 
     A multiple-choice knapsack, solved exactly by dynamic programming over units of the greatest common
     divisor of the sizes: best_l(u) = min_o best_{l−1}(u − size_lo) + c_lo. "auto" takes HiGHS (zero gap) if
-    blocks × units exceed MAX_STATES; the result names the solver ("dp" or "highs").
+    blocks × units exceed DYNAMIC_PROGRAM_STATES; the result names the solver ("dp" or "highs").
 
     >>> problem = Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]]])
     >>> allocate_mean(problem, 12).bits, allocate_mean(problem, 12).value
@@ -33,12 +32,12 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None,
     unit = max(1, int(np.gcd.reduce(extra, axis=None)))
     room = min(capacity - int(problem.sizes.min(axis=1).sum()), int(extra.max(axis=1).sum())) // unit
     states = problem.n_blocks * (room + 1)
-    if solver == "dp" and states > MAX_STATES:
+    if solver == "dp" and states > DYNAMIC_PROGRAM_STATES:
         raise InputError(
-            f"the budget makes {states} states in units of {unit} bytes; the program takes {MAX_STATES}: "
+            f"the budget makes {states} states in units of {unit} bytes; the program takes {DYNAMIC_PROGRAM_STATES}: "
             "use solver='highs' or round the sizes to a coarser unit"
         )
-    if solver == "highs" or states > MAX_STATES:
+    if solver == "highs" or states > DYNAMIC_PROGRAM_STATES:
         return _mean_by_program(problem, costs, capacity=capacity)
     options = _knapsack(costs, extra // unit, room=room)
     value = float(costs[np.arange(problem.n_blocks), options].sum())

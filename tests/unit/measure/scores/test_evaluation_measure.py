@@ -103,7 +103,7 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     seen = []
     with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
         large = measure(model, reference)
-        monkeypatch.setattr(asking, "AT_ONCE", 8)
+        monkeypatch.setattr(asking, "EVALUATION_POSITIONS", 8)
         monkeypatch.setattr(asking, "positions_at_once", lambda *_: 8)
         small = measure(model, reference, progress=lambda *call: seen.append(call))
     assert small.kl == pytest.approx(large.kl, rel=1e-4)

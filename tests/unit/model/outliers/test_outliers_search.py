@@ -19,7 +19,7 @@ def columns(W: np.ndarray):
 
 def test_power_sums_do_not_depend_on_the_chunks(monkeypatch):
     W = torch.randn(37, 11, generator=torch.Generator().manual_seed(0), dtype=torch.bfloat16)
-    monkeypatch.setattr(search, "CHUNK", 50)
+    monkeypatch.setattr(search, "WIDENED_WEIGHTS", 50)
     rows, by_column = power_sums(W)
     exact = W.double().numpy()[..., None] ** np.arange(1, 5)
     np.testing.assert_allclose(rows, exact.sum(1), rtol=1e-12, atol=1e-12)

@@ -4,11 +4,12 @@ from functools import cached_property
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.memory import END_TO_END_WEIGHTS
 from fairbits.model import Checkpoint
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration, Learning
 from fairbits.quantize.policies import decide, tokens_for
-from fairbits.quantize.policies.fair import GPU_ROWS, GPU_TOKENS, LARGEST
+from fairbits.quantize.policies.fair import GPU_ROWS, GPU_TOKENS
 
 EVIDENCE = Evidence(Checkpoint("embedded:tiny"), ("eng_Latn", "heb_Hebr"))
 CALIBRATION = Calibration("a corpus", {}, tokens=512, sequence=64, seed=0)
@@ -37,7 +38,7 @@ def test_large_models_are_learned_block_by_block_unless_told_otherwise():
     class Large(Evidence):
         @cached_property
         def block_weights(self):
-            return (LARGEST // 12 + 1,) * 12
+            return (END_TO_END_WEIGHTS // 12 + 1,) * 12
 
     large = Large(EVIDENCE.checkpoint, EVIDENCE.languages)
     assert learning(large).model_steps == 0

@@ -1,0 +1,68 @@
+"""Limits of memory: how much is held at a time, each with its unit and the reason for its size."""
+
+from fairbits.units import GIB, MIB
+
+# files
+
+JSON_BYTES = 100_000_000
+"""Bytes of a JSON file or header that is read: what the safetensors library allows; real ones have a tenth of it."""
+LINE_BYTES = 16_000_000
+"""Bytes of a line of text that is read: a file without line ends must not fill the memory."""
+WRITTEN_BYTES = 16 * MIB
+"""Bytes of a tensor that are written at a time: large enough that calls cost nothing, and progress moves."""
+
+# weights
+
+PACKED_WEIGHTS = 2**22
+"""Weights that are packed at a time: the library makes several int32 copies of them, of 16 MiB each."""
+WIDENED_WEIGHTS = 2**20
+"""Weights that are widened to float64 at a time: 8 MiB."""
+CHECKED_WEIGHTS = 2**24
+"""Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
+ERROR_ROWS = 256
+"""Rows of a matrix of errors that are widened to float64 at a time: 8 MiB at 4096 columns."""
+END_TO_END_WEIGHTS = 500_000_000
+"""Weights of the blocks up to which a model is learned end to end: 28 bytes for each of them make 14 GB."""
+
+# activations: positions are tokens of a batch, padding included
+
+PASS_ACTIVATIONS_BYTES = 96 * MIB
+"""Bytes that the activations of one batch may take in a pass through a whole model, by a rough count."""
+BLOCK_ACTIVATIONS_BYTES = 64 * MIB
+"""Bytes that the activations of one batch may take within a block that is rounded, by a rough count."""
+BLOCK_POSITIONS = 1024
+"""Positions of a batch that passes a block: as measured, their activations stay in the caches in small models."""
+GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
+"""The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
+GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
+"""The same on a GPU."""
+EVALUATION_POSITIONS = 1024
+"""Positions of an evaluated batch, at least, where no logits come with them: with fewer, weights are waited for."""
+LEARNING_POSITIONS = 2048
+"""Positions that pass a model at a time, without gradients, while it is learned."""
+OVERLAY_POSITIONS = 1024
+"""Positions that pass a base at a time, without gradients, while overlays are made for it."""
+INPUT_PRODUCTS_BYTES = 2 * GIB
+"""Bytes that E[x xᵀ] of inputs may take at a time; where they need more, the text passes the model again."""
+
+# logits
+
+LOGITS = 2**21
+"""Logits of one model that exist at a time, unless these are fewer than LOGIT_POSITIONS: 8 MiB stay in the caches."""
+LOGIT_POSITIONS = 64
+"""Positions whose logits exist at a time, at least."""
+GPU_LOGITS_FACTOR = 32
+"""How many times more logits exist at a time on a GPU, where the time goes into calls rather than into memory."""
+GRADIENT_POSITIONS = 64
+"""Positions whose logits exist at a time where gradients or entropies need several copies of them."""
+
+# tables
+
+MINIMAX_TABLE_NUMBERS = 2**27
+"""Numbers, languages × weights, up to which one scale of a whole tensor is sought for the worst language: 1 GiB."""
+RESAMPLED_COUNTS = 2_000_000
+"""Counts, resamples × documents, that are drawn at a time: 16 MB."""
+DYNAMIC_PROGRAM_STATES = 50_000_000
+"""States, blocks × units of the budget, of the dynamic program that allocates bits: one byte each."""
+PROTECTION_SETS = 50_000
+"""Sets of blocks whose damage is computed at a time: 10 MB with 25 languages."""
