@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fairbits.language import Detector, Language, catalog, detectable_languages, udhr, udhr_languages
-from fairbits.language.catalog import find_languages
 from fairbits.language.declaration import CALIBRATION, EVALUATION, declaration
+from fairbits.language.lookup import find_languages
 from fairbits.overlays.model import CONFIDENCE
 
 EMBEDDED = [

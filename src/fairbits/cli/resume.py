@@ -1,5 +1,6 @@
 """The plan of an interrupted run, and whether the options that the user gives now agree with it."""
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from fairbits.cli.parsing import flag_of
@@ -13,7 +14,7 @@ def check_agrees(plan: "Plan", given: dict[str, Any]) -> "Plan":
     """Returns the plan if no option contradicts it; options that a plan does not record are not compared."""
     recorded = _recorded_options(plan)
     for name, value in given.items():
-        wanted = _comparable(name, value)
+        wanted = _comparable(name, value, own={*plan.languages, *recorded.get("languages", ())})
         if name in recorded and recorded[name] != wanted:
             raise InputError(
                 f"{flag_of(name)} is {_text(wanted)}, but the interrupted run had {_text(recorded[name])}; "
@@ -41,17 +42,17 @@ def _recorded_options(plan: "Plan") -> dict[str, Any]:
     return recorded
 
 
-def _comparable(name: str, value: Any) -> Any:
+def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
     """Returns an option as a plan would record it."""
-    from fairbits.language.catalog import find_language, find_languages  # heavy: only when the verb runs
+    from fairbits.language.lookup import find_language, find_languages  # heavy: only when the verb runs
 
     if name == "languages":
-        return sorted(language.code for language in find_languages(value))
+        return sorted(language.code for language in find_languages(value, own=own))
     if name == "language":
-        return find_language(value).code
+        return find_language(value, own=own).code
     if name == "mix" and isinstance(value, dict):
         total = sum(value.values())
-        return {find_language(each).code: round(weight / total, 9) for each, weight in value.items() if weight}
+        return {find_language(each, own=own).code: round(weight / total, 9) for each, weight in value.items() if weight}
     return value
 
 

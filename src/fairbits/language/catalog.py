@@ -1,24 +1,20 @@
-"""The languages fairbits knows, and what a name or code of a user stands for.
+"""The catalog: every language that fairbits has facts about, and the codes and names that each of them has.
 
 Codes are those of FLORES-200 (`heb_Hebr`); BCP-47, ISO 639-3, ISO 639-2/B and withdrawn codes, English names and
 autonyms are understood too. Facts and sources: `assets/languages.json`, written by `data/build_languages.py`.
 """
 
-import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from fairbits.checks import instance, sequence
-from fairbits.errors import InputError
-
-RIGHT_TO_LEFT = frozenset({"Adlm", "Arab", "Hebr", "Nkoo", "Syrc", "Thaa"})
-SUGGESTIONS = 5
-LONGEST_SHOWN = 60
+RIGHT_TO_LEFT = frozenset(
+    {"Adlm", "Arab", "Aran", "Hebr", "Mand", "Mend", "Nkoo", "Rohg", "Samr", "Syrc", "Thaa", "Yezi"}
+)
+"""The scripts in use that run from right to left."""
 APOSTROPHES = str.maketrans(dict.fromkeys("’ʼ‘ʻ`", "'"))
 
 
@@ -27,7 +23,7 @@ class Language:
     """A language in one script.
 
     `family` is the top-level family in Glottolog; creoles go with the language most of their words come from, a
-    language without relatives is its own family.
+    language without relatives is its own family. What is not known of a language outside the catalog is "".
     """
 
     code: str
@@ -43,79 +39,38 @@ class Language:
         """Whether the script runs from right to left."""
         return self.script in RIGHT_TO_LEFT
 
+    @property
+    def listed(self) -> bool:
+        """Whether the catalog holds it."""
+        return self.code in by_code()
+
     def __str__(self) -> str:
         """Returns name and code."""
-        return f"{self.name} ({self.code})"
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """What a name was taken for: what was given, the language, and why."""
-
-    given: str
-    language: Language
-    because: str
+        return self.code if self.name == self.code else f"{self.name} ({self.code})"
 
 
 @cache
 def catalog() -> tuple[Language, ...]:
-    """Returns every language, in the order of their codes."""
+    """Returns every language of the catalog, in the order of their codes."""
     return tuple(Language(*row) for row in _table()["languages"])
-
-
-def find_language(name: str) -> Language:
-    """Returns the language that a code, an English name or an autonym stands for.
-
-    >>> find_language("he").code, find_language("Hebrew").code, find_language("עברית").code
-    ('heb_Hebr', 'heb_Hebr', 'heb_Hebr')
-    """
-    return resolve(name).language
-
-
-def find_languages(names: Iterable[str]) -> tuple[Language, ...]:
-    """Returns the languages that the names stand for, in their order; none may come twice."""
-    found: dict[str, Resolution] = {}
-    for name in sequence("languages", names):
-        resolution = resolve(name)
-        earlier = found.setdefault(resolution.language.code, resolution)
-        if earlier is not resolution:
-            raise InputError(
-                f"languages name {resolution.language} twice, as {earlier.given!r} and as {name!r}; "
-                "name every language once"
-            )
-    return tuple(resolution.language for resolution in found.values())
-
-
-def resolve(name: str) -> Resolution:
-    """Returns the language that a name stands for, and why; case, hyphens and underscores do not matter.
-
-    >>> resolve("ara").language.code, resolve("ara").because
-    ('arb_Arab', 'macrolanguage Arabic: its standard form')
-    """
-    given = unicodedata.normalize("NFC", instance("language", name, str)).strip()
-    shown = repr(name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…")
-    folded = _folded(given)
-    meant = _codes().get(folded) or _without_region(folded)
-    if meant:  # "ga" is Irish; "Ga" may be the language of that name
-        meant = meant | {code: why for code, why in _names().get(folded, {}).items() if _language(code).name == given}
-    else:
-        meant = _names().get(folded, {})
-    if len(meant) == 1:
-        ((code, because),) = meant.items()
-        return Resolution(name, _language(code), because)
-    if meant:
-        raise InputError(f"language {shown} may be {_listed(meant)}; give the code of the one that is meant")
-    near = _suggestions(folded)
-    hint = f"did you mean {_listed(near)}?" if near else "`fairbits languages` lists all"
-    raise InputError(f"language {shown} is unknown; give a code such as heb_Hebr or he, or an English name; {hint}")
 
 
 Meanings = dict[str, str]
 """The codes of the languages that a name may stand for, each with the reason."""
 
 
+def meanings_of(name: str) -> Meanings:
+    """Returns the languages of the catalog that a name may stand for: none, one or several."""
+    given = unicodedata.normalize("NFC", name).strip()
+    folded = fold(given)
+    meant = codes().get(folded) or _without_region(folded)
+    if meant:  # "ga" is Irish; "Ga" may be the language of that name
+        return meant | {code: why for code, why in names().get(folded, {}).items() if by_code()[code].name == given}
+    return names().get(folded, {})
+
+
 @cache
-def _codes() -> dict[str, Meanings]:
+def codes() -> dict[str, Meanings]:
     """Returns the meaning of every folded code; where two claim one, the first does: ours, BCP-47, ISO 639-3."""
     index: dict[str, Meanings] = {}
     isos = [language.iso639_3 for language in catalog()]
@@ -130,23 +85,23 @@ def _codes() -> dict[str, Meanings]:
         *((alias, code, because) for alias, (code, because) in _table()["other codes"].items()),
     ]
     for name, code, because in claims:
-        index.setdefault(_folded(name), {code: because})
+        index.setdefault(fold(name), {code: because})
     return index
 
 
 @cache
-def _names() -> dict[str, Meanings]:
+def names() -> dict[str, Meanings]:
     """Returns the meanings of every folded name: English names, other names, names of several, then autonyms."""
     index: dict[str, Meanings] = {}
     for language in catalog():
-        index.setdefault(_folded(language.name), {})[language.code] = "English name"
+        index.setdefault(fold(language.name), {})[language.code] = "English name"
     for name, (code, because) in _table()["other names"].items():
-        index.setdefault(_folded(name), {code: because})
-    for name, codes in _table()["ambiguous"].items():
-        index.setdefault(_folded(name), dict.fromkeys(codes, "one of several"))
+        index.setdefault(fold(name), {code: because})
+    for name, several in _table()["ambiguous"].items():
+        index.setdefault(fold(name), dict.fromkeys(several, "one of several"))
     autonyms: dict[str, Meanings] = {}
     for language in catalog():
-        autonyms.setdefault(_folded(language.autonym), {})[language.code] = "autonym"
+        autonyms.setdefault(fold(language.autonym), {})[language.code] = "autonym"
     return autonyms | index
 
 
@@ -157,33 +112,29 @@ def _subtag(language: Language) -> str:
 def _without_region(folded: str) -> Meanings:
     """Returns what a BCP-47 tag stands for once its region is left aside; none if another script is written there."""
     tag = re.fullmatch(r"([a-z]{2,3}(?:-[a-z]{4})?)-([a-z]{2}|[0-9]{3})", folded)
-    if tag is None or folded in map(_folded, _table()["other scripts"]):
+    if tag is None or folded in other_scripts():
         return {}
-    found = _codes().get(tag[1], {})
+    found = codes().get(tag[1], {})
     return {code: f"{because}, region {tag[2].upper()} left aside" for code, because in found.items()}
 
 
-def _suggestions(folded: str) -> list[str]:
-    """Returns the codes whose names come nearest."""
-    index = _codes() | _names()
-    near = difflib.get_close_matches(folded[:LONGEST_SHOWN], index, n=4 * SUGGESTIONS, cutoff=0.6)
-    codes = dict.fromkeys(code for key in near for code in index[key])
-    return list(codes)[:SUGGESTIONS]
-
-
-def _listed(codes: Iterable[str]) -> str:
-    return ", ".join(str(_language(code)) for code in codes)
-
-
-def _folded(name: str) -> str:
+def fold(name: str) -> str:
+    """Returns a name without what does not matter in it: case, kinds of apostrophe, separators, direction marks."""
     plain = unicodedata.normalize("NFC", name).translate(APOSTROPHES).casefold()
     plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")  # marks of direction
     return re.sub(r"[\s_-]+", "-", plain).strip("-")
 
 
 @cache
-def _language(code: str) -> Language:
-    return next(language for language in catalog() if language.code == code)
+def other_scripts() -> frozenset[str]:
+    """Returns the folded tags whose region means a script that the catalog does not have for the language."""
+    return frozenset(map(fold, _table()["other scripts"]))
+
+
+@cache
+def by_code() -> dict[str, Language]:
+    """Returns the languages of the catalog by their codes."""
+    return {language.code: language for language in catalog()}
 
 
 @cache

@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from fairbits.checks import in_range, instance, one_of, sequence, whole
 from fairbits.errors import InputError
-from fairbits.language.catalog import Language, find_language, find_languages
+from fairbits.language.catalog import Language
+from fairbits.language.lookup import find_languages, language_of, own_language
 
 Documents = Mapping[str, tuple[str, ...]]
 """The documents of each language, by its code."""
@@ -55,7 +56,7 @@ class Corpus:
     @cached_property
     def languages(self) -> tuple[Language, ...]:
         """The languages, in the order they came."""
-        return tuple(find_language(code) for code in self.calibration)
+        return tuple(language_of(code) for code in self.calibration)
 
     @cached_property
     def hashes(self) -> Mapping[str, Mapping[str, str]]:
@@ -72,7 +73,7 @@ class Corpus:
 
     def restrict(self, languages: Iterable[str]) -> "Corpus":
         """Returns the same corpus with these languages only, in this order."""
-        codes = [language.code for language in find_languages(languages)]
+        codes = [language.code for language in find_languages(languages, own=self.calibration)]
         missing = [code for code in codes if code not in self.calibration]
         if missing:
             raise InputError(
@@ -178,7 +179,7 @@ def _checked(split: str, documents: Documents) -> dict[str, tuple[str, ...]]:
         raise InputError(f"{split} is a {type(documents).__name__}; it must map language codes to documents")
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in documents.items():
-        code = find_language(name).code
+        code = own_language(name).code
         if code in result:
             raise InputError(f"{split} names {code} twice, the second time as {name!r}; each language once")
         result[code] = tuple(_document(f"{split} {code}[{i}]", text) for i, text in enumerate(sequence(code, texts)))

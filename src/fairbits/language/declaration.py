@@ -10,8 +10,9 @@ from functools import cache
 from importlib.resources import files
 
 from fairbits.errors import InputError
-from fairbits.language.catalog import Language, catalog, find_languages
+from fairbits.language.catalog import Language, catalog
 from fairbits.language.corpus import Corpus
+from fairbits.language.lookup import find_languages
 
 SECTIONS = 31
 """The preamble is section 0; article n is section n."""

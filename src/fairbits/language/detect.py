@@ -13,7 +13,8 @@ from typing import Any
 
 from fairbits.checks import instance
 from fairbits.errors import InputError
-from fairbits.language.catalog import Language, catalog, find_languages
+from fairbits.language.catalog import Language, catalog
+from fairbits.language.lookup import find_languages
 
 LABELS = {
     "crh_Latn": "crh",
@@ -72,6 +73,15 @@ def detectable_languages() -> tuple[Language, ...]:
     """Returns the languages that py3langid knows."""
     known = set(_identifier().labels)
     return tuple(language for language in catalog() if _label(language) in known)
+
+
+def undetectable_notes(languages: Iterable[Language]) -> tuple[str, ...]:
+    """Returns a note that names the languages which are never detected; none if all can be."""
+    unknown = [language for language in languages if language not in detectable_languages()]
+    if not unknown:
+        return ()
+    named = ", ".join(map(str, unknown))
+    return (f"never detected, as py3langid does not know them: {named}; name the language of such text",)
 
 
 @cache

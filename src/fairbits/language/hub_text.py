@@ -8,8 +8,8 @@ from typing import Any
 
 from fairbits.checks import whole
 from fairbits.errors import InputError
-from fairbits.language.catalog import find_language, find_languages
 from fairbits.language.corpus import Corpus
+from fairbits.language.lookup import own_language, wanted_languages
 from fairbits.language.reading import LIMIT, Pile, corpus_of
 
 
@@ -33,7 +33,7 @@ def read_dataset(
     Rows are streamed; no more than `limit` bytes per language are kept, and a note says so.
     """
     configurations = dict(languages) if isinstance(languages, Mapping) else {each: each for each in languages}
-    named = dict(zip((each.code for each in find_languages(configurations)), configurations.values(), strict=True))
+    named = dict(zip((each.code for each in wanted_languages(configurations)), configurations.values(), strict=True))
     piles = {code: Pile(f"{name} ({code})", whole("limit", limit, least=1)) for code in named}
     tables = named if lang is None else {None: None}  # one table per language, or one for all
     for only, configuration in tables.items():
@@ -89,8 +89,8 @@ def _string(value: object, where: str) -> str:
 
 @cache
 def _known(name: str) -> str | None:
-    with suppress(InputError):  # rows in languages that nobody asked for need no name that we know
-        return find_language(name).code
+    with suppress(InputError):  # rows in languages that are not wanted may have any name
+        return own_language(name).code
     return None
 
 

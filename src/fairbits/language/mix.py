@@ -9,8 +9,8 @@ from typing import Any
 
 from fairbits.checks import instance, one_of, positive, whole
 from fairbits.errors import InputError
-from fairbits.language.catalog import find_language
 from fairbits.language.corpus import Corpus, seeded
+from fairbits.language.lookup import find_language
 from fairbits.language.mix_file import Mix, Sample
 from fairbits.language.packing import Count, Ends, pack, token_count, token_ends, tokenizer_fingerprint
 from fairbits.progress import Progress
@@ -185,7 +185,9 @@ class _Maker:
 def _shares(weights: Weights, maker: _Maker) -> dict[str, Fraction]:
     codes = list(maker.corpus.calibration)
     if isinstance(weights, Mapping):
-        given = {find_language(name).code: positive(f"the weight of {name}", weights[name]) for name in weights}
+        given = {
+            find_language(name, own=codes).code: positive(f"the weight of {name}", weights[name]) for name in weights
+        }
         if len(given) < len(weights) or set(given) != set(codes):
             raise InputError(f"weights name {', '.join(weights)}; they must name each of {', '.join(codes)} once")
         exact = {code: Fraction(given[code]) for code in codes}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fairbits.checks import whole
 from fairbits.errors import InputError
-from fairbits.language.catalog import catalog, find_language, find_languages
 from fairbits.language.corpus import SPLITS, Corpus, Documents, clean, split_documents
 from fairbits.language.declaration import udhr
 from fairbits.language.lines import json_lines, text_lines
+from fairbits.language.lookup import language_of, own_language, suggestion, unlisted_notes, wanted_languages
 
 LIMIT = 64_000_000
 """Bytes of UTF-8 kept per language and split, unless told otherwise."""
@@ -60,30 +60,32 @@ def read_corpus(
     Files are read line by line; no more than `limit` bytes per language and split are kept, and a note says so.
     """
     path = Path(path)
-    codes = [language.code for language in (catalog() if languages is None else find_languages(languages))]
+    codes = None if languages is None else [language.code for language in wanted_languages(languages)]
     whole("limit", limit, least=1)
     notes: tuple[str, ...] = ()
     if path.is_dir():
-        piles, notes = _read_directory(path, frozenset(codes), limit=limit, to_the_end=parallel)
+        piles, notes = _read_directory(path, codes, limit=limit, to_the_end=parallel)
     else:
-        piles = _read_tagged(path, frozenset(codes), limit)
+        piles = _read_tagged(path, codes, limit)
     there = {code for by_language in piles.values() for code in by_language}
-    missing = [] if languages is None else [code for code in codes if code not in there]
+    missing = [code for code in codes or () if code not in there]
     if missing or not there:
+        meant = next(filter(None, (suggestion(code) for code in missing if not language_of(code).listed)), "")
         raise InputError(
             f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {_found(path)}); it must be a "
             "directory with LANG.txt or LANG.jsonl, such as fra.txt, or these in calibration/ and evaluation/, or a "
-            'JSONL file with lines like {"lang": "fra", "text": "…"}'
+            f'JSONL file with lines like {{"lang": "fra", "text": "…"}}{meant and f"; {meant}"}'
         )
     corpus = corpus_of(path.name, piles, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes)
-    return corpus if languages is None else corpus.restrict(codes)
+    return corpus if codes is None else corpus.restrict(codes)
 
 
 def corpus_of(
     name: str, piles: Piles, *, parallel: bool, evaluation_share: float, seed: int, notes: tuple[str, ...] = ()
 ) -> Corpus:
     """Returns piles of documents as a corpus: aligned, without blank documents, split, deduplicated."""
-    said = list(notes)
+    found = dict.fromkeys(code for by_language in piles.values() for code in by_language)
+    said = [*notes, *unlisted_notes(map(language_of, found))]
     settled: dict[str, Documents] = {}
     for split, by_language in piles.items():
         if not by_language:
@@ -131,7 +133,7 @@ def _aligned(piles: dict[str, Pile], notes: list[str]) -> Documents:
 
 
 def _read_directory(
-    path: Path, wanted: Container[str], *, limit: int, to_the_end: bool
+    path: Path, wanted: Container[str] | None, *, limit: int, to_the_end: bool
 ) -> tuple[Piles, tuple[str, ...]]:
     entries = _entries(path)
     given = [split for split in SPLITS if (path / split).is_dir()]
@@ -148,7 +150,7 @@ def _read_directory(
     return piles, tuple(notes)
 
 
-def _read_files(path: Path, wanted: Container[str], *, limit: int, to_the_end: bool) -> dict[str, Pile]:
+def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, to_the_end: bool) -> dict[str, Pile]:
     files: dict[str, Path] = {}
     for entry in _entries(path):
         if entry.suffix in SUFFIXES:
@@ -156,7 +158,7 @@ def _read_files(path: Path, wanted: Container[str], *, limit: int, to_the_end: b
             if code in files:
                 raise InputError(f"{files[code]} and {entry} are both {code}; each language must have one file")
             files[code] = entry
-    piles = {code: Pile(str(file), limit) for code, file in files.items() if code in wanted}
+    piles = {code: Pile(str(file), limit) for code, file in files.items() if wanted is None or code in wanted}
     for code, pile in piles.items():
         for text in _texts(files[code]):
             pile.add(text)
@@ -171,7 +173,7 @@ def _texts(path: Path) -> Iterator[str]:
     return (row["text"] for _, row in json_lines(path))
 
 
-def _read_tagged(path: Path, wanted: Container[str], limit: int) -> Piles:
+def _read_tagged(path: Path, wanted: Container[str] | None, limit: int) -> Piles:
     if path.suffix == ".txt":
         raise InputError(f"{path} is one text file; give the directory that holds it, or JSONL with `lang` and `text`")
     piles: Piles = {}
@@ -187,7 +189,8 @@ def _read_tagged(path: Path, wanted: Container[str], limit: int) -> Piles:
         if name not in codes:
             codes[name] = _code(name, where)
         by_language = piles.setdefault(split, {})
-        if (code := codes[name]) in wanted:
+        code = codes[name]
+        if wanted is None or code in wanted:
             by_language.setdefault(code, Pile(f"{path} ({code})", limit)).add(row["text"])
     return piles
 
@@ -206,7 +209,7 @@ def _found(path: Path) -> str:
 
 def _code(name: str, where: str) -> str:
     try:
-        return find_language(name).code
+        return own_language(name).code
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -17,8 +17,8 @@ from scipy.special import ndtr, stdtrit
 
 from fairbits.checks import Floats, instance, sequence
 from fairbits.errors import InputError
-from fairbits.language.catalog import find_language
 from fairbits.language.corpus import encodable
+from fairbits.language.lookup import find_language, own_language
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.resample import LEAST_DOCUMENTS
@@ -87,7 +87,7 @@ def tokenization(
     texts = _checked_texts(documents, parallel=parallel)
     fallback = partial_characters(tokenizer)
     counts = {code: _counts(each, tokenizer, fallback) for code, each in texts.items()}
-    base = find_language(reference).code
+    base = find_language(reference, own=texts).code
     no_ratio = _no_ratio(base, texts, parallel=parallel)
     ratios = {
         code: {
@@ -229,7 +229,7 @@ def _checked_texts(documents: Mapping[str, Sequence[str]], *, parallel: bool) ->
         raise InputError(f"documents are {documents!r:.40}; they must map at least one language code to its documents")
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in documents.items():
-        code = find_language(name).code
+        code = own_language(name).code
         if code in result:
             raise InputError(f"documents name {code} twice, the second time as {name!r}; each language once")
         result[code] = sequence(code, texts)

@@ -6,9 +6,10 @@ from typing import Any
 
 from fairbits.checks import instance
 from fairbits.errors import InputError
-from fairbits.language.catalog import Language, find_language, find_languages
+from fairbits.language.catalog import Language
 from fairbits.language.corpus import encodable
 from fairbits.language.detect import LABELS, Detector, detectable_languages
+from fairbits.language.lookup import find_language, language_of
 from fairbits.overlays.overlay import BASE, of_language
 
 LOOKED_AT = 1000
@@ -40,7 +41,7 @@ class Chooser:
 
     def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
         """Takes the overlay of every language that is served, by its code."""
-        self.languages = find_languages(served)
+        self.languages = tuple(language_of(code) for code in served)
         self._overlay = dict(zip((each.code for each in self.languages), served.values(), strict=True))
         self._confidence = confidence
         self._alike = _alike(self.languages)
@@ -68,7 +69,7 @@ class Chooser:
         return Choice(found.language, found.confidence, overlays.pop(), "detected")
 
     def _served(self, name: str) -> Language:
-        language = find_language(name)
+        language = find_language(name, own=self._overlay)
         if language.code not in self._overlay:
             served = ", ".join(self._overlay) or "none, as there are no overlays"
             raise InputError(f"language is {language}; it must be one that is served: {served}")

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbits.errors import InputError
-from fairbits.language.catalog import Language, find_language
+from fairbits.language.lookup import language_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.reports.sources import Json, Sources, estimate, table
 from fairbits.stats import Contrast
@@ -33,12 +32,16 @@ def describe(code: str) -> dict[str, Any]:
     >>> describe("heb_Hebr")["autonym"], describe("heb_Hebr")["right_to_left"], describe("x_X")["name"]
     ('עברית', True, 'x_X')
     """
-    try:
-        found = find_language(code)
-    except InputError:
-        found = Language(code, code, code, name=code, autonym=code, script=UNKNOWN, family=UNKNOWN)
-    facts = {name: getattr(found, name) for name in ("name", "autonym", "bcp47", "script", "family", "right_to_left")}
-    return {"code": code, **facts}
+    found = language_of(code)
+    return {
+        "code": code,
+        "name": found.name,
+        "autonym": found.autonym or found.name,
+        "bcp47": found.bcp47 or code,
+        "script": found.script or UNKNOWN,
+        "family": found.family or UNKNOWN,
+        "right_to_left": found.right_to_left,
+    }
 
 
 def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,8 @@ from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import one_of, positive, whole
 from fairbits.checks import sequence as listed
 from fairbits.errors import InputError, printable
-from fairbits.language import Corpus, find_language
+from fairbits.language import Corpus
+from fairbits.language.lookup import language_of
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.founders import critical_width
 from fairbits.measure.scores.scores import check_unit
@@ -111,7 +112,7 @@ class Sweep:
         """What the sweep says, and where the founding documents' width is wrong."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
         founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
-        named = {find_language(code).name: width for code, width in self.widths.items()}
+        named = {language_of(code).name: width for code, width in self.widths.items()}
         return needs(named, bits=self.bits, limit=limit), founders, REMARK
 
     def as_data(self) -> dict[str, Any]:

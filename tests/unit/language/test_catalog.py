@@ -241,10 +241,14 @@ def test_names_as_users_write_them(name, code) -> None:
     assert find_language(name).code == code
 
 
-@pytest.mark.parametrize("tag", ["pa-PK", "uz-AF", "mn-CN", "ku-IQ"])
-def test_a_region_with_a_script_that_is_not_here_is_not_left_aside(tag) -> None:
+@pytest.mark.parametrize(("tag", "code"), [("pa-PK", "pan_Arab"), ("uz-AF", "uzb_Arab"), ("mn-CN", "mon_Mong")])
+def test_a_region_with_another_script_means_the_language_in_that_script(tag, code) -> None:
+    assert find_language(tag).code == code
+
+
+def test_a_region_whose_script_is_not_known_is_not_left_aside() -> None:
     with pytest.raises(InputError, match="is unknown"):
-        find_language(tag)
+        find_language("ku-IQ")  # not in Latin script, as Kurdish usually is
 
 
 def test_a_long_name_is_not_repeated_whole() -> None:

@@ -90,7 +90,8 @@ def test_no_overlap_means_no_note() -> None:
         ({"calibration": {"fr": ["a"], "he": ["b", "c"]}}, "not aligned .fra_Latn 1, heb_Hebr 2."),
         ({"evaluation": {"fr": ["a"]}}, "parallel evaluation documents are not aligned"),
         ({"calibration": {"fr": ["\ud800"]}}, "surrogate"),
-        ({"calibration": {"klingonese": ["a"]}}, "unknown"),
+        ({"calibration": {"frech": ["a"]}}, "unknown"),
+        ({"calibration": {"../fra": ["a"]}}, "a name of your own must have"),
         ({"notes": "text"}, "must be a list"),
     ],
 )

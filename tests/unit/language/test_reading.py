@@ -164,7 +164,7 @@ def test_bad_files_are_named(tmp_path, files, reason) -> None:
     [
         ([{"text": "un"}], ":1 names no language"),
         ([{"lang": 3, "text": "un"}], ":1 names no language"),
-        ([{"lang": "fr", "text": "un"}, {"lang": "xx-none", "text": "un"}], ":2: language 'xx-none' is unknown"),
+        ([{"lang": "fr", "text": "un"}, {"lang": "englsh", "text": "un"}], ":2: language 'englsh' is unknown"),
         ([{"lang": "fr", "text": "un", "split": "test"}], ":1 has split 'test'"),
         ([{"lang": "fr", "text": "un", "split": ""}], ":1 has split ''"),
         ([{"lang": "fr", "text": "un", "split": ["a"]}], ":1 has split ['a']"),

@@ -65,6 +65,7 @@ def generate(
       fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
     """
     from fairbits.checks import in_range
+    from fairbits.language.detect import undetectable_notes
     from fairbits.model import Checkpoint
     from fairbits.overlays.model import AdaptiveModel  # heavy: only when the verb runs
 
@@ -86,6 +87,8 @@ def generate(
             progress=show,
             **(sampling if temperature else {"do_sample": False}),
         )
+    if language is None:
+        print_notes(undetectable_notes(model.languages))
     if as_json:
         print_json([{"prompt": text, **each.as_data()} for text, each in zip(texts, found, strict=True)])
         return

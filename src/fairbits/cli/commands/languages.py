@@ -28,9 +28,10 @@ def languages(
     """
     from fairbits.cli.tables.languages import language_data, language_notes, language_table
     from fairbits.language import catalog, find_languages
+    from fairbits.language.lookup import unlisted_notes
 
     found = find_languages(names) if names else catalog()
-    print_notes(language_notes(names or ()))
+    print_notes((*language_notes(names or ()), *unlisted_notes(found)))
     if as_json:
         print_json(language_data(found))
     else:

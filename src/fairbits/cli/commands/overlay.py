@@ -82,6 +82,8 @@ def overlay(
     from fairbits.checks import one_of
     from fairbits.cli.tables.languages import language_notes
     from fairbits.cli.tables.overlay import overlay_table
+    from fairbits.language.detect import undetectable_notes
+    from fairbits.language.lookup import language_of
     from fairbits.model import Checkpoint
     from fairbits.overlays.files import MANIFEST  # heavy: only when the verb runs
     from fairbits.records import read_object
@@ -109,6 +111,7 @@ def overlay(
             device=device,
             progress=show,
         )
+    print_notes(undetectable_notes(map(language_of, found.languages)))
     if as_json:
         print_json(read_object(place / MANIFEST))
         return

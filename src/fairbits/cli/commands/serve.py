@@ -63,6 +63,7 @@ def serve(
       fairbits serve quantized --overlays overlays
       fairbits serve quantized --overlays overlays --port 9000 --max-batch 16
     """
+    from fairbits.language.detect import undetectable_notes
     from fairbits.overlays.model import AdaptiveModel  # heavy: only when the verb runs
     from fairbits.serve.request import Limits
     from fairbits.serve.server import bind, check_installed, read_key
@@ -80,6 +81,7 @@ def serve(
                 base, overlays, confidence=confidence, device=device, trust_remote_code=trust_remote_code
             )
         codes = [each.code for each in model.languages]
+        print_notes(undetectable_notes(model.languages))
 
         def print_ready() -> None:
             if as_json:

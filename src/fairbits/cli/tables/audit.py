@@ -20,7 +20,7 @@ from fairbits.cli.tables.layout import (
     worst_first,
 )
 from fairbits.errors import counted, printable
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import Audit
 from fairbits.measure.audit.founders import Check, Condition, FoundersView
 from fairbits.measure.audit.outliers import OutlierBlocks
@@ -113,7 +113,7 @@ def _gaps(audit: Audit) -> list[RenderableType]:
     damage = audit.predicted.estimates()
     worst, *_, best = worst_first(damage)
     gap, gap_per_byte = audit.predicted.nats_per_token.gap(), audit.predicted.bits_per_byte.gap()
-    one, other = find_language(worst).name, find_language(best).name
+    one, other = language_of(worst).name, language_of(best).name
     if gap.low > 0 and damage[best].value > 0:
         times = f"{damage[worst].value / damage[best].value:.2g} times"
         lead = f"{one} is predicted to lose {times} what {other} loses per token."
@@ -132,7 +132,7 @@ def _carriers(audit: Audit) -> Table:
     blocks, tensors = shares_of(found.by_block), shares_of(found.by_linear)
     top = float(max(blocks.mean(0).max(), tensors.mean(0).max()))
     several = len(audit.languages) > 1
-    table = columns("share of D̂", "mean", "", *([find_language(worst).name] if several else []), left=(2,))
+    table = columns("share of D̂", "mean", "", *([language_of(worst).name] if several else []), left=(2,))
     for names, shares in (([f"block {i}" for i in range(blocks.shape[1])], blocks), (found.linears, tensors)):
         mean = shares.mean(0)
         for i in np.argsort(-mean, kind="stable")[:TOP]:
@@ -200,7 +200,7 @@ def _range(found: Mapping[str, Estimate]) -> str:
     low, high = (f"{found[code].value:.3g}" for code in (least, most))
     if low == high:
         return low
-    return f"{low} ({find_language(least).name}) to {high} ({find_language(most).name})"
+    return f"{low} ({language_of(least).name}) to {high} ({language_of(most).name})"
 
 
 def _certificate(audit: Audit) -> Iterator[Text]:
@@ -212,7 +212,7 @@ def _certificate(audit: Audit) -> Iterator[Text]:
         yield Text.assemble(
             "Errors of the weights, weighted with the inputs of each language, part by ",
             (f"{worst.actual:.3g}", "bold"),
-            f" ({find_language(worst.worse).name}, {find_language(worst.better).name}); no two languages can part "
+            f" ({language_of(worst.worse).name}, {language_of(worst.better).name}); no two languages can part "
             "by more than ",
             (f"{found.certified:.3g}", "bold"),
             f" (tightness {used:.0%}). ",

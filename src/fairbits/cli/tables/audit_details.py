@@ -10,7 +10,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.audit import shares_of
 from fairbits.cli.tables.layout import BLANK, columns, formatter, section, unit_of, worst_first
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import HEADLINE, Audit
 from fairbits.stats import Estimate
 
@@ -62,7 +62,7 @@ def _patterns(audit: Audit, order: list[str]) -> Table:
     table = columns("language", "κ_eff", "κ mix", "R̂", left=(1, 3))
     kappa, share = _with_limits(audit.kappa_weighted), _with_limits(audit.outlier_share)
     for code in order:
-        table.add_row(find_language(code).name, kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
+        table.add_row(language_of(code).name, kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
     return table
 
 
@@ -76,7 +76,7 @@ def _distances(audit: Audit) -> Iterator[RenderableType]:
             continue
         distances = pattern.distances()
         one, other = np.unravel_index(int(np.argmax(distances)), distances.shape)
-        names = " and ".join(find_language(pattern.languages[i]).name for i in (one, other))
+        names = " and ".join(language_of(pattern.languages[i]).name for i in (one, other))
         yield Text(f"largest TV between patterns of {kind} outputs: {distances[one, other]:.3g}, {names}")
 
 
@@ -86,7 +86,7 @@ def _tokenization(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.tokenization[code]
         table.add_row(
-            find_language(code).name,
+            language_of(code).name,
             f"{own.documents:,}",
             f"{own.tokens:,}",
             size[code],
@@ -103,7 +103,7 @@ def _redundancy(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.redundancy[code]
         table.add_row(
-            find_language(code).name,
+            language_of(code).name,
             as_written[code],
             f"{own.unigram_entropy:.2f}",
             f"{own.loss.value:.2f}",
@@ -120,7 +120,7 @@ def _forms(audit: Audit, order: list[str]) -> Table:
     table = columns("language", *(f"{form}{f', {prefix.strip()}' if prefix else ''}" for form in values))
     for code in order:
         number = formatter(max(found[code] for found in values.values()) * factor)
-        table.add_row(find_language(code).name, *(number(found[code] * factor) for found in values.values()))
+        table.add_row(language_of(code).name, *(number(found[code] * factor) for found in values.values()))
     return table
 
 

@@ -19,7 +19,7 @@ from fairbits.cli.tables.layout import (
     worst_first,
 )
 from fairbits.errors import counted, printable
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import language_of
 from fairbits.measure.scores.disparity import Disparity
 from fairbits.measure.scores.scores import ASKED, Scores
 from fairbits.units import megabytes
@@ -134,7 +134,7 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
 
 def _short_name(code: str) -> str:
     """Returns the code without its script, which the table above has: names may run from right to left."""
-    return find_language(code).code.partition("_")[0]
+    return code.partition("_")[0] if language_of(code).script else code
 
 
 def _percent(value: float) -> str:

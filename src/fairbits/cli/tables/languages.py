@@ -6,23 +6,27 @@ from typing import Any
 
 from rich.table import Table
 
-from fairbits.language.catalog import Language, find_language, resolve
+from fairbits.language.catalog import Language
 from fairbits.language.declaration import udhr_languages
 from fairbits.language.detect import detectable_languages
+from fairbits.language.lookup import language_of, own_names, resolve
 from fairbits.language.mix_file import Mix
 
 
 def language_notes(names: Iterable[str]) -> list[str]:
-    """Returns a note on each name that is not a code: which language it was taken to mean.
+    """Returns a note on each name of a language in the catalog that is not its code: how it was understood.
 
-    >>> language_notes(["he", "fra_Latn"])
+    Names that the catalog does not hold are left to the text that has them.
+
+    >>> language_notes(["he", "fra_Latn", "my-dialect"])
     ['he → Hebrew, heb_Hebr (BCP-47 code)']
     """
-    found = [resolve(name) for name in names]
+    names = list(names)
+    found = [resolve(name, own=own_names(names)) for name in names]
     return [
         f"{each.given} → {each.language.name}, {each.language.code} ({each.because})"
         for each in found
-        if each.given != each.language.code
+        if each.language.listed and each.given != each.language.code
     ]
 
 
@@ -39,14 +43,14 @@ def mix_table(mix: Mix) -> Table:
     for code, part in mix.languages.items():
         share = f"{part.tokens / total:.1%}"
         row = (f"{part.samples:,}", f"{part.tokens:,}", f"{part.bytes_per_token:.2f}", share)
-        table.add_row(find_language(code).name, code, *row)
+        table.add_row(language_of(code).name, code, *row)
     return table
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
     """Returns the facts about each language for JSON, with what fairbits brings for it.
 
-    >>> language_data([find_language("he")])[0]["detected"]
+    >>> language_data([language_of("heb_Hebr")])[0]["detected"]
     True
     """
     with_text, detected = set(udhr_languages()), set(detectable_languages())
@@ -63,5 +67,6 @@ def language_table(languages: Iterable[Language]) -> Table:
         table.add_column(name, no_wrap=name in ("code", "BCP-47"), overflow="fold")
     for row in language_data(languages):
         marks = ("✓" if row[name] else "–" for name in ("text", "detected"))
-        table.add_row(row["code"], row["bcp47"], row["name"], row["autonym"], row["family"], *marks)
+        facts = (row[name] or "–" for name in ("bcp47", "name", "autonym", "family"))
+        table.add_row(row["code"], *facts, *marks)
     return table

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.errors import printable
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import language_of
 
 BLANK = Text(" ")
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -51,7 +51,7 @@ def language_name(code: str) -> str:
     >>> language_name("zho_Hans"), language_name("arb_Arab")
     ('Chinese', 'Arabic')
     """
-    return find_language(code).name.partition(" (")[0].removeprefix("Standard ")
+    return language_of(code).name.partition(" (")[0].removeprefix("Standard ")
 
 
 def worst_first(damage: Mapping[str, HasValue]) -> list[str]:

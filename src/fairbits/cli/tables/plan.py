@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import counted, printable
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, step_dtype, stored_bytes
 from fairbits.model.scheme import Scheme
@@ -52,7 +52,7 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
         yield Text(printable(f"text of {text.corpus}: {amount}"), style="dim")
     if len(set(plan.languages.values())) > 1:
         by_weight = sorted(plan.languages.items(), key=lambda item: -item[1])
-        named = ", ".join(f"{find_language(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
+        named = ", ".join(f"{language_of(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
         more = f", and {len(by_weight) - NAMED} more" if len(by_weight) > NAMED else ""
         yield Text(f"weights of languages: {named}{more}", style="dim")
 
@@ -124,7 +124,7 @@ def _outcomes(plan: Plan) -> Table:
             "outside" if block is None else str(block),
             f"{np.median([each.alpha[1] for each in found]):.4g}",
             f"{np.mean([each.weight_error for each in found]):.3g}",
-            "–" if worst is None else find_language(worst).name,
+            "–" if worst is None else language_of(worst).name,
             "–" if worst is None else f"{mean[worst]:.3g}",
         )
     return table
@@ -139,7 +139,7 @@ def _learned(plan: Plan) -> Iterator[Text]:
     for name, damage in (("before", found.start), ("after", found.damage)):
         worst = max(damage, key=lambda code: damage[code])
         mean = float(np.mean(list(damage.values())))
-        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {find_language(worst).name}, mean {mean:.4f}")
+        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {language_of(worst).name}, mean {mean:.4f}")
     if not found.step:
         yield Text("nothing better was found that leaves no language worse off: the codes are those of before")
 

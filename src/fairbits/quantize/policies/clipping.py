@@ -5,7 +5,7 @@ from typing import Literal
 
 from fairbits.checks import one_of
 from fairbits.errors import InputError
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import find_language
 from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Plan
@@ -67,7 +67,8 @@ def laaciq(
     if language is None:
         aim, pi = objective or "worst", equal_mix(evidence)
     elif objective is None:
-        aim, pi = "mean", one_language(evidence, find_language(language).code)
+        language = find_language(language, own=evidence.languages).code
+        aim, pi = "mean", one_language(evidence, language)
     else:
         raise InputError(f"objective {objective} and language {language} were given; one language has no objective")
     return assemble(
@@ -77,6 +78,6 @@ def laaciq(
         scheme=replace(options.scheme, clip="exact", objective=aim),
         pi=pi,
         thresholds=True,
-        settings={"objective": aim} if language is None else {"language": find_language(language).code},
+        settings={"objective": aim} if language is None else {"language": language},
         notes=() if aim == "mean" else [PER_LAYER],
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fairbits.checks import one_of, weights_vector
-from fairbits.language.catalog import find_language
+from fairbits.language.lookup import find_language
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.policies.assemble import (
@@ -45,7 +45,7 @@ def gptq(evidence: Evidence, options: PolicyOptions, *, mix: Mixture = "equal") 
 
 def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, float]:
     """Returns given weights, scaled to sum to 1; languages that are not named have none."""
-    named = {find_language(name).code: weight for name, weight in given.items()}
+    named = {find_language(name, own=evidence.languages).code: weight for name, weight in given.items()}
     for code in named:
         one_language(evidence, code)  # is one of them
     weights = weights_vector("mix", [named.get(code, 0.0) for code in evidence.languages], size=len(evidence.languages))

@@ -7,8 +7,9 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from fairbits.language import find_language, udhr
+from fairbits.language import udhr
 from fairbits.language.corpus import seeded
+from fairbits.language.lookup import language_of
 from fairbits.model.embedded import embedded_languages
 from fairbits.science.experiments.laboratory import Lab, Laboratory, Setting
 
@@ -97,7 +98,7 @@ def drawn(codes: Iterable[str], most: int, *, seed: int) -> list[str]:
     """
     strata: dict[tuple[str, str], list[str]] = {}
     for code in sorted(codes, key=lambda each: seeded(seed, each)):
-        each = find_language(code)
+        each = language_of(code)
         strata.setdefault((each.script, each.family), []).append(code)
     in_turn = chain.from_iterable(zip_longest(*(strata[key] for key in sorted(strata))))
     return sorted([code for code in in_turn if code is not None][:most])

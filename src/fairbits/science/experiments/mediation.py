@@ -129,7 +129,7 @@ def fitted(traits: Traits, *, seed: int) -> Chain:
     R = traits.robustness / traits.robustness.mean()
     held = [each for each in (traits.latin, traits.base_bits) if np.ptp(each) > 0]
     C = np.column_stack(held)
-    families = [each.family for each in traits.catalogued]
+    families = [each.family or each.code for each in traits.catalogued]  # an unknown family is taken as its own
     fit, resampled = _fit(T, A, R, D=D, C=C, families=families, seed=seed)
     implied = {
         "T and R given A": partial_correlation(

@@ -7,7 +7,8 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.language import Language, find_language
+from fairbits.language import Language
+from fairbits.language.lookup import language_of
 from fairbits.measure.passes.measurements import Measure
 from fairbits.measure.passes.points import PointKind
 from fairbits.science.experiments.laboratory import values
@@ -47,7 +48,7 @@ class Traits:
     @property
     def catalogued(self) -> list[Language]:
         """What the catalog knows of the languages."""
-        return [find_language(code) for code in self.languages]
+        return [language_of(code) for code in self.languages]
 
     @property
     def latin(self) -> Floats:
