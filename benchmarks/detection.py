@@ -137,7 +137,8 @@ Written by `python benchmarks/detection.py --write`; catalog and texts come from
 
 fairbits knows {known} languages (a language in two scripts counts twice): the 204 of FLORES-200, and every other one
 whose declaration is embedded. {declared} have the Universal Declaration of Human Rights, {whole} of them with all 31
-sections; {detectable} can be detected. A code, an English name or an autonym names a language:
+sections; {detectable} can be detected. Any other language can be named too, by its tag or a name of your own, where you
+have text in it ([rules](text.md#names-of-languages)). A code, an English name or an autonym names a language:
 
     >>> from fairbits.language import resolve
     >>> resolve("ara")

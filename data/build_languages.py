@@ -1,4 +1,4 @@
-"""Writes src/fairbits/assets/languages.json: every FLORES-200 language, and each embedded declaration's.
+"""Writes src/fairbits/assets/languages.json: the languages of FLORES-200, of the embedded declarations, and of `ADDED`.
 
 python data/build_languages.py [--cache FOLDER]
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corrections import ALIASES, AMBIGUOUS, AUTONYMS, FAMILIES, FAMILY_OF, INDIVIDUAL, NAMES, TAGS
+from corrections import ADDED, ALIASES, AMBIGUOUS, AUTONYMS, FAMILIES, FAMILY_OF, INDIVIDUAL, NAMES, TAGS
 from declarations import chosen_declarations, script_of
 from sources import CLDR_CORE, CLDR_NAMES, FACTS, GLOTTOLOG, ISO, MACRO, member, members
 
@@ -228,7 +228,7 @@ def main() -> None:
     folder = parser.parse_args().cache or Path(tempfile.mkdtemp())
     facts = read_facts(folder)
     declared = chosen_declarations(folder)[0]
-    rows = languages(facts, sorted(FLORES) + sorted(set(declared) - FLORES))
+    rows = languages(facts, sorted(FLORES) + sorted({*declared, *ADDED} - FLORES))
     others = aliases(facts, rows)
     codes = {alias: found for alias, found in others.items() if CODE.fullmatch(alias)}
     table = {
@@ -243,7 +243,7 @@ def main() -> None:
     parts = ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in table.items())
     TARGET.write_text(f"{{\n{parts}\n}}\n", encoding="utf-8")
     print(f"{len(rows)} languages, {len(others)} aliases, {TARGET.stat().st_size:,} bytes: {TARGET.name}")
-    print("no sure autonym:", ", ".join(sorted(set(declared) - {row["code"] for row in rows})))
+    print("no sure autonym:", ", ".join(sorted({*declared, *ADDED} - {row["code"] for row in rows})))
 
 
 def _lines(value: Any) -> str:

@@ -1,5 +1,8 @@
 """What the sources leave open or get wrong, decided by hand and in one place."""
 
+ADDED: tuple[str, ...] = ()
+"""Codes that the catalog is to hold beside those of FLORES-200 and of the declarations, such as frr_Latn."""
+
 INDIVIDUAL = {"zho": "cmn", "est": "ekk", "grn": "gug"}
 """Macrolanguages in FLORES-200 codes -> the individual language that is meant."""
 
