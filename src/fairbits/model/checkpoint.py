@@ -16,6 +16,7 @@ from fairbits.errors import InputError
 from fairbits.model.files.safetensors_files import map_tensor, read_weights
 from fairbits.model.files.safetensors_header import TensorInfo
 from fairbits.model.loading import load_config, load_model, load_tokenizer
+from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
 from fairbits.records import read_object
 
@@ -49,6 +50,8 @@ class Checkpoint:
         self.target: str = str(target)
         self.kind: Kind = source.kind
         self.directory: Path = source.directory
+        if source.outliers:
+            self.directory = directory_with_outliers(Checkpoint(source.directory), source.outliers)
         self.trust_remote_code = trust_remote_code
         tensors, oddities = read_weights(self.directory)
         self._raw_config = read_object(self.directory / "config.json", finite=False)

@@ -1,13 +1,10 @@
 """The models that come with the package: `embedded:tiny`, `embedded:tiny?outliers=3:125,7:148`."""
 
-import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from fairbits.checks import positive
 from fairbits.errors import InputError
-from fairbits.model.files.cache import kept_directory
 
 PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -35,15 +32,14 @@ TRAINING_TOKENS = {
 """How many tokens of each language that was, as `training/history.json` says."""
 
 
-def embedded(target: str) -> Path:
-    """Returns the directory of the embedded model that `target` names, with outliers if it asks for them."""
+def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
+    """Returns the directory of the embedded model that `target` names, and the kurtosis requested by block."""
     name, kappa = parse_embedded(target)
-    directory = ASSETS / name
-    return _with_outliers(directory, kappa) if kappa else directory
+    return ASSETS / name, kappa
 
 
 def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
-    """Returns the name of the model and the kurtosis asked for by block, in the order of the blocks.
+    """Returns the name of the model and the kurtosis requested by block, in the order of the blocks.
 
     >>> parse_embedded("embedded:tiny?outliers=7:148,3:125")
     ('tiny', {3: 125.0, 7: 148.0})
@@ -93,20 +89,3 @@ def _kappa(target: str, block: int, text: str) -> float:
     except ValueError:
         raise InputError(f"{target!r} asks for κ {text!r} in block {block}; it must be a number") from None
     return positive(f"κ of block {block}", value)
-
-
-def _with_outliers(directory: Path, kappa: Mapping[int, float]) -> Path:
-    """Returns the directory of the rescaled model, kept under a name made of all that decides its content."""
-    from fairbits.model import outliers  # here, because both modules need Checkpoint, which needs this one
-    from fairbits.model.checkpoint import Checkpoint
-
-    source = Checkpoint(directory)
-    content = [source.fingerprint, repr(dict(kappa)), _code_of(Path(outliers.__file__))]
-    name = f"outliers-{hashlib.sha256(chr(10).join(content).encode()).hexdigest()}"
-    return kept_directory(name, lambda draft: outliers.write_with_outliers(source, draft, kappa))
-
-
-def _code_of(module: Path) -> str:
-    """Returns the text of a module, of all its files if it is a package: other code may write another model."""
-    files = sorted(module.parent.glob("*.py")) if module.name == "__init__.py" else [module]
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)

@@ -2,12 +2,13 @@
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from fairbits.errors import InputError
-from fairbits.model.embedded import PREFIX, embedded
+from fairbits.model.embedded import PREFIX, find_embedded
 from fairbits.model.files.gguf import dequantized
 from fairbits.model.files.safetensors_files import INDEX, SINGLE
 
@@ -20,11 +21,15 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 @dataclass(frozen=True)
 class Source:
-    """A model that lies in a local directory, the kind of place it came from, and notes on its way."""
+    """A model in a local directory, the kind of place it came from, and notes about it.
+
+    `outliers` is the kurtosis that blocks of the model are to be given before it is used.
+    """
 
     kind: Kind
     directory: Path
     notes: tuple[str, ...] = ()
+    outliers: Mapping[int, float] = field(default_factory=dict)
 
 
 def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> Source:
@@ -36,7 +41,8 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     if revision is not None and not is_id:
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
-        return Source("embedded", embedded(str(target)))
+        directory, outliers = find_embedded(str(target))
+        return Source("embedded", directory, outliers=outliers)
     if os.path.isdir(path):
         _check_format(path)
         return Source("directory", path)

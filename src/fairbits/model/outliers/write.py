@@ -1,5 +1,6 @@
 """Writes a copy of a checkpoint with the outliers of a plan."""
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairbits.errors import InputError
+from fairbits.model.files.cache import kept_directory
 from fairbits.model.outliers.couplings import Route, Slice
 from fairbits.model.outliers.plan import OutlierPlan, plan_outliers
 
 if TYPE_CHECKING:
     from fairbits.model.checkpoint import Checkpoint, TensorInfo
 
-# What a checkpoint holds beside its weights: configuration, tokenizer, chat template, code, card.
+# What a checkpoint holds in addition to its weights: configuration, tokenizer, chat template, code, card.
 COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
 
 
@@ -48,6 +50,17 @@ def write_with_outliers(
     except OSError as problem:
         raise InputError(f"cannot write {directory} ({problem}); make room there or give another directory") from None
     return plan
+
+
+def directory_with_outliers(checkpoint: "Checkpoint", kappa: Mapping[int, float]) -> Path:
+    """Returns the directory of the checkpoint with the given kurtosis by block, written to the cache if it is missing.
+
+    Its name is a hash of everything that decides its content, this code included: other code may write another model.
+    """
+    code = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
+    content = "\n".join([checkpoint.fingerprint, repr(dict(kappa)), *code])
+    name = f"outliers-{hashlib.sha256(content.encode()).hexdigest()}"
+    return kept_directory(name, lambda draft: write_with_outliers(checkpoint, draft, kappa))
 
 
 def rescaled(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, float]]) -> torch.Tensor:
