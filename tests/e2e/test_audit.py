@@ -109,8 +109,8 @@ def test_the_table_names_everyone_and_fits(call, made) -> None:
     assert damage == sorted(damage, reverse=True)
     for title in (
         "Where the damage comes from",
-        "What the founding documents say",
-        "What is proved",
+        "What the founding documents predict",
+        "What is proven",
         "Notes",
         "Blocks",
     ):

@@ -47,7 +47,7 @@ def test_overlays_are_made_and_shown(command, model, base, tmp_path) -> None:
         assert languages[name][-1] == manifest["languages"][own]
     clusters = rows_of(printed, "Clusters")
     assert set(manifest["record"]["tried"]) == {"1", "2"} <= set(clusters)
-    assert [count for count in ("1", "2") if clusters[count][-1] == "taken"] == [str(manifest["record"]["clusters"])]
+    assert [count for count in ("1", "2") if clusters[count][-1] == "chosen"] == [str(manifest["record"]["clusters"])]
     for each in manifest["overlays"]:
         row = next(line.split() for line in printed.splitlines() if line.startswith(each["name"]))
         rows, share = sum(patch["rows"] for patch in each["patches"]), each["size_bytes"] / size
@@ -85,7 +85,7 @@ def test_a_budget_of_nothing_leaves_all_with_the_base(command, model, base, tmp_
     code, printed, _ = command("overlay", model, "--base", base, *LITTLE, *made)
     assert code == 0
     assert "No overlay serves any language better than the base" in printed
-    assert "With the base, as no overlay helps there: English, Hebrew, Japanese." in printed
+    assert "Languages that stay with the base because no overlay helps: English, Hebrew, Japanese." in printed
     assert set(fb.AdaptiveModel(base, tmp_path / "none").overlays.languages.values()) == {"base"}
 
 

@@ -25,7 +25,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     for stage in ("audit.json", "model", "scores.json", "baselines/rtn.json", "report.html"):
         assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
     *table, page, following, remark = printed.splitlines()
-    assert "least limit" in remark
+    assert "lowest limit" in remark
     assert max(map(cell_len, table)) <= 80
     assert page == f"report: {tmp_path / 'run' / 'report.html'}"
     assert (tmp_path / "run" / "report.html").is_file()

@@ -113,8 +113,8 @@ def test_a_table_shows_sizes_seeds_and_who_is_worse() -> None:
     assert any(line.startswith("gptq:mix=english ") for line in text.splitlines())  # names are not broken
     words = " ".join(text.split())
     assert "≠ gptq:mix=english takes 10.00% more bytes than rtn at 4 bits" in words
-    assert "gptq:mix=english at 4 bits is worse for heb_Hebr" in words
-    assert "Below them the least and the largest of a seed" in words
+    assert "gptq:mix=english at 4 bits is significantly worse for heb_Hebr" in words
+    assert "Below them: the least and the largest over the seeds" in words
     assert "gptq:mix=english, gptq: gpt is dangerous" in words  # said once
     assert "gptq at 4 bits: 1 fall-back, such as layer: rounded to nearest" in words
     assert "a note" in words

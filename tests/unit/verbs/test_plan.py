@@ -246,7 +246,7 @@ def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None
         for i, each in enumerate(found.quantized)
     )
     text = shown(Plan(**{**vars(found), "outcomes": outcomes}), tiny)
-    row = next(line.split() for line in text.split("What came of it")[1].splitlines() if line.strip().startswith("3 "))
+    row = next(line.split() for line in text.split("\nResults\n")[1].splitlines() if line.strip().startswith("3 "))
     assert row == ["3", "0.2", "0.005", "Hebrew", "0.03"]
-    assert "damped by 0 (and the like of 47 layers more)" in " ".join(text.split())
+    assert "damped by 0 (and 47 similar notes)" in " ".join(text.split())
     assert "damped by 1" not in text

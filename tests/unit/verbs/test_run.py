@@ -509,7 +509,7 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
 
 def test_what_comes_next(whole) -> None:
     page, command, remark = (line.plain for line in next_steps(whole))
-    assert "hold the next release to it" in remark
+    assert "use it for the next release" in remark
     assert page == f"report: {whole.directory / 'report.html'}"
     assert f"fairbits gate {whole.directory / 'scores.json'} --max-worst " in command
     assert float(command.split()[-1]) >= whole.scores.frame().worst()[1].high

@@ -1,4 +1,4 @@
-"""An audit for a terminal of 80 columns: who is predicted to be hurt, where it comes from, what else is known."""
+"""An audit for a terminal of 80 columns: the predicted damage of every language, and where it comes from."""
 
 from collections.abc import Iterator, Mapping
 
@@ -26,22 +26,23 @@ from fairbits.measure.audit.founders import Check, Condition, FoundersView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.stats import Estimate
 
-TOP = 5  # blocks and tensors named as carriers of the damage
+TOP = 5
+"""Blocks and tensors that are listed with their share of the damage."""
 REMARKS = {
     "C1": "not necessary (001-09)",
     "C2": "BLOOM-560M fails it (001-22)",
-    "C3": "κ alone does not tell (001-17)",
+    "C3": "κ alone does not decide (001-17)",
 }
-"""What became of the conditions, in few words."""
+"""What is known of the conditions today, in a few words."""
 LEGEND = (
-    "D̂: predicted rise of the loss, with 95 % intervals over documents. bits/B: bits per byte, to compare languages "
-    "by. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
+    "D̂: predicted increase of the loss, with 95 % intervals over documents. bits/B: bits per byte, the unit to "
+    "compare languages in. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
 )
-SCOPE = "It holds for this text, whatever the model does with it; it bounds errors of weights, not the loss."
+SCOPE = "The bound holds for this text and for any model output; it bounds errors of weights, not the loss."
 
 
 def audit_table(audit: Audit) -> Group:
-    """Returns what a person wants to see first; `audit_details` has the rest."""
+    """Returns the main results; `audit_details` has the rest."""
     instance("audit", audit, Audit)
     return Group(
         *_heading(audit),
@@ -50,8 +51,8 @@ def audit_table(audit: Audit) -> Group:
         Text(LEGEND, style="dim"),
         *_gaps(audit),
         *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
-        *section("What the founding documents say", _founders(audit)),
-        *section("What is proved", _certificate(audit)),
+        *section("What the founding documents predict", _founders(audit)),
+        *section("What is proven", _certificate(audit)),
         *notes_section(audit.subject.notes),
     )
 
@@ -107,7 +108,7 @@ def _languages(audit: Audit) -> Table:
 
 
 def _gaps(audit: Audit) -> list[RenderableType]:
-    """Returns how far the worst and the best language part, per token and per byte; nothing of one language."""
+    """Returns the gap between the worst and the best language, per token and per byte; nothing for one language."""
     if len(audit.languages) == 1:
         return []
     damage = audit.predicted.estimates()
@@ -116,12 +117,12 @@ def _gaps(audit: Audit) -> list[RenderableType]:
     one, other = language_of(worst).name, language_of(best).name
     if gap.low > 0 and damage[best].value > 0:
         times = f"{damage[worst].value / damage[best].value:.2g} times"
-        lead = f"{one} is predicted to lose {times} what {other} loses per token."
+        lead = f"The predicted damage of {one} is {times} that of {other} per token."
     else:
-        lead = f"Per token {one} stands worst and {other} best, by a distance that noise may explain."
+        lead = f"Per token {one} is worst and {other} best, but the difference may be noise."
     found = ((gap, "nats/token"), (gap_per_byte, "bits/byte"))
     gaps = ", ".join(f"{each.value:.3g} {unit} ({each.low:.2g} to {each.high:.2g})" for each, unit in found)
-    return ["", Text(lead), Text(f"Worst minus best, less what noise adds: {gaps}.")]
+    return ["", Text(lead), Text(f"Gap between worst and best, corrected for noise: {gaps}.")]
 
 
 def _carriers(audit: Audit) -> Table:
@@ -146,8 +147,8 @@ def _carriers(audit: Audit) -> Table:
 def _outliers(audit: Audit) -> Text:
     """Returns the outlier blocks by both rules."""
     return Text(
-        f"Blocks whose κ stands out: {_blocks(audit.founders.outliers)} by the founding documents' threshold, "
-        f"{_blocks(audit.robust)} beside the model's other blocks."
+        f"Outlier blocks: {_blocks(audit.founders.outliers)} by the founding documents' threshold, "
+        f"{_blocks(audit.robust)} compared with the model's other blocks."
     )
 
 
@@ -158,7 +159,7 @@ def _blocks(found: OutlierBlocks) -> str:
 
 
 def _founders(audit: Audit) -> Iterator[RenderableType]:
-    """Yields class, strategy, conditions and checklist as written, and in few words what became of them."""
+    """Yields risk class, strategy, conditions and checklist of the founding documents, with short remarks."""
     view = audit.founders
     strategy = view.strategy.text.rstrip(".")
     if len(view.strategy.options) > 1:
@@ -171,8 +172,8 @@ def _founders(audit: Audit) -> Iterator[RenderableType]:
         word, style = {True: ("holds", "yellow"), False: ("fails", ""), None: ("unknown", "")}[each.holds]
         table.add_row(each.name, _condition(each), Text(word, style=style), Text(REMARKS[each.name], style="dim"))
     yield table
-    here = {True: "here", False: "not here", None: "open here"}[view.expects_disparity]
-    yield Text(f"They expect disparity where all three hold: {here}.")
+    here = {True: "yes", False: "no", None: "unknown"}[view.expects_disparity]
+    yield Text(f"All three hold, so that they expect disparity: {here}.")
     yield BLANK
     checklist = columns("", "", left=(1,), header=False)
     checklist.columns[1].no_wrap = False
@@ -183,19 +184,19 @@ def _founders(audit: Audit) -> Iterator[RenderableType]:
 
 
 def _condition(condition: Condition) -> str:
-    """Returns a condition with its numbers: C3 asks for less than its threshold, the others for more."""
+    """Returns a condition with its numbers: C3 holds below its threshold, the others above."""
     what, sign = {"C1": ("max κ", ">"), "C2": ("variance of R̂", ">"), "C3": ("bits", "<")}[condition.name]
     value = "?" if condition.value is None else f"{condition.value:.3g}"
     return f"{what} {value} {sign} {condition.threshold:.3g}"
 
 
 def _behind(check: Check, view: FoundersView) -> str:
-    """Returns the number behind a box of the checklist; the strategy has been named before."""
+    """Returns the number behind an item of the checklist; the strategy is already shown above."""
     return f"max κ {check.number:.3g}" if check.detail == view.strategy.text else check.detail
 
 
 def _range(found: Mapping[str, Estimate]) -> str:
-    """Returns the least and the largest of the languages."""
+    """Returns the least and the largest value, with their languages."""
     least, most = (choose(found, key=lambda code: found[code].value) for choose in (min, max))
     low, high = (f"{found[code].value:.3g}" for code in (least, most))
     if low == high:
@@ -204,15 +205,15 @@ def _range(found: Mapping[str, Estimate]) -> str:
 
 
 def _certificate(audit: Audit) -> Iterator[Text]:
-    """Yields the actual gap of the weighted errors and how large it can be; nothing of one language."""
+    """Yields the actual gap of the weighted errors, and its bound; nothing for one language."""
     found = audit.certificate
     if len(found.languages) > 1:
         worst = found.worst
         used = worst.actual / found.certified if found.certified > 0 else 1.0
         yield Text.assemble(
-            "Errors of the weights, weighted with the inputs of each language, part by ",
+            "The errors of the weights, weighted by the inputs of each language, differ by ",
             (f"{worst.actual:.3g}", "bold"),
-            f" ({language_of(worst.worse).name}, {language_of(worst.better).name}); no two languages can part "
+            f" ({language_of(worst.worse).name}, {language_of(worst.better).name}); no two languages can differ "
             "by more than ",
             (f"{found.certified:.3g}", "bold"),
             f" (tightness {used:.0%}). ",

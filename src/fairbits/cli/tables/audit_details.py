@@ -1,4 +1,4 @@
-"""The rest of an audit for a terminal of 80 columns: each language and each block in all of its measures."""
+"""The details of an audit for a terminal of 80 columns: every measurement of every language and block."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,25 +16,25 @@ from fairbits.stats import Estimate
 
 PATTERNS = (
     "κ_eff: Σ ā κ over blocks, as the founding documents define it. κ mix: excess kurtosis of the mixture of the "
-    "blocks' weights. R̂: share of activation in their outlier blocks."
+    "blocks' weights. R̂: share of the activation in outlier blocks, by their threshold."
 )
 TOKENS = (
-    "T: tokens of English over tokens, for the same content. cut: tokens that are part of a character. unknown: tokens "
-    "for text that the vocabulary lacks."
+    "T: tokens of English divided by tokens, for the same content. cut: tokens that are part of a character. unknown: "
+    "tokens for text that is not in the vocabulary."
 )
 PROXIES = (
-    "In bits per token, which rank no language against another. R: H(Y) − 2·loss, the founding documents' redundancy. "
-    "H(Y): entropy of single tokens. entropy: of the predictions. gap: loss − entropy. dim.: channels that the energy "
-    "of the residual stream is spread over. None of them is known to predict damage."
+    "In bits per token, which cannot be compared between languages. R: H(Y) − 2·loss, the founding documents' "
+    "redundancy. H(Y): entropy of single tokens. entropy: of the predictions. gap: loss − entropy. dim.: effective "
+    "number of channels of the residual stream. None of them is known to predict damage."
 )
 BLOCKS = (
-    "ā: share of the activation, least and largest of the languages. error: Σ h·m, the weights' error weighted with "
-    "the inputs, mean of the languages."
+    "ā: share of the activation, least and largest over languages. error: Σ h·m, the error of the weights weighted by "
+    "the inputs, mean over languages."
 )
 
 
 def audit_details(audit: Audit) -> Group:
-    """Returns what `audit_table` leaves out, but for the tables by tensor and the patterns, which the JSON has."""
+    """Returns what `audit_table` leaves out; the tables by tensor and the patterns are only in the JSON."""
     instance("audit", audit, Audit)
     order = worst_first(audit.predicted.estimates())
     remarks = (Text.assemble((f"{each.name} ", "bold"), each.remark) for each in audit.founders.conditions)
@@ -45,7 +45,7 @@ def audit_details(audit: Audit) -> Group:
         *section("Redundancy proxies", [_redundancy(audit, order), Text(PROXIES, style="dim")]),
         *section("Predicted damage by form", [_forms(audit, order), Text(shown, style="dim")]),
         *section("Blocks", [_blocks(audit), Text(BLOCKS, style="dim")]),
-        *section("What became of the founding documents' conditions", remarks),
+        *section("Remarks on the founding documents' conditions", remarks),
     )
 
 
@@ -67,7 +67,7 @@ def _patterns(audit: Audit, order: list[str]) -> Table:
 
 
 def _distances(audit: Audit) -> Iterator[RenderableType]:
-    """Yields the two languages whose patterns are farthest apart, at every kind of point; nothing of one language."""
+    """Yields the two languages with the largest distance of patterns, per kind of point; nothing for one language."""
     if len(audit.languages) == 1:
         return
     yield BLANK
@@ -77,7 +77,7 @@ def _distances(audit: Audit) -> Iterator[RenderableType]:
         distances = pattern.distances()
         one, other = np.unravel_index(int(np.argmax(distances)), distances.shape)
         names = " and ".join(language_of(pattern.languages[i]).name for i in (one, other))
-        yield Text(f"largest TV between patterns of {kind} outputs: {distances[one, other]:.3g}, {names}")
+        yield Text(f"largest TV distance between patterns of {kind} outputs: {distances[one, other]:.3g}, {names}")
 
 
 def _tokenization(audit: Audit, order: list[str]) -> Table:

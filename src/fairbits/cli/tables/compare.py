@@ -1,4 +1,4 @@
-"""A comparison for a terminal of 80 columns: one table per width, then who differs from the baseline for sure."""
+"""A comparison for a terminal of 80 columns: one table per width, then the differences from the baseline."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,21 +13,21 @@ from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
 
 LEGEND = (
-    "worst, best: the most and the least damaged language, corrected for the luck of the choice; gap: their "
-    "difference; intervals of 95 % over documents. s: seconds of rounding."
+    "worst, best: the most and the least damaged language, corrected for selection; gap: their difference; intervals "
+    "of 95 % over documents. s: seconds of rounding."
 )
 PAIRED = (
-    "Paired by document. p: that the mean does not differ, by Holm's method over all contrasts of this table. +/−: how "
-    "many languages lose less and more for sure, by Holm's method over the languages of a contrast."
+    "Paired by document. p: test of no difference in the mean, Holm-corrected over all contrasts of this table. +/−: "
+    "number of languages with significantly less and more damage, Holm-corrected over the languages of a contrast."
 )
 SEEDS = (
-    "Numbers are means over the seeds, which are taken as given: intervals and p say nothing of other seeds. Below "
-    "them the least and the largest of a seed."
+    "Numbers are means over these seeds; intervals and p do not extend to other seeds. Below them: the least and the "
+    "largest over the seeds."
 )
 
 
 def compare_table(found: Comparison) -> Group:
-    """Returns what a person wants to see of a comparison."""
+    """Returns one table per width, the differences from the baseline, and the notes."""
     instance("found", found, Comparison)
     widths = list(dict.fromkeys(entry.bits for entry in found.entries))
     parts: list[RenderableType] = [*_heading(found)]
@@ -37,7 +37,7 @@ def compare_table(found: Comparison) -> Group:
     parts += ["", Text(LEGEND, style="dim")]
     if len(found.entries[0].frames) > 1:
         parts.append(Text(SEEDS, style="dim"))
-    parts += section(f"Damage less that of {found.baseline}", _contrasts(found) if found.contrasts else ())
+    parts += section(f"Damage minus that of {found.baseline}", _contrasts(found) if found.contrasts else ())
     if found.contrasts:
         parts.append(Text(PAIRED, style="dim"))
     parts += notes_section(_notes(found))
@@ -55,7 +55,7 @@ def _heading(found: Comparison) -> list[Text]:
 
 
 def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
-    """Returns one row per policy, and one of ranges below it where there are several seeds."""
+    """Returns one row per policy, and below it the ranges over several seeds."""
     seeds = len(found.entries[0].frames) > 1
     top = max(entry.statistics["worst"].value for entry in entries)
     factor, prefix = unit_of(top)
@@ -80,7 +80,7 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
 
 
 def _contrasts(found: Comparison) -> Iterator[RenderableType]:
-    """Yields a table of differences, and who is worse than under the baseline."""
+    """Yields a table of differences, and the languages that are significantly worse."""
     factor, prefix = unit_of(
         max(abs(value) for each in found.contrasts for value in (each.mean.value, each.worst.value))
     )
@@ -101,11 +101,13 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
     yield table
     for each in found.contrasts:
         if each.worse:
-            yield Text(printable(f"{each.policy} at {each.bits} bits is worse for {', '.join(each.worse)}"))
+            yield Text(
+                printable(f"{each.policy} at {each.bits} bits is significantly worse for {', '.join(each.worse)}")
+            )
 
 
 def _notes(found: Comparison) -> list[str]:
-    """Returns what must be said, once: sizes that differ, then model and text, then policies and fall-backs."""
+    """Returns every note once: different sizes, then model and text, then policies and fall-backs."""
     by_note: dict[str, dict[str, None]] = {}
     for entry in found.entries:
         for note in entry.notes:

@@ -11,7 +11,7 @@ from fairbits.verbs.diff import ModelDiff, differ
 
 
 def diff_table(found: ModelDiff) -> Group:
-    """Returns the comparison for a terminal of 80 columns: notes, traits (≠ where they differ), blocks."""
+    """Returns the notes, the traits (≠ where they differ) and the blocks of both models."""
     sides = {"a": found.a, "b": found.b}
     heading = [
         Text.assemble((f"{name}  ", "bold cyan"), (printable(side.target), "bold")) for name, side in sides.items()

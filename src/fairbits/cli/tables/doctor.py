@@ -1,4 +1,4 @@
-"""What doctor found, as a page of 80 columns that can be pasted into a report of a defect."""
+"""What doctor found, for a terminal of 80 columns or a bug report."""
 
 from collections.abc import Iterator
 
@@ -35,17 +35,20 @@ def _lines(found: Examination) -> Iterator[tuple[str, Text]]:
     yield "memory", Text(found.memory)
     for i, place in enumerate(found.places):
         holds = "" if place.holds is None else f", holds {gigabytes(place.holds)}"
-        line = f"{place.what}: {printable(place.path)}{holds}, {gigabytes(place.free)} free on its disk"
+        line = f"{place.what}: {printable(place.path)}{holds}, {gigabytes(place.free)} free on this disk"
         yield "disk" if i == 0 else "", Text(line)
     intact = found.embedded_intact
-    yield "embedded:tiny", Text("intact" if intact else "not the files of this version", style="" if intact else "red")
+    yield (
+        "embedded:tiny",
+        Text("intact" if intact else "its files are not those of this version", style="" if intact else "red"),
+    )
     yield "serving", Text(found.server)
 
 
 def _package(package: Package) -> Text:
-    """Returns a package with its version, and what is needed where that is not it."""
+    """Returns a package with its version, and the problem if there is one."""
     if package.met:
         return Text.assemble(f"{package.name} {package.installed}", (f"  ({package.needed})", "dim"))
     if package.broken is not None:
         return Text(f"{package.name} {package.installed} cannot be imported: {printable(package.broken)}", style="red")
-    return Text(f"{package.needed} is needed; {package.installed or 'it'} is not it", style="red")
+    return Text(f"{package.needed} is required, but {package.installed or 'no version'} is installed", style="red")

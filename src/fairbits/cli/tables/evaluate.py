@@ -1,4 +1,4 @@
-"""Scores for a terminal of 80 columns: what every language lost, the worst first, and how unequal it is."""
+"""Scores for a terminal of 80 columns: the damage of every language, the worst first, and the disparity."""
 
 from collections.abc import Iterator
 
@@ -25,16 +25,16 @@ from fairbits.measure.scores.scores import ASKED, Scores
 from fairbits.units import megabytes
 
 LEGEND = (
-    "Added loss with 95 % intervals over documents; compare languages by bits per byte. PPL: perplexity per token, "
-    "KL: divergence from the reference in nats per token (its 99th percentile is in the JSON), flips: another token is "
-    "the most probable."
+    "Added loss with 95 % intervals over documents; compare languages in bits per byte. PPL: perplexity per token. "
+    "KL: divergence from the reference model in nats per token (its 99th percentile is in the JSON). flips: share of "
+    "tokens whose most probable prediction changed."
 )
 ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
-NAMES = {"gap": "gap, less noise", "plain_gap": "gap, plain", "ratio": "worst/best"}
+NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
 
 
 def evaluate_table(scores: Scores) -> Group:
-    """Returns what a person wants to see first."""
+    """Returns the damage of every language, the disparity over languages, and the notes."""
     instance("scores", scores, Scores)
     return Group(
         *_heading(scores),
@@ -58,7 +58,7 @@ def _heading(scores: Scores) -> Iterator[Text]:
     yield Text.assemble((printable(after.target), "bold cyan"), "  ", (share, "bold"))
     yield Text(f"reference: {printable(before.target)}", style="dim")
     yield Text(printable(f"{asked.split} text of {asked.corpus}: {', '.join(amounts)}"), style="dim")
-    yield Text(f"asked for {ASKED[asked.task]}; at least {counted(least, 'document')} per language", style="dim")
+    yield Text(f"predicting {ASKED[asked.task]}; at least {counted(least, 'document')} per language", style="dim")
 
 
 def _languages(scores: Scores) -> Table:
@@ -91,7 +91,7 @@ def _languages(scores: Scores) -> Table:
 
 
 def _disparity(scores: Scores) -> Iterator[RenderableType]:
-    """Yields worst, best, mean, gap, ratio and deviation per byte and per token, and in short per parallel section."""
+    """Yields worst, best, mean, gap, ratio and deviation per byte and per token, then a line per parallel section."""
     found = [scores.disparity(unit) for unit in ("bits_per_byte", "nats_per_token")]
     scales = [_scale(each) for each in found]
     heads = (f"{prefix}{unit}" for (_, prefix), unit in zip(scales, ("bits/byte", "nats/token"), strict=True))
@@ -103,7 +103,10 @@ def _disparity(scores: Scores) -> Iterator[RenderableType]:
             table.add_row(NAMES.get(row, row), *(each or "–" for each in cells))
     yield table
     if any(each.ratio is None and each.gap is not None for each in found):
-        yield Text("No ratio where the least damage may be 0. Gap: worst minus best.", style="dim")
+        yield Text(
+            "The ratio is left out where the least damage may be 0. Gap: worst minus best.",
+            style="dim",
+        )
     if scores.question.parallel:
         section = scores.disparity("nats_per_section")
         factor, prefix = _scale(section)
@@ -115,12 +118,12 @@ def _disparity(scores: Scores) -> Iterator[RenderableType]:
 
 
 def _scale(found: Disparity) -> tuple[float, str]:
-    """Returns what numbers of a unit are multiplied by so that they are short, and how their unit begins."""
+    """Returns a factor that makes the numbers short, and the prefix of their unit."""
     return unit_of(max(abs(found.worst[1].value), abs(found.best[1].value)))
 
 
 def _cell(found: Disparity, row: str, factor: float) -> Text | None:
-    """Returns a number with its interval and, where it is one, its language; nothing if there is no such number."""
+    """Returns a number with its interval and its language if it has one; None if there is no such number."""
     value = getattr(found, row)
     if value is None:
         return None
@@ -133,12 +136,12 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
 
 
 def _short_name(code: str) -> str:
-    """Returns the code without its script, which the table above has: names may run from right to left."""
+    """Returns the code without its script; the name itself might run from right to left."""
     return code.partition("_")[0] if language_of(code).script else code
 
 
 def _percent(value: float) -> str:
-    """Returns a share in few characters, however large.
+    """Returns a share in a few characters, however large it is.
 
     >>> _percent(0.0345), _percent(250.0)
     ('3.5%', '×251')

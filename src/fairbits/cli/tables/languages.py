@@ -48,7 +48,7 @@ def mix_table(mix: Mix) -> Table:
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
-    """Returns the facts about each language for JSON, with what fairbits brings for it.
+    """Returns the facts about each language for JSON, and whether fairbits has text for it and detects it.
 
     >>> language_data([language_of("heb_Hebr")])[0]["detected"]
     True
@@ -61,7 +61,7 @@ def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
 
 
 def language_table(languages: Iterable[Language]) -> Table:
-    """Returns one row per language with its facts and what fairbits brings for it."""
+    """Returns one row per language: its facts, and whether fairbits has text for it and detects it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("code", "BCP-47", "language", "autonym", "family", "text", "detected"):
         table.add_column(name, no_wrap=name in ("code", "BCP-47"), overflow="fold")

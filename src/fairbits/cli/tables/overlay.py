@@ -1,4 +1,4 @@
-"""Overlays for a terminal of 80 columns: what each holds, what every language gains, and how many were tried."""
+"""Overlays for a terminal of 80 columns: their content, the gain of every language, and the numbers tried."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay
 from fairbits.units import megabytes
 
-LEGEND = "KL: divergence from the model as it is, on calibration text kept apart, of which nothing was made."
-ROUNDED = "KL was measured before inputs were rounded."
+LEGEND = "KL: divergence from the original model on held-out calibration text."
+BEFORE_ROUNDING = "KL was measured before inputs were rounded."
 
 
 def overlay_table(found: Overlays) -> Group:
-    """Returns what a person wants to see of what `fairbits.verbs.overlay.overlay` returned."""
+    """Returns the overlays, what every language gains, and the numbers of clusters that were tried."""
     instance("found", found, Overlays)
     return Group(
         *_heading(found),
@@ -32,13 +32,13 @@ def overlay_table(found: Overlays) -> Group:
 
 def _heading(found: Overlays) -> Iterator[Text]:
     record, size = found.record, found.size_bytes
-    told = record["text"]
+    text = record["text"]
     together = f"{megabytes(size)}, {size / record['base_bytes']:.1%} of {megabytes(record['base_bytes'])}"
     count = counted(len(_groups(found)), "overlay")
     yield Text.assemble((printable(record["model"]), "bold cyan"), "  ", (f"{count}, {together}", "bold"))
     yield Text(f"{record['form']} rows, at most {record['budget']:.1%} of the base each", style="dim")
-    amount = f"{counted(len(found.languages), 'language')}, {told['tokens']:,} tokens each, seed {told['seed']}"
-    yield Text(printable(f"calibration text of {told['corpus']}: {amount}"), style="dim")
+    amount = f"{counted(len(found.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
+    yield Text(printable(f"calibration text of {text['corpus']}: {amount}"), style="dim")
     if found.activations is not None:
         table = found.activations
         points = counted(len(table.points), "input")
@@ -46,7 +46,7 @@ def _heading(found: Overlays) -> Iterator[Text]:
 
 
 def _groups(found: Overlays) -> list[tuple[str, list[str], Overlay]]:
-    """Returns what lies in a file each: the name, its languages, and one of the overlays that share the rows."""
+    """Returns one entry per stored file: its name, its languages, and one of the overlays that share its rows."""
     groups: dict[int, list[Overlay]] = {}
     for each in found.overlays:
         if each.patches:
@@ -60,10 +60,10 @@ def _groups(found: Overlays) -> list[tuple[str, list[str], Overlay]]:
 
 
 def _overlays(found: Overlays) -> RenderableType:
-    """Returns one row per set of rows that is stored."""
+    """Returns one row per stored set of rows."""
     groups = _groups(found)
     if not groups:
-        return Text("No overlay serves any language better than the base, so there is none.")
+        return Text("No overlay serves any language better than the base, so none was kept.")
     table = columns("overlay", "maps", "rows", "bytes", "of the base", "serves", left=(5,))
     table.columns[5].no_wrap = False
     for name, codes, own in groups:
@@ -79,7 +79,7 @@ def _overlays(found: Overlays) -> RenderableType:
 
 
 def _languages(found: Overlays) -> Iterator[RenderableType]:
-    """Yields one row per language, the most damaged first, and who stays with the base."""
+    """Yields one row per language, the most damaged first, and the languages that stay with the base."""
     apart: Mapping[str, Mapping[str, float]] = found.record["apart"]
     rows = {code: name for name, codes, _ in _groups(found) for code in codes}
     top = max(each for own in apart.values() for each in own.values())
@@ -98,10 +98,10 @@ def _languages(found: Overlays) -> Iterator[RenderableType]:
             Text(printable(rows.get(code, "base")), style="" if code in rows else "yellow"),
         )
     yield table
-    yield Text(LEGEND + (f" {ROUNDED}" if found.activations is not None else ""), style="dim")
+    yield Text(LEGEND + (f" {BEFORE_ROUNDING}" if found.activations is not None else ""), style="dim")
     stay = [language_name(code) for code in apart if code not in rows]
     if stay:
-        yield Text(f"With the base, as no overlay helps there: {', '.join(stay)}.")
+        yield Text(f"Languages that stay with the base because no overlay helps: {', '.join(stay)}.")
 
 
 def _clusters(record: Mapping[str, Any]) -> Table:
@@ -111,6 +111,6 @@ def _clusters(record: Mapping[str, Any]) -> Table:
     number = formatter(factor * max(each["worst"] for each in tried.values()))
     table = columns("clusters", f"worst KL, {prefix}bits/byte", "mean", "", left=(3,))
     for count, each in tried.items():
-        taken = "taken" if int(count) == record["clusters"] else ""
-        table.add_row(count, number(each["worst"] * factor), number(each["mean"] * factor), Text(taken, style="green"))
+        chosen = "chosen" if int(count) == record["clusters"] else ""
+        table.add_row(count, number(each["worst"] * factor), number(each["mean"] * factor), Text(chosen, style="green"))
     return table

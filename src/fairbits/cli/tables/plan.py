@@ -1,4 +1,4 @@
-"""A plan for a terminal of 80 columns: what each block gets, what it will weigh, and what came of it."""
+"""A plan for a terminal of 80 columns: the decisions by block, the size, and the results once it is carried out."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ from fairbits.quantize.plan import LayerPlan, Outcome, Plan, schemes_of
 from fairbits.units import megabytes
 
 NAMED = 6
-"""Languages whose weights are written out."""
+"""Languages whose weights are shown."""
 
 
 def plan_table(plan: Plan, checkpoint: Checkpoint) -> Group:
-    """Returns what is decided, block by block, and, once it is carried out, what came of it."""
+    """Returns the decisions block by block and, once the plan is carried out, the results."""
     return Group(
         *_heading(plan, checkpoint),
         "",
         _decisions(plan, checkpoint),
-        *section("What came of it", [_outcomes(plan)] if plan.outcomes else []),
-        *section("What was learned", _learned(plan)),
+        *section("Results", [_outcomes(plan)] if plan.outcomes else []),
+        *section("Learning", _learned(plan)),
         *notes_section(_notes(plan)),
     )
 
@@ -43,8 +43,8 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
     source = sum(info.nbytes for info in checkpoint.tensors.values())
     yield Text.assemble((printable(plan.model), "bold cyan"), "  ", (plan.policy, "bold"))
     yield Text(
-        f"{megabytes(plan.size_bytes)} in all, {plan.size_bytes / source:.1%} of {megabytes(source)}; "
-        f"{bits_per_weight(plan, checkpoint):.2f} bits per weight, what is kept and the steps included"
+        f"{megabytes(plan.size_bytes)} in total, {plan.size_bytes / source:.1%} of {megabytes(source)}; "
+        f"{bits_per_weight(plan, checkpoint):.2f} bits per weight, including scales and tensors that are kept"
     )
     if plan.calibration is not None:
         text = plan.calibration
@@ -58,22 +58,22 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
 
 
 def _decisions(plan: Plan, checkpoint: Checkpoint) -> Table:
-    """Returns one row per run of blocks that are treated alike, and one per role outside."""
+    """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
     table = columns("block", "bits", "group", "clip", "languages", "rounding", "bytes", left=(3, 4, 5))
     for label, members in _runs(plan):
         scheme = next((each.scheme for each in members if each.scheme is not None), None)
-        how = ("kept", *["–"] * 4) if scheme is None else _said(scheme)
+        how = ("kept", *["–"] * 4) if scheme is None else _cells(scheme)
         table.add_row(Text(printable(label)), *how, f"{_bytes(members, checkpoint):,}")
     return table
 
 
-def _said(scheme: Scheme) -> tuple[str, ...]:
+def _cells(scheme: Scheme) -> tuple[str, ...]:
     """Returns bits, group, clip, objective and rounding."""
     return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
 
 
 def _runs(plan: Plan) -> Iterator[tuple[str, list[LayerPlan]]]:
-    """Yields the name of neighbouring blocks that are treated alike, with their layers; what is outside by role."""
+    """Yields each range of blocks that are treated alike, with their layers; tensors outside blocks by role."""
     blocks: dict[int | str, list[LayerPlan]] = {}
     for each in plan.layers:
         blocks.setdefault(each.role if each.block is None else each.block, []).append(each)
@@ -96,8 +96,8 @@ def _joined(run: Sequence[int], blocks: dict[int | str, list[LayerPlan]]) -> Ite
 
 
 def _look(members: Sequence[LayerPlan]) -> set[object]:
-    """Returns how the maps of a block are treated; two blocks alike give equal answers."""
-    return {_said(each.scheme) for each in members if each.scheme is not None}
+    """Returns how the layers of a block are treated; equal for blocks that are treated alike."""
+    return {_cells(each.scheme) for each in members if each.scheme is not None}
 
 
 def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
@@ -131,25 +131,25 @@ def _outcomes(plan: Plan) -> Table:
 
 
 def _learned(plan: Plan) -> Iterator[Text]:
-    """Yields what learning came to on text kept apart."""
+    """Yields the result of learning on held-out text."""
     found = plan.learned
     if found is None:
         return
-    yield Text("KL to the full-precision model on calibration text kept apart, nats per token")
+    yield Text("KL from the full-precision model on held-out calibration text, nats per token")
     for name, damage in (("before", found.start), ("after", found.damage)):
         worst = max(damage, key=lambda code: damage[code])
         mean = float(np.mean(list(damage.values())))
         yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {language_of(worst).name}, mean {mean:.4f}")
     if not found.step:
-        yield Text("nothing better was found that leaves no language worse off: the codes are those of before")
+        yield Text("no step improved the codes without making a language worse: they are unchanged")
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yields the notes of the plan, then those of its outcomes; of notes that differ in numbers only, the first."""
+    """Yields the notes of the plan, then those of its layers; of notes that differ only in numbers, the first."""
     yield from plan.notes
     alike: dict[str, list[str]] = {}
     for each in plan.outcomes:
         for note in each.notes:
             alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{each.name}: {note}")
     for first, *others in alike.values():
-        yield first + (f" (and the like of {counted(len(others), 'layer')} more)" if others else "")
+        yield first + (f" (and {counted(len(others), 'similar note')})" if others else "")

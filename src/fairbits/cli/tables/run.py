@@ -1,4 +1,4 @@
-"""What a run found, for a terminal of 80 columns: every language before and after, the worst first."""
+"""The results of a run for a terminal of 80 columns: every language under the baseline and the policy."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from fairbits.verbs.run import FinishedRun
 
 Cell = Callable[[Estimate], Text]
 LEGEND = (
-    "Added loss with 95 % intervals over documents. better, worse: the paired difference is not 0, by Holm's method "
-    "over the languages. Worst and gap: less the luck of being extreme."
+    "Added loss with 95 % intervals over documents. better, worse: significant paired differences, Holm-corrected over "
+    "the languages. worst, gap: corrected for selection."
 )
 
 
 def run_table(found: FinishedRun) -> Group:
-    """Returns what a person wants to see of a run."""
+    """Returns the damage of every language, a summary, and the notes."""
     names, scores = [*list(found.baselines)[:1], found.policy], [*list(found.baselines.values())[:1], found.scores]
     top = max(abs(each.value) for one in scores for each in one.frame().by_language().values())
     factor, prefix = unit_of(top)
@@ -39,16 +39,16 @@ def run_table(found: FinishedRun) -> Group:
 
 
 def next_steps(found: FinishedRun) -> Iterator[Text]:
-    """Yields where the report lies, and the command that holds a release to what was found."""
+    """Yields the path of the report, and a gate command with a limit that this model meets."""
     limit = _limit(found.scores.frame().worst()[1].high)
     yield Text(f"report: {printable(str(found.page))}")
     gate = f"fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}"
     yield Text(f"next:   {gate}")
-    yield Text("        (the least limit that this model keeps: hold the next release to it)", style="dim")
+    yield Text("        (the lowest limit that this model meets: use it for the next release)", style="dim")
 
 
 def as_data(found: FinishedRun) -> dict[str, object]:
-    """Returns where all of it lies, and the headline of the report, for JSON."""
+    """Returns the paths of the results and the headline of the report, for JSON."""
     return {
         "directory": str(found.directory.absolute()),
         "report": str(found.page),
@@ -67,7 +67,7 @@ def _heading(scores: Scores, unit: str) -> Iterator[Text]:
 
 
 def _languages(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
-    """Returns one row per language, the worst of the written model first."""
+    """Returns one row per language, the worst of the quantized model first."""
     added = [each.frame().by_language() for each in scores]
     marks = _marks(*scores) if len(scores) == 2 else {}
     table = columns("language", "code", *map(printable, names), "", left=tuple(range(1, 5)))
@@ -79,7 +79,7 @@ def _languages(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
 
 
 def _summary(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
-    """Returns worst, gap and mean of the languages and the bytes, one column per method."""
+    """Returns worst, gap and mean over languages and the size, one column per policy."""
     found = [each.disparity() for each in scores]
     table = columns("", *map(printable, names), left=(1, 2))
     table.columns[0].no_wrap = True
@@ -92,13 +92,13 @@ def _summary(names: list[str], scores: list[Scores], *, cell: Cell) -> Table:
 
 
 def _marks(before: Scores, after: Scores) -> dict[str, str]:
-    """Returns the languages that certainly lose less or more than before."""
-    sure = after.contrast(before).significant()
-    return {code: "better" if each.value < 0 else "worse" for code, each in sure.items()}
+    """Returns the languages whose damage is significantly smaller or larger than before."""
+    significant = after.contrast(before).significant()
+    return {code: "better" if each.value < 0 else "worse" for code, each in significant.items()}
 
 
 def _notes(found: FinishedRun) -> dict[str, None]:
-    """Returns what must be said of the run, of what it wrote, and of what that is held to, each once."""
+    """Returns the notes on the run, the quantized model and the first baseline, each once."""
     before = [note for scores in list(found.baselines.values())[:1] for note in scores.notes]
     return dict.fromkeys([*found.notes, *found.scores.notes, *before])
 
@@ -109,7 +109,7 @@ def _size(scores: Scores) -> RenderableType:
 
 
 def _cell(top: float, factor: float) -> Cell:
-    """Returns how an estimate is written where the largest is `top`."""
+    """Returns a function that writes an estimate with its interval; the largest estimate is `top`."""
     number, limit = formatter(top * factor), formatter(top * factor, 3)
 
     def cell(found: Estimate) -> Text:
@@ -120,7 +120,7 @@ def _cell(top: float, factor: float) -> Cell:
 
 
 def _limit(high: float) -> float:
-    """Returns the least limit of two digits that the worst language keeps.
+    """Returns the lowest limit with two digits that is not below `high`.
 
     >>> _limit(0.04123), _limit(0.0), _limit(1.5)
     (0.042, 0.001, 1.5)

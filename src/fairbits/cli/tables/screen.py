@@ -1,4 +1,4 @@
-"""Screened models, one row each, for a terminal of 80 columns."""
+"""Screened models for a terminal of 80 columns, one row each."""
 
 from rich.console import Group
 from rich.table import Table
@@ -9,12 +9,12 @@ from fairbits.verbs.screen import CAVEAT, Row, Screening
 
 
 def screen_table(found: Screening) -> Group:
-    """Returns the rows for a terminal of 80 columns, below them notes and problems."""
+    """Returns one row per model, and below them notes and errors."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("model", overflow="fold")
     for name in ("blocks", "max κ", "in", "tensor κ", "publ."):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("stand out", overflow="fold")
+    table.add_column("outliers", overflow="fold")
     for name in ("C1", "C2"):
         table.add_column(name, justify="center", no_wrap=True)
     for name in ("class", "D̂") if found.with_text else ("class",):

@@ -1,4 +1,4 @@
-"""A sweep for a terminal of 80 columns: damage by language and width, B*, and the verdict."""
+"""A sweep for a terminal of 80 columns: damage by language and width, critical widths, and the verdict."""
 
 from collections.abc import Iterable
 
@@ -13,13 +13,13 @@ from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.sweep import Sweep
 
 LEGEND = (
-    "B*: the width below which damage exceeds the threshold, log damage taken as linear between widths; its 95 % "
-    "interval by resampling documents. The intervals of the damages are in the JSON."
+    "B*: critical width, below which the damage exceeds the threshold; log damage is interpolated linearly between "
+    "widths, and 95 % intervals come from resampling documents. The intervals of the damage are in the JSON."
 )
 
 
 def sweep_table(found: Sweep) -> Group:
-    """Returns what a person wants to see of a sweep, the language that needs most bits first."""
+    """Returns the damage of every language at every width, the language that needs most bits first."""
     instance("found", found, Sweep)
     frame = next(iter(found.frames.values()))
     amounts = (counted(len(frame.languages), "language"), counted(len(frame.document), "document"))
@@ -47,7 +47,7 @@ def _table(found: Sweep) -> Table:
 
 
 def _numbers(values: Iterable[float]) -> list[str]:
-    """Returns damages in six characters each, or seven.
+    """Returns damages in six or seven characters each.
 
     >>> _numbers([12.3456, 0.00312, -0.0001])
     ['12.35', '0.0031', '-0.0001']
