@@ -14,8 +14,8 @@ from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.audit import HEADLINE, Audit, Subject
 from fairbits.measure.audit.certificate import activation_weighted, certificate
 from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
-from fairbits.measure.audit.founders import founders_view
-from fairbits.measure.audit.outliers import founders_outliers, robust_outliers
+from fairbits.measure.audit.founding_documents import founding_view
+from fairbits.measure.audit.outliers import founding_outliers, robust_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy, redundancy
 from fairbits.measure.passes import Measurements, probe
@@ -93,7 +93,7 @@ def conclude(
         if measured.blocks(kind)
     }
     headline = patterns[HEADLINE]
-    share = headline.fraction(founders_outliers(kappa).blocks or ())
+    share = headline.fraction(founding_outliers(kappa).blocks or ())
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
@@ -105,7 +105,7 @@ def conclude(
         moments=moments,
         robust=robust_outliers(kappa),
         patterns=patterns,
-        founders=founders_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        founders=founding_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
         kappa_weighted=headline.kappa_weighted(kappa),
         kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
         outlier_share=share,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbits.checks import Floats, finite_array, positive
-from fairbits.measure.audit.founders import critical_width
+from fairbits.measure.audit.founding_documents import critical_width
 
 FLOOR = 100.0
 """Damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm."""
@@ -94,7 +94,7 @@ def needs(widths: Mapping[str, Width], *, bits: Sequence[int], limit: str) -> st
     return f"{start}: {most} needs {high.value - low.value:.1f} bits more, so no one width treats both alike."
 
 
-def against_founders(own: Width, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
+def against_founding_width(own: Width, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
     """Returns where the founding documents' width lies beside the one at which languages part."""
     found = critical_width(max_kappa)
     below, above = own.value <= bits[0], own.value >= bits[-1]

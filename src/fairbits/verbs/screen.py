@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbits.checks import sequence, whole
 from fairbits.errors import FairbitsError, InputError
-from fairbits.measure.audit.founders import FoundersView, founders_view
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import FoundingView, founding_statistics, founding_view
 from fairbits.measure.audit.outliers import OutlierBlocks, robust_outliers
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import weight_moments
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fairbits.language import Corpus
 
 SCHEMA = "fairbits.screen/1"
-FOUNDERS_MODELS = {
+FOUNDING_MODELS = {
     "bigscience/bloom-560m": "BLOOM-560M",
     "facebook/xglm-564M": "XGLM-564M",
     "google/mt5-small": "mT5-small",
@@ -85,7 +84,7 @@ class Row:
     target: str
     weights: FromWeights | None = None
     text: FromText | None = None
-    view: FoundersView | None = None
+    view: FoundingView | None = None
     problem: str | None = None
 
     def as_data(self) -> dict[str, Any]:
@@ -166,10 +165,10 @@ def screen(
         try:
             checkpoint = Checkpoint(target, trust_remote_code=trust_remote_code)
             weights = _from_weights(checkpoint, progress)
-            row = Row(row.target, weights, view=founders_view(weights.kappa, outlier_share=None, bits=bits))
+            row = Row(row.target, weights, view=founding_view(weights.kappa, outlier_share=None, bits=bits))
             if corpus is not None:
                 text = measure(checkpoint, corpus, bits)
-                view = founders_view(weights.kappa, outlier_share=text.outlier_share, bits=bits)
+                view = founding_view(weights.kappa, outlier_share=text.outlier_share, bits=bits)
                 row = Row(row.target, weights, text, view)
         except (FairbitsError, OSError) as problem:
             row = Row(row.target, row.weights, view=row.view, problem=str(problem))
@@ -186,7 +185,7 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     if checkpoint.kind not in ("hub", "directory"):
         return None
     census = founding_statistics().max_kurtosis
-    by_id = {key.casefold(): name for key, name in FOUNDERS_MODELS.items()}
+    by_id = {key.casefold(): name for key, name in FOUNDING_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
     own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
     origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")

@@ -16,7 +16,7 @@ from fairbits.errors import InputError, printable
 from fairbits.language import Corpus
 from fairbits.language.lookup import language_of
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.audit.founders import critical_width
+from fairbits.measure.audit.founding_documents import critical_width
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
@@ -29,7 +29,7 @@ from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import Bench, corpus_for
 from fairbits.units import UNIT_LABELS
-from fairbits.verbs.critical_width import Width, against_founders, crossing, needs
+from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import check_variants, variant
 from fairbits.version import __version__
@@ -111,7 +111,7 @@ class Sweep:
     def verdict(self) -> tuple[str, ...]:
         """What the sweep says, and where the founding documents' width is wrong."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
-        founders = against_founders(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        founders = against_founding_width(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
         named = {language_of(code).name: width for code, width in self.widths.items()}
         return needs(named, bits=self.bits, limit=limit), founders, REMARK
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fairbits import stats
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science import stats as science_stats
 from fairbits.stats import LanguageFrame
 

@@ -12,9 +12,9 @@ from fairbits.cli.tables.screen import screen_table
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.measure.audit import robust_outliers
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.model import Checkpoint, weight_moments
-from fairbits.verbs.screen import FOUNDERS_MODELS, FromText, Screening, published_kappa, screen
+from fairbits.verbs.screen import FOUNDING_MODELS, FromText, Screening, published_kappa, screen
 
 TINY, OUTLIERS = "embedded:tiny", "embedded:tiny?outliers=3:125"
 SEEN: list[tuple[str, int, int]] = []
@@ -110,7 +110,7 @@ def test_a_text_that_cannot_be_measured_leaves_what_the_weights_say(small) -> No
 
 
 def test_every_model_of_the_census_is_listed_once() -> None:
-    assert sorted(FOUNDERS_MODELS.values()) == sorted(founding_statistics().max_kurtosis)
+    assert sorted(FOUNDING_MODELS.values()) == sorted(founding_statistics().max_kurtosis)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fairbits.cli.tables.sweep import sweep_table
 from fairbits.errors import InputError
 from fairbits.stats import LanguageFrame
 from fairbits.verbs import sweep as module
-from fairbits.verbs.critical_width import Width, against_founders, crossing, needs
+from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
 from fairbits.verbs.sweep import Sweep, sweep
 
 BITS = (2, 3, 4, 5, 6)
@@ -143,11 +143,11 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     ],
 )
 def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
-    assert said in against_founders(own, max_kappa, bits=BITS, limit="L")
+    assert said in against_founding_width(own, max_kappa, bits=BITS, limit="L")
 
 
 def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
-    said = against_founders(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    said = against_founding_width(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
     assert "below 4 bits if at all: this sweep cannot tell whether theirs is right" in said
 
 

@@ -22,7 +22,7 @@ from fairbits.cli.tables.layout import (
 from fairbits.errors import counted, printable
 from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import Audit
-from fairbits.measure.audit.founders import Check, Condition, FoundersView
+from fairbits.measure.audit.founding_documents import ChecklistItem, Condition, FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.stats import Estimate
 
@@ -190,7 +190,7 @@ def _condition(condition: Condition) -> str:
     return f"{what} {value} {sign} {condition.threshold:.3g}"
 
 
-def _behind(check: Check, view: FoundersView) -> str:
+def _behind(check: ChecklistItem, view: FoundingView) -> str:
     """Returns the number behind an item of the checklist; the strategy is already shown above."""
     return f"max κ {check.number:.3g}" if check.detail == view.strategy.text else check.detail
 

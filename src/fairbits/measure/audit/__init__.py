@@ -1,19 +1,19 @@
 """Who is at risk, from weight moments and activation sums alone: NumPy and SciPy, no deep-learning framework.
 
-`founders_view` is the founding documents' reading, as written; `certificate` is the rigorous bound that replaces it.
+`founding_view` is the founding documents' reading, as written; `certificate` is the rigorous bound that replaces it.
 """
 
 from fairbits.measure.audit.certificate import Certificate, Gap, WeightedError, activation_weighted, certificate
-from fairbits.measure.audit.founders import Check, Condition, FoundersView, Strategy, founders_view
-from fairbits.measure.audit.outliers import OutlierBlocks, founders_outliers, robust_outliers
+from fairbits.measure.audit.founding_documents import ChecklistItem, Condition, FoundingView, Strategy, founding_view
+from fairbits.measure.audit.outliers import OutlierBlocks, founding_outliers, robust_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy, redundancy
 
 __all__ = [
     "Certificate",
-    "Check",
+    "ChecklistItem",
     "Condition",
-    "FoundersView",
+    "FoundingView",
     "Gap",
     "OutlierBlocks",
     "Pattern",
@@ -22,8 +22,8 @@ __all__ = [
     "WeightedError",
     "activation_weighted",
     "certificate",
-    "founders_outliers",
-    "founders_view",
+    "founding_outliers",
+    "founding_view",
     "redundancy",
     "robust_outliers",
 ]

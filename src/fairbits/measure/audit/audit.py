@@ -17,7 +17,7 @@ from fairbits.errors import InputError, printable
 from fairbits.language.tokenization import Tokenization
 from fairbits.measure.audit.certificate import Certificate, WeightedError
 from fairbits.measure.audit.damage import PredictedDamage
-from fairbits.measure.audit.founders import FoundersView
+from fairbits.measure.audit.founding_documents import FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy
@@ -65,7 +65,7 @@ class Audit:
     moments: ModelMoments
     robust: OutlierBlocks
     patterns: Mapping[tuple[PointKind, Measure], Pattern]
-    founders: FoundersView
+    founders: FoundingView
     kappa_weighted: Mapping[str, Estimate]
     kappa_mixture: Mapping[str, Estimate]
     outlier_share: Mapping[str, Estimate]

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fairbits.checks import Floats, finite_array, in_range
 
-FOUNDERS_THRESHOLD = 100.0
+FOUNDING_THRESHOLD = 100.0
 """κ above which a layer is an outlier layer (001-03), the one number that yields the layers 5, 21, 22 named for BLOOM.
 
 The 50 of the checklist (001-23) would add layer 4; and mT5, whose 45 the table of models ticks, has none by either.
@@ -38,10 +38,10 @@ class OutlierBlocks:
         return asdict(self)
 
 
-def founders_outliers(kappa: ArrayLike, *, threshold: float = FOUNDERS_THRESHOLD) -> OutlierBlocks:
+def founding_outliers(kappa: ArrayLike, *, threshold: float = FOUNDING_THRESHOLD) -> OutlierBlocks:
     """Returns the blocks with κ_l > 100: the founding documents' outlier layers (001-03).
 
-    >>> founders_outliers([8.1, 125.9, 44.8, 164.3]).blocks
+    >>> founding_outliers([8.1, 125.9, 44.8, 164.3]).blocks
     (1, 3)
     """
     values = finite_array("kappa", kappa, ndim=1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fairbits.checks import in_range, one_of, sequence, whole
 from fairbits.errors import InputError
-from fairbits.measure.audit.outliers import FOUNDERS_THRESHOLD
+from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.model.scheme import Objective, Rounding, Scheme
 from fairbits.quantize.evidence import Evidence, How
 from fairbits.quantize.plan import Plan
@@ -27,7 +27,7 @@ HOW = ("predicted", "measured")
 
 
 def mixed(
-    evidence: Evidence, options: PolicyOptions, *, tau: float = FOUNDERS_THRESHOLD, rounding: Rounding = "gptq"
+    evidence: Evidence, options: PolicyOptions, *, tau: float = FOUNDING_THRESHOLD, rounding: Rounding = "gptq"
 ) -> Plan:
     """Returns 8 bits for blocks with κ_l > τ, `bits` for the others: bits(l) = 8 if κ_l > τ else 4.
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from fairbits.checks import Floats
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.theory.thresholds import LossCurves, families, loss_curves
 from fairbits.stats import pearson
 from fairbits.stats.correlation import Correlation

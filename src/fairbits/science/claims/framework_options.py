@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import LANGUAGES, curves, formula_losses, mean_loss, random_patterns
 from fairbits.science.theory.thresholds import alpha_by_kappa, refit

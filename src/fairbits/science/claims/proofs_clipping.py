@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import (
     GAUSSIAN,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import GAUSSIAN, loss
 from fairbits.science.theory.thresholds import alpha_by_importance, alpha_by_product

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import (
     GAUSSIAN,

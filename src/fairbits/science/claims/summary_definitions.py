@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import (
     GAUSSIAN,

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import t as student
 
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, judged
 from fairbits.science.claims.evidence import LANGUAGES, optimum, outlier_correlation
 from fairbits.science.claims.framework_options import mixed_precision, switching_gains

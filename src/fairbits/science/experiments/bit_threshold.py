@@ -7,8 +7,8 @@ import numpy as np
 
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit import HEADLINE
-from fairbits.measure.audit.founders import critical_width
-from fairbits.measure.audit.outliers import FOUNDERS_THRESHOLD
+from fairbits.measure.audit.founding_documents import critical_width
+from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, between
@@ -114,10 +114,10 @@ def bit_threshold(laboratory: Laboratory) -> Result:
 def outlier_blocks(lab: Lab) -> dict[int, float]:
     """Returns the κ of the blocks that a variant gets, those of two of the documents' outlier layers."""
     most, n = float(lab.kappa.max()), lab.n_blocks
-    if most > FOUNDERS_THRESHOLD:
+    if most > FOUNDING_THRESHOLD:
         raise InputError(
             f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
-            f"give one with max κ below {FOUNDERS_THRESHOLD:g}"
+            f"give one with max κ below {FOUNDING_THRESHOLD:g}"
         )
     return {n // 4: 125.0, 7 * n // 12: 148.0}
 

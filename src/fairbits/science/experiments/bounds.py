@@ -7,7 +7,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.certificate import certificate
-from fairbits.measure.audit.outliers import founders_outliers
+from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes.weight_errors import column_errors
 from fairbits.model.scheme import Clip, Scheme, within_rows
@@ -152,7 +152,7 @@ def _cases(lab: Lab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
 
 def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, str], float]:
     """Returns what the revised formula says of the gap; nothing where there is no outlier block or no r."""
-    outliers = founders_outliers(kappa).blocks
+    outliers = founding_outliers(kappa).blocks
     if not outliers or len(damage) < 4:
         return {}
     used = share[:, list(outliers)].sum(axis=1)

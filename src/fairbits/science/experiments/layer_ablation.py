@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 
 from fairbits.errors import InputError
-from fairbits.measure.audit.outliers import founders_outliers
+from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, needed
 from fairbits.science.experiments.laboratory import Lab, Laboratory
@@ -87,7 +87,7 @@ def layer_ablation(laboratory: Laboratory) -> Result:
 def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
     """Returns the model and its outlier blocks (κ > 100); a variant with two of them where it has none."""
     lab = laboratory.lab()
-    own = founders_outliers(lab.kappa).blocks
+    own = founding_outliers(lab.kappa).blocks
     n = lab.n_blocks
     if n < 4 or (own and 2 * len(own) > n):
         raise InputError(f"{len(own or ())} of {n} blocks are outliers; others must be left to protect in their place")

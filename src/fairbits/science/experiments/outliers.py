@@ -8,7 +8,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.audit.founders import LOW_KAPPA
+from fairbits.measure.audit.founding_documents import LOW_KAPPA
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, needed
 from fairbits.science.experiments.laboratory import Lab, Laboratory

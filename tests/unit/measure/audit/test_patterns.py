@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.measure.audit import Pattern
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.measure.audit.patterns import kappa_influence
 from fairbits.science.theory import total_variation
 from fairbits.stats import LanguageFrame

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.measure.audit import founders_view
-from fairbits.measure.audit.founders import LEAST_VARIANCE, critical_width, risk_class, strategy_for
-from fairbits.measure.audit.founding_table import founding_statistics
+from fairbits.measure.audit import founding_view
+from fairbits.measure.audit.founding_documents import (
+    LEAST_VARIANCE,
+    critical_width,
+    founding_statistics,
+    risk_class,
+    strategy_for,
+)
 
 TABLE = founding_statistics()
 BLOOM, XGLM = TABLE.kurtosis["BLOOM-560M"], TABLE.kurtosis["XGLM-564M"]
@@ -18,7 +23,7 @@ def holds(view):
 
 
 def test_bloom_is_high_in_the_table_yet_fails_the_second_condition_by_its_own_shares():
-    view = founders_view(BLOOM, outlier_share=SHARES, bits=4)
+    view = founding_view(BLOOM, outlier_share=SHARES, bits=4)
     assert (view.risk, view.block, view.outliers.blocks) == ("HIGH", 22, (5, 21, 22))
     assert holds(view) == [True, False, True]
     assert view.expects_disparity is False
@@ -28,7 +33,7 @@ def test_bloom_is_high_in_the_table_yet_fails_the_second_condition_by_its_own_sh
 
 
 def test_without_text_the_second_condition_is_unknown():
-    view = founders_view(BLOOM, outlier_share=None, bits=4)
+    view = founding_view(BLOOM, outlier_share=None, bits=4)
     assert holds(view) == [True, None, True]
     assert view.expects_disparity is None
     assert [check.passed for check in view.checklist] == [True, False, False, False, False]
@@ -36,27 +41,27 @@ def test_without_text_the_second_condition_is_unknown():
 
 
 def test_one_language_has_no_variance():
-    view = founders_view(BLOOM, outlier_share={"eng": 0.2}, bits=4)
+    view = founding_view(BLOOM, outlier_share={"eng": 0.2}, bits=4)
     assert view.conditions[1].holds is None
     assert view.checklist[2].passed
 
 
 def test_xglm_passes_everything():
-    view = founders_view(XGLM, outlier_share={"eng": 0.0, "ara": 0.0}, bits=4)
+    view = founding_view(XGLM, outlier_share={"eng": 0.0, "ara": 0.0}, bits=4)
     assert (view.risk, view.outliers.blocks, holds(view)) == ("LOW", (), [False, False, False])
     assert all(check.passed for check in view.checklist)
     assert view.strategy.options == ()
 
 
 def test_disparity_is_expected_when_all_three_hold():
-    view = founders_view(BLOOM, outlier_share={"eng": 0.3, "ara": 0.1}, bits=4)
+    view = founding_view(BLOOM, outlier_share={"eng": 0.3, "ara": 0.1}, bits=4)
     assert holds(view) == [True, True, True]
     assert view.expects_disparity is True
     assert not view.checklist[3].passed
 
 
 def test_many_bits_fail_the_third_condition_even_without_text():
-    view = founders_view(BLOOM, outlier_share=None, bits=8)
+    view = founding_view(BLOOM, outlier_share=None, bits=8)
     assert holds(view) == [True, None, False]
     assert view.expects_disparity is False
 
@@ -77,7 +82,7 @@ def test_critical_width_meets_both_written_ranges_and_rises():
 
 def test_every_remark_names_its_claims():
     for condition, claims in zip(
-        founders_view(BLOOM, outlier_share=None, bits=4).conditions,
+        founding_view(BLOOM, outlier_share=None, bits=4).conditions,
         (("001-06", "001-09"), ("001-15", "001-22"), ("001-17",)),
         strict=True,
     ):
@@ -85,7 +90,7 @@ def test_every_remark_names_its_claims():
 
 
 def test_data_is_plain():
-    view = founders_view(BLOOM, outlier_share=SHARES, bits=np.int64(4))
+    view = founding_view(BLOOM, outlier_share=SHARES, bits=np.int64(4))
     data = json.loads(json.dumps(view.as_data()))
     assert data["conditions"][1]["name"] == "C2"
     assert data["checklist"][1]["number"] == pytest.approx(164.3)
@@ -107,4 +112,4 @@ def test_data_is_plain():
 def test_bad_input_is_refused(changes, message):
     arguments = {"kappa": BLOOM, "outlier_share": SHARES, "bits": 4} | changes
     with pytest.raises(InputError, match=message):
-        founders_view(arguments.pop("kappa"), **arguments)
+        founding_view(arguments.pop("kappa"), **arguments)
