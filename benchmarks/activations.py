@@ -23,8 +23,8 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.in_place import put, restore
 from fairbits.model.embedded import embedded_languages
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
 from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
 from fairbits.quantize.learning import carry_out
@@ -45,7 +45,8 @@ class Bench:
         self.corpus = udhr(codes)
         self.calibration = self._text("calibration", options.calibration)
         self.text = self._text("evaluation", options.tokens)
-        self.model = self.checkpoint.load().to(options.device)
+        self.swapped = SwappedModel.load(self.checkpoint, device=options.device)
+        self.model = self.swapped.model
         self.before, self.predicted = document_losses(self.model, self.text)
 
     def put_weights(self, bits: int) -> None:
@@ -55,13 +56,7 @@ class Bench:
         plan = planned(self.checkpoint, policy=own.policy, text=self.corpus, bits=bits, group="channel", **asked)
         text = self.calibration if plan.calibration is not None else None
         for block in carry_out(self.checkpoint, plan, text=text, device=own.device):
-            put(self.model, self.checkpoint, block.layers)
-
-    def put_back(self) -> None:
-        """Gives the model its own weights again."""
-        restore(
-            self.model, self.checkpoint, [name for each in self.checkpoint.architecture.blocks for name in each.linears]
-        )
+            self.swapped.replace(block.layers)
 
     def frame(self, switch: Callable[[str], None] | None = None) -> LanguageFrame:
         """Returns the damage as the model is now; `switch` is called before the text of every language."""
@@ -176,7 +171,7 @@ def report(bench: Bench, width: int) -> None:
             damage.append(damage_row(f"W{width}A{table.bits}, {name}", frame, extra))
             if name != BLIND:
                 differences.append(difference_row(f"W{width}A{table.bits}, {name}", frame, found[BLIND]))
-    bench.put_back()
+    bench.swapped.restore()
     print(f"\n### {bench.checkpoint.target}, W{width}: added bits per byte\n")
     print("| thresholds | worst | mean | gap | bytes |\n|---|---|---|---|---|")
     print("\n".join(damage))

@@ -26,10 +26,10 @@ from fairbits import Checkpoint
 from fairbits.checks import Floats
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.measure import measure
+from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.activations import text_of
-from fairbits.overlays.base_model import Ground
+from fairbits.overlays.base_model import OverlayBase
 from fairbits.overlays.builder import Cluster, Workshop
 from fairbits.overlays.clusters import clusters
 from fairbits.overlays.forms import Candidate
@@ -73,13 +73,13 @@ class Judge:
             for code in self.text.languages
         }
 
-    def asked(self, ground: Ground, overlay: Overlay | None, cluster: Cluster) -> Floats:
+    def asked(self, overlay_base: OverlayBase, overlay: Overlay | None, cluster: Cluster) -> Floats:
         """Returns tokens, loss before and after and KL of every document of some languages under an overlay."""
-        switch = Switch(ground.model, () if overlay is None else (overlay,))
+        switch = Switch(overlay_base.model, () if overlay is None else (overlay,))
         switch.to(BASE if overlay is None else overlay.name)
         sums = np.zeros((4, len(self.text.lang)))
         for code in cluster:
-            found = measure(ground.model, self._said[code], device=self._device)
+            found = answers_of(overlay_base.model, self._said[code], device=self._device)
             sums += found.predicted, found.nll_reference, found.nll_quantized, found.kl
         switch.to(BASE)
         return sums
@@ -89,9 +89,11 @@ class Judge:
         tokens, before, after, kl = sums
         return Damage(self._frame(before, after, tokens), self._frame(np.zeros_like(kl), kl, tokens))
 
-    def served(self, ground: Ground, overlays: Mapping[Cluster, Overlay | None]) -> Damage:
+    def served(self, overlay_base: OverlayBase, overlays: Mapping[Cluster, Overlay | None]) -> Damage:
         """Returns the damage of every language under the overlay of its cluster."""
-        return self.damage(np.sum([self.asked(ground, own, cluster) for cluster, own in overlays.items()], axis=0))
+        return self.damage(
+            np.sum([self.asked(overlay_base, own, cluster) for cluster, own in overlays.items()], axis=0)
+        )
 
     def _frame(self, before: Floats, after: Floats, tokens: Floats) -> LanguageFrame:
         return LanguageFrame.from_nll(
@@ -145,29 +147,29 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
     title = f"{checkpoint.target}, {bits} bits"
     words = text_for(checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed))
     with Reference.of(checkpoint, words, device=options.device) as reference:
-        ground = Ground(checkpoint, base, device=options.device)
-        workshop = Workshop(ground, reference, seed=options.seed)
+        overlay_base = OverlayBase(checkpoint, base, device=options.device)
+        workshop = Workshop(overlay_base, reference, seed=options.seed)
         languages = tuple(words.languages)
         alone: list[Cluster] = [(code,) for code in languages]
-        table = Table(title, judge.served(ground, dict.fromkeys(alone)), ground.size_bytes)
+        table = Table(title, judge.served(overlay_base, dict.fromkeys(alone)), overlay_base.size_bytes)
 
         def all_rows(name: str, form: str) -> None:
             own = {each: workshop.overlay(each[0], each, workshop.candidates(each, form), None) for each in alone}
-            table.add(name, judge.served(ground, own), list(own.values()))
+            table.add(name, judge.served(overlay_base, own), list(own.values()))
 
         all_rows("scale switching, own steps of every language", "steps")
         grouped = _clustered(workshop, table, judge, options)
         all_rows("private copies, own codes of every language", "codes")
         all_rows("private residuals of 2 bits, all rows", "residual")
         table.close()
-        _wrong(title, judge, ground, grouped)
+        _wrong(title, judge, overlay_base, grouped)
 
 
 def _clustered(
     workshop: Workshop, table: Table, judge: Judge, options: argparse.Namespace
 ) -> tuple[Damage, dict[Cluster, Overlay]]:
     """Prints the rows of overlays; returns those of the middle budget and what they do."""
-    ground, languages = workshop.ground, tuple(workshop.text.languages)
+    overlay_base, languages = workshop.overlay_base, tuple(workshop.text.languages)
     count = options.clusters
     if count is None:
         _, _, record = overlays_for(workshop, budget=MIDDLE, count=None, form="residual")
@@ -180,13 +182,13 @@ def _clustered(
     middle, damages = None, {}
     for budget in options.budgets:
         own = {each: workshop.overlay(each[0], each, found[each], budget) for each in groups}
-        damages[budget] = judge.served(ground, own)
+        damages[budget] = judge.served(overlay_base, own)
         table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(own.values()))
         if budget == MIDDLE:
             middle = damages[budget], own
     for budget in sorted({*options.budgets, min(MIDDLE * count, 1.0)}):
         one = workshop.overlay("one", languages, whole, budget)
-        same = judge.served(ground, {languages: one})
+        same = judge.served(overlay_base, {languages: one})
         table.add(f"one for all of {budget:.0%}", same, [one])
         if budget in damages:
             table.compare(f"overlays of {budget:.0%}, less one for all of {budget:.0%}", damages[budget], same)
@@ -197,10 +199,10 @@ def _clustered(
     return middle
 
 
-def _wrong(title: str, judge: Judge, ground: Ground, grouped: tuple[Damage, dict[Cluster, Overlay]]) -> None:
+def _wrong(title: str, judge: Judge, overlay_base: OverlayBase, grouped: tuple[Damage, dict[Cluster, Overlay]]) -> None:
     """Prints what the overlay of another cluster does to every language."""
     right, own = grouped
-    base = judge.served(ground, dict.fromkeys(own))
+    base = judge.served(overlay_base, dict.fromkeys(own))
     if len(own) < 2:
         print(f"\n### {title}: there is one cluster, and no wrong overlay", flush=True)
         return
@@ -208,7 +210,7 @@ def _wrong(title: str, judge: Judge, ground: Ground, grouped: tuple[Damage, dict
     mean = np.zeros((4, len(judge.text.lang)))
     away: dict[str, list[float]] = {}
     for cluster in own:
-        sums = [judge.asked(ground, overlay, cluster) for each, overlay in own.items() if each != cluster]
+        sums = [judge.asked(overlay_base, overlay, cluster) for each, overlay in own.items() if each != cluster]
         mean += np.mean(sums, axis=0)
         for code in cluster:
             away[code] = [_kl_of(judge, each, code) for each in sums]

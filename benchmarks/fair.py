@@ -23,11 +23,11 @@ import torch
 from fairbits import Checkpoint
 from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.in_place import put, restore
 from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Plan
-from fairbits.trials.reference_answers import Yardstick
+from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.quantize import calibration_text
 from fairbits.verbs.variants import variant
@@ -85,14 +85,14 @@ class Bench:
     def __init__(self, target: str, corpus: Corpus, options: argparse.Namespace) -> None:
         self.target, self.corpus, self.options = target, corpus, options
         self.checkpoint = Checkpoint(target)
-        self.model = self.checkpoint.load()
-        self.yardsticks = {name: self._yardstick(text) for name, text in self._texts().items()}
+        self.swapped = SwappedModel.load(self.checkpoint)
+        self.answers = {name: self._reference_answers(text) for name, text in self._texts().items()}
         self._starts = tempfile.TemporaryDirectory()
 
     def close(self) -> None:
         """Removes what lies in temporary files."""
         self._starts.cleanup()
-        for each in self.yardsticks.values():
+        for each in self.answers.values():
             each.reference.close()
 
     def run(self, policy: str, setting: Setting, seed: int) -> tuple[dict[str, Scores], dict[str, object]]:
@@ -111,12 +111,12 @@ class Bench:
             "widths": [each.bits for each in plan.schemes.values()],
         }
         layers = {name: codes for block in blocks for name, codes in block.layers.items()}
-        put(self.model, checkpoint, layers)
         identity = Identity(f"{checkpoint.target}, {policy}, {setting}, seed {seed}", plan.digest, plan.size_bytes)
-        scores = {
-            name: each.scores(self.model, identity, device=options.device) for name, each in self.yardsticks.items()
-        }
-        restore(self.model, checkpoint, layers)
+        with self.swapped as swapped:
+            swapped.replace(layers)
+            scores = {
+                name: each.scores(swapped.model, identity, device=options.device) for name, each in self.answers.items()
+            }
         return scores, facts
 
     def _plan(self, policy: str, setting: Setting, seed: int) -> Plan:
@@ -146,10 +146,10 @@ class Bench:
             texts[path.name] = other.restrict(known)
         return texts
 
-    def _yardstick(self, text: Corpus) -> Yardstick:
+    def _reference_answers(self, text: Corpus) -> ReferenceAnswers:
         options = self.options
         request = TextRequest("evaluation", options.evaluation_tokens, options.sequence)
-        return Yardstick.of(self.checkpoint, text, request=request, device=options.device)
+        return ReferenceAnswers.of(self.checkpoint, text, request=request, device=options.device)
 
 
 def seed_of(plan: Plan) -> int:

@@ -31,11 +31,10 @@ from fairbits import Checkpoint
 from fairbits.language import build_mix
 from fairbits.language.mix_file import Mix
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.in_place import restore
-from fairbits.measure.scores.measure import Answers, measure
+from fairbits.measure.scores.answers import Answers, answers_of
 from fairbits.quantize.evidence import is_rounded
 from fairbits.stats import LanguageFrame
-from fairbits.trials.plan_trial import Bench, corpus_for
+from fairbits.trials.plan_trial import PlanTrial, corpus_for
 
 WORKERS = Path(__file__).parent / "peers"
 OURS = "fairbits"
@@ -92,17 +91,16 @@ class Row:
 
 
 class Contest:
-    """A bench that takes the weights of one method after the other."""
+    """A model that takes the weights of one method after the other."""
 
-    def __init__(self, bench: Bench, mix: Mix) -> None:
+    def __init__(self, trial: PlanTrial, mix: Mix) -> None:
         """Makes ready what every method gets."""
-        self.bench = bench
-        tokenizer = bench.checkpoint.tokenizer()
-        linears = [each for each in bench.checkpoint.architecture.linears.values() if is_rounded(each)]
-        self.modules = {each.name: each.module for each in linears}
+        self.trial = trial
+        tokenizer = trial.checkpoint.tokenizer()
+        self.linears = [each for each in trial.checkpoint.architecture.linears.values() if is_rounded(each)]
         self.given = {
-            "model": str(bench.checkpoint.directory),
-            "modules": list(self.modules.values()),
+            "model": str(trial.checkpoint.directory),
+            "modules": [each.module for each in self.linears],
             "samples": [tokenizer(sample.text)["input_ids"] for sample in mix.samples],
             "languages": [sample.lang for sample in mix.samples],
         }
@@ -124,15 +122,14 @@ class Contest:
 
     @torch.no_grad()
     def _answers(self, weights: Mapping[str, torch.Tensor]) -> Answers:
-        try:
-            for module in self.modules.values():
-                self.bench.model.get_submodule(module).weight.copy_(weights[module])
-            return measure(self.bench.model, self.bench.reference)
-        finally:
-            restore(self.bench.model, self.bench.checkpoint, self.modules)
+        with self.trial.swapped as swapped:
+            for each in self.linears:
+                W = weights[each.module]
+                swapped.replace({each.name: W.T if each.transposed else W})
+            return answers_of(swapped.model, self.trial.reference)
 
     def _frame(self, answers: Answers, unit: str) -> LanguageFrame:
-        text = self.bench.reference.text
+        text = self.trial.reference.text
         return LanguageFrame.from_nll(
             text.lang,
             text.document,
@@ -251,17 +248,17 @@ def main() -> None:
     languages = None if options.languages is None else options.languages.split(",")
     corpus = corpus_for(checkpoint, languages=languages, text=options.text)
     request = TextRequest("evaluation", options.measured_tokens, options.sequence)
-    with Bench.of(checkpoint, corpus, request=request) as bench:
-        budget = None if options.tokens is None else options.tokens * len(bench.corpus.languages)
-        tokenizer, text = checkpoint.tokenizer(), bench.reference.text
-        mix = build_mix(bench.corpus, tokenizer, tokens=budget, sequence=options.sequence, seed=options.seed)
+    with PlanTrial.of(checkpoint, corpus, request=request) as trial:
+        budget = None if options.tokens is None else options.tokens * len(trial.corpus.languages)
+        tokenizer, text = checkpoint.tokenizer(), trial.reference.text
+        mix = build_mix(trial.corpus, tokenizer, tokens=budget, sequence=options.sequence, seed=options.seed)
         print(
-            f"{options.model}, {bench.corpus.name}: {sum(each.tokens for each in mix.samples):,} tokens in "
+            f"{options.model}, {trial.corpus.name}: {sum(each.tokens for each in mix.samples):,} tokens in "
             f"{len(mix.samples)} samples to calibrate on (seed {options.seed}), {len(text.lang):,} documents in "
             f"{len(text.languages)} languages to measure on; windows of {options.sequence}; {options.threads} threads"
         )
         found: dict[str, Any] = {"command": sys.argv[1:], "mix": mix.manifest}
-        contest = Contest(bench, mix)
+        contest = Contest(trial, mix)
         for bits in options.bits:
             for group in options.group:
                 task = Task(bits, None if group == "channel" else int(group), options.threads, options.repeats)

@@ -1,6 +1,6 @@
-"""Ground: a quantized base in memory, beside the model it was made from, whose weights are read one by one."""
+"""OverlayBase: a quantized base in memory, and the model it was made from, whose weights are read one by one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +13,6 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.points import is_observable
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.in_place import put_weight
 from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
@@ -32,8 +31,11 @@ if TYPE_CHECKING:
 FLOAT_BYTES = 4
 
 
-class Ground:
-    """The base in float32, and all that is needed to give some of its rows another form."""
+class OverlayBase:
+    """The base in float32, and all that is needed to give some of its rows another form.
+
+    `Switch` changes its rows and takes them back; nothing here does.
+    """
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
         """Checks that the base was made from the checkpoint, and loads it."""
@@ -71,35 +73,10 @@ class Ground:
         """Returns a linear map of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
-    def parameter(self, name: str) -> Tensor:
-        """Returns the parameter that a linear map became, as (out, in)."""
-        weight = self.weight(name)
-        own = self.model.get_submodule(weight.module).weight
-        assert isinstance(own, Tensor)
-        return own.T if weight.transposed else own
-
-    def put(self, name: str, W: Tensor) -> None:
-        """Puts W (out, in) in the place of a linear map."""
-        put_weight(self.model, self.weight(name), W)
-
-    def put_codes(self, layers: Mapping[str, Codes]) -> None:
-        """Puts what a loader makes of codes in the place of linear maps."""
-        for name, codes in layers.items():
-            self.put(name, dense(codes))
-
-    def put_back(self, names: Iterable[str] | None = None) -> None:
-        """Gives linear maps, or all that can be adapted, the weights of the base again."""
-        self.put_codes({name: self.codes(name) for name in (self.schemes if names is None else names)})
-
-    def put_originals(self) -> None:
-        """Gives all linear maps that can be adapted the weights of the model that the base was made from."""
-        for name in self.schemes:
-            self.put(name, self.original(name))
-
     def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, KnownInput]]:
         """Yields what is known of the input of each linear map on a text, of which all languages count alike.
 
-        The base is what it passes through, not what is put in its place meanwhile.
+        The text passes through the base, not through any overlay of it.
         """
         for part in self._parts(products):
             inputs = self._inputs(text, part, products)

@@ -11,7 +11,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.text import NO_LABEL, Text
 from fairbits.measure.scores.reference import Reference
-from fairbits.overlays.base_model import Ground
+from fairbits.overlays.base_model import OverlayBase
 from fairbits.overlays.clusters import importance_patterns
 from fairbits.overlays.forms import Candidate, candidates
 from fairbits.overlays.overlay import BASE, Form, Overlay
@@ -34,39 +34,41 @@ class Workshop:
     """
 
     def __init__(
-        self, ground: Ground, reference: Reference, *, seed: int = 0, progress: Progress | None = None
+        self, overlay_base: OverlayBase, reference: Reference, *, seed: int = 0, progress: Progress | None = None
     ) -> None:
-        self.ground, self.text, self._seed = ground, reference.text, seed
+        self.overlay_base, self.text, self._seed = overlay_base, reference.text, seed
         self._tell = progress or (lambda _stage, _done, _total: None)
-        self._school = Class(reference, ground.model, device=str(ground.model.device), compute=torch.float32)
+        self._school = Class(
+            reference, overlay_base.model, device=str(overlay_base.model.device), compute=torch.float32
+        )
         self._apart = kept_apart(self.text)
         self._sensitivity: dict[str, dict[str, Tensor]] = {}
 
     def patterns(self) -> dict[str, Floats]:
         """Returns the importance pattern of every language."""
         self._tell("computing importance patterns", 0, 1)
-        return importance_patterns(self.ground, self._fitting(self.text.languages))
+        return importance_patterns(self.overlay_base, self._fitting(self.text.languages))
 
     def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
         """Returns every linear map of the base in a form that suits the languages of a cluster, which count alike."""
         each = [self._sensitivity_of(code) for code in cluster]
         mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
-        found, total = [], len(self.ground.schemes)
-        for candidate in candidates(self.ground, self._fitting(cluster), mean, form=form):
+        found, total = [], len(self.overlay_base.schemes)
+        for candidate in candidates(self.overlay_base, self._fitting(cluster), mean, form=form):
             found.append(candidate)
             self._tell(f"choosing {form} rows for {', '.join(cluster):.40}", len(found), total)
         return found
 
     def overlay(self, name: str, cluster: Cluster, found: Sequence[Candidate], budget: float | None) -> Overlay:
         """Returns the overlay of a cluster that takes at most this share of the bytes of the base; None: all rows."""
-        limit = None if budget is None else budget * self.ground.size_bytes
+        limit = None if budget is None else budget * self.overlay_base.size_bytes
         return Overlay(name, cluster, patches_within(found, limit))
 
     def damage(self, languages: Iterable[str], overlay: Overlay | None = None) -> dict[str, float]:
         """Returns KL from the model as it was on the text kept apart, in bits per byte of each language."""
         wanted = set(languages)
         windows = [i for i, window in enumerate(self.text.windows) if self._is(window.document, wanted, apart=True)]
-        switch = Switch(self.ground.model, () if overlay is None else (overlay,))
+        switch = Switch(self.overlay_base.model, () if overlay is None else (overlay,))
         switch.to(BASE if overlay is None else overlay.name)
         try:
             with np.errstate(invalid="ignore"):  # languages that are not asked have no tokens
@@ -78,7 +80,7 @@ class Workshop:
     def _sensitivity_of(self, code: str) -> dict[str, Tensor]:
         if code not in self._sensitivity:
             self._tell(f"computing sensitivities for {code}", len(self._sensitivity), len(self.text.languages))
-            self._sensitivity[code] = sensitivity(self.ground, self._fitting((code,)), seed=self._seed)
+            self._sensitivity[code] = sensitivity(self.overlay_base, self._fitting((code,)), seed=self._seed)
         return self._sensitivity[code]
 
     def _fitting(self, languages: Iterable[str]) -> Text:

@@ -7,17 +7,17 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 
 from fairbits.checks import Floats
 from fairbits.measure.passes.text import Text
-from fairbits.overlays.base_model import Ground
+from fairbits.overlays.base_model import OverlayBase
 
 
-def importance_patterns(ground: Ground, text: Text) -> dict[str, Floats]:
+def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
     """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear map, less its mean per map.
 
     Loudness goes with the mean; what stays is which inputs matter more to a language than its others do.
     """
     parts: dict[str, Floats] = {}
-    for name, known in ground.known(text, products=False):
-        sees = str(ground.weight(name).sees)
+    for name, known in overlay_base.known(text, products=False):
+        sees = str(overlay_base.weight(name).sees)
         if sees not in parts and known.squares is not None:
             logs = np.log(known.squares + np.finfo(np.float32).tiny)
             parts[sees] = logs - logs.mean(axis=1, keepdims=True)

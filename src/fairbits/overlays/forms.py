@@ -11,7 +11,7 @@ from fairbits.model.codes import Codes
 from fairbits.model.files.packed import step_dtype
 from fairbits.model.groups import fit_scales
 from fairbits.model.scheme import Scheme
-from fairbits.overlays.base_model import Ground, dense
+from fairbits.overlays.base_model import OverlayBase, dense
 from fairbits.overlays.overlay import Form, Patch
 from fairbits.quantize.rounding.layer import KnownInput, rounded
 
@@ -60,7 +60,9 @@ class Candidate:
         return sum(each.nbytes for each in one.values())
 
 
-def candidates(ground: Ground, text: Text, sensitivity: Mapping[str, Tensor], *, form: Form) -> Iterator[Candidate]:
+def candidates(
+    overlay_base: OverlayBase, text: Text, sensitivity: Mapping[str, Tensor], *, form: Form
+) -> Iterator[Candidate]:
     """Yields every linear map in a form that suits what it sees of a text in the base.
 
     "residual"  what the base's weights lack, in RESIDUAL_BITS
@@ -68,12 +70,12 @@ def candidates(ground: Ground, text: Text, sensitivity: Mapping[str, Tensor], *,
     both by GPTQ with the exact weighted clip, under H = E[x xᵀ] of the text
     "steps"     the base's codes k with the steps of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """
-    dtype = step_dtype(ground.checkpoint)
-    for name, known in ground.known(text):
+    dtype = step_dtype(overlay_base.checkpoint)
+    for name, known in overlay_base.known(text):
         assert known.H is not None
-        W, base, weight = ground.original(name), ground.codes(name), ground.weight(name)
+        W, base, weight = overlay_base.original(name), overlay_base.codes(name), overlay_base.weight(name)
         lacks = W - dense(base)
-        codes = FORMS[form](W, base, ground.schemes[name], known=known, dtype=dtype)
+        codes = FORMS[form](W, base, overlay_base.schemes[name], known=known, dtype=dtype)
         still = lacks - dense(codes) if form == "residual" else W - dense(codes)
         saved = _energy(lacks, known.H) - _energy(still, known.H)
         yield Candidate(

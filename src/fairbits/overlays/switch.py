@@ -1,12 +1,15 @@
 """Switch: puts the rows of an overlay into a loaded model, and takes them out again bit for bit.
 
+It is not a `SwappedModel`, which replaces whole matrices and reads them from the checkpoint to restore them. A switch
+touches only the rows that an overlay changes, between two requests of a server, and has no checkpoint to read.
+
 Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only steps change, nothing is
 kept: the codes k are read off the weights. A weight is k·s rounded to the type of the model; bfloat16, the coarsest,
 moves it by 2^−8/(1 + 2^−8) of its value at most, so w/s lies within ½ of k for all |k| ≤ 128, if it is not rounded to
 that type again. Where a step is 0, or a weight beyond the type, the rows are kept after all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model.codes import Codes
+from fairbits.model.swapped_model import matrix_at
 from fairbits.overlays.overlay import BASE, Overlay, Patch
 
 if TYPE_CHECKING:
@@ -29,12 +33,11 @@ class Switch:
 
     def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
         """Checks that every overlay fits the model, and takes their codes to where it is."""
-        modules = dict(model.named_modules())
         self._patches: dict[str, list[Placed]] = {BASE: []}
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
             if id(overlay.patches) not in placed:
-                found = ((_weight(modules, patch, model), patch) for patch in overlay.patches)
+                found = ((_weight(model, patch), patch) for patch in overlay.patches)
                 here = ((W, patch.on(W.device)) for W, patch in found)
                 placed[id(overlay.patches)] = [(W, patch, not _is_readable(W, patch)) for W, patch in here]
             self._patches[overlay.name] = placed[id(overlay.patches)]
@@ -120,15 +123,14 @@ def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
         W.index_copy_(0, rows, values)
 
 
-def _weight(modules: Mapping[str, torch.nn.Module], patch: Patch, model: "PreTrainedModel") -> Tensor:
+def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
     """Returns the parameter that the patch changes, as (out, in)."""
-    parameter = getattr(modules.get(patch.module), "weight", None)
-    if not isinstance(parameter, Tensor) or parameter.ndim != 2:
+    W = matrix_at(model, patch.module, transposed=patch.transposed)
+    if W is None:
         raise InputError(
             f"an overlay changes {patch.module}, and {type(model).__name__} has no matrix there; "
             "give the base that the overlays were made for"
         )
-    W = parameter.data.T if patch.transposed else parameter.data
     rows = torch.arange(len(W)) if patch.rows is None else patch.rows
     columns = W.shape[1] if patch.codes is None else patch.codes.shape[1]
     fits = len(rows) == patch.count > 0 and bool((rows >= 0).all() and (rows < len(W)).all())

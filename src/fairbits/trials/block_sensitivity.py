@@ -12,25 +12,24 @@ from fairbits.measure.audit.damage import predicted_damage
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.groups import error_of
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Sensitivity, is_rounded
-from fairbits.quantize.rounding.layer import matrix
-from fairbits.trials.swapped_model import Workbench
+from fairbits.trials.loss_trial import LossTrial
 
-AS_IT_IS = 0
-"""In place of a width: the block is not rounded."""
+NOT_ROUNDED = 0
+"""Stands for a width where a block keeps its weights."""
+PER_CHANNEL = "the sensitivity of blocks was determined with one step per channel, not per tensor"
 
 
 def schemes_for(widths: Sequence[int], group: Group) -> tuple[tuple[Scheme, ...], tuple[str, ...]]:
-    """Returns rounding to nearest at each width, the largest weight being a level, and a note on what is not as asked.
+    """Returns rounding to nearest at each width, the largest weight being a level, and a note if the group is another.
 
     An exact clip that does not know the inputs can destroy a block of a real language model; a plan's own would not.
     """
-    notes = ("what blocks cost was looked at with one step per channel, not per tensor",) if group == "tensor" else ()
     plain = Scheme(group=within_rows(group), clip="absmax", grid="twos")
-    return tuple(replace(plain, bits=bits) for bits in widths), notes
+    schemes = tuple(replace(plain, bits=bits) for bits in widths)
+    return schemes, (PER_CHANNEL,) if group == "tensor" else ()
 
 
 def predicted_sensitivity(
@@ -58,20 +57,20 @@ def predicted_sensitivity(
     return Sensitivity("predicted", measured.languages, tuple(widths), table, notes)
 
 
-class Trial:
-    """A workbench on which every block can have any width, rounded to nearest with the largest weight as a level."""
+class WidthTrial:
+    """A model in memory, each block of which can have any width: rounded to nearest, the largest weight a level."""
 
     def __init__(self, checkpoint: Checkpoint, text: Text, *, group: Group, device: str = "cpu") -> None:
         """Loads the model."""
-        self._bench = Workbench(checkpoint, text, device=device)
+        self._trial = LossTrial(checkpoint, text, device=device)
         self._group = group
-        self._maps = [list(filter(is_rounded, block.linears.values())) for block in checkpoint.architecture.blocks]
-        self._now = [AS_IT_IS] * len(self._maps)
+        self._weights = [list(filter(is_rounded, block.linears.values())) for block in checkpoint.architecture.blocks]
+        self._now = [NOT_ROUNDED] * len(self._weights)
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The languages of the text."""
-        return self._bench.text.languages
+        return self._trial.text.languages
 
     @property
     def n_blocks(self) -> int:
@@ -79,26 +78,24 @@ class Trial:
         return len(self._now)
 
     def damage(self, bits: Sequence[int] | Mapping[int, int]) -> Floats:
-        """Returns the added nats per token of each language with these widths, AS_IT_IS for blocks that have none."""
-        wanted = [bits.get(i, AS_IT_IS) for i in range(self.n_blocks)] if isinstance(bits, Mapping) else list(bits)
+        """Returns the added nats per token of each language with these widths; blocks without one are NOT_ROUNDED."""
+        wanted = [bits.get(i, NOT_ROUNDED) for i in range(self.n_blocks)] if isinstance(bits, Mapping) else list(bits)
         for block, width in enumerate(wanted):
             if width != self._now[block]:
                 self._set(block, width)
-        return self._bench.damage()
+        return self._trial.damage()
 
     def _set(self, block: int, bits: int) -> None:
         self._now[block] = bits
-        if bits == AS_IT_IS:
-            self._bench.put_back(each.name for each in self._maps[block])
+        if bits == NOT_ROUNDED:
+            self._trial.swapped.restore(each.name for each in self._weights[block])
             return
         ((scheme,), _) = schemes_for((bits,), self._group)
-        for each in self._maps[block]:
-            W = matrix(self._bench.checkpoint, each)
-            self._bench.put(each.name, error_of(W, scheme).add_(W))
+        self._trial.replace_rounded(self._weights[block], scheme)
 
 
 def measured_sensitivity(
-    trial: Trial, *, widths: Sequence[int], group: Group, progress: Progress | None = None
+    trial: WidthTrial, *, widths: Sequence[int], group: Group, progress: Progress | None = None
 ) -> Sensitivity:
     """Returns the added nats per token of each language with each block alone at each width."""
     table = np.zeros((len(trial.languages), trial.n_blocks, len(widths)))
@@ -110,7 +107,9 @@ def measured_sensitivity(
     return Sensitivity("measured", trial.languages, tuple(widths), table, schemes_for(widths, group)[1])
 
 
-def measured_damage(trial: Trial, allocations: Sequence[Sequence[int]], *, progress: Progress | None = None) -> Floats:
+def measured_damage(
+    trial: WidthTrial, allocations: Sequence[Sequence[int]], *, progress: Progress | None = None
+) -> Floats:
     """Returns the added nats per token (allocations, languages) of whole allocations, one width per block each."""
     rows = []
     for bits in allocations:

@@ -15,7 +15,7 @@ from fairbits.quantize.evidence import Mix
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
-from fairbits.trials.swapped_model import Workbench, per_token
+from fairbits.trials.loss_trial import LossTrial, per_token
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -54,18 +54,18 @@ def minimax_mix(
     in_range("floor", floor, least=0.0, below=1.0)
     fit, check = halves(text, seed=seed)
     _check_documents(text, check)
-    bench = Workbench(checkpoint, check, device=device)
+    trial = LossTrial(checkpoint, check, device=device)
     least = floor / len(text.languages)
     pi, tried = np.full(len(text.languages), 1 / len(text.languages)), list[Round]()
     for number in range(rounds + 1):  # the first has equal weights
         named = dict(zip(text.languages, pi.tolist(), strict=True))
         own = part(progress, "trying mixes of languages", number=number, count=rounds + 1)
-        _quantize(bench, replace(plan, languages=named), fit, device=device, progress=own)
-        added = bench.added()
-        tried.append(Round(pi, added, per_token(added, bench.predicted, check)))
+        _quantize(trial, replace(plan, languages=named), fit, device=device, progress=own)
+        added = trial.added_nll()
+        tried.append(Round(pi, added, per_token(added, trial.predicted, check)))
         pi = moved(pi, tried[-1].damage, rate=rate, least=least)
     equal, best = tried[0], min(tried, key=lambda each: each.damage.max())
-    sure = best is not equal and is_better(best.added, equal.added, predicted=bench.predicted, text=check, seed=seed)
+    sure = best is not equal and is_better(best.added, equal.added, predicted=trial.predicted, text=check, seed=seed)
     return Mix(
         pi=dict(zip(text.languages, (best if sure else equal).pi.tolist(), strict=True)),
         rounds=tuple({"pi": _named(text, each.pi), "damage": _named(text, each.damage)} for each in tried),
@@ -121,11 +121,10 @@ def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
     )
 
 
-def _quantize(bench: Workbench, plan: Plan, text: Text, *, device: str, progress: Progress | None) -> None:
-    """Puts the weights of the quantized model on the bench, one block at a time."""
-    for block in round_model(bench.checkpoint, plan, text=text, device=device, progress=progress):
-        for name, codes in block.layers.items():
-            bench.put(name, codes.dequantized)
+def _quantize(trial: LossTrial, plan: Plan, text: Text, *, device: str, progress: Progress | None) -> None:
+    """Gives the model the weights of a plan, one block at a time."""
+    for block in round_model(trial.swapped.checkpoint, plan, text=text, device=device, progress=progress):
+        trial.swapped.replace(block.layers)
 
 
 def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: int) -> bool:
@@ -158,5 +157,5 @@ def _verdict(tried: list[Round], taken: Round) -> str:
     number = next(i for i, each in enumerate(tried) if each is taken)
     return (
         f"the weights of the languages are those of round {number} of {len(tried) - 1}: the worst language lost "
-        f"{worst[number]:.4g} nats/token on text kept apart, and {worst[0]:.4g} with equal weights"
+        f"{worst[number]:.4g} nats/token on held-out text, and {worst[0]:.4g} with equal weights"
     )

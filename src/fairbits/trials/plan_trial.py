@@ -1,4 +1,4 @@
-"""Bench: many plans of one model, each put into it in place and asked the same text."""
+"""PlanTrial: applies plans to one model in memory, one after the other, and scores each of them."""
 
 import re
 import time
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
@@ -14,26 +13,23 @@ from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.in_place import put, restore
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Learned, Outcome, Plan
-from fairbits.trials.reference_answers import Yardstick
+from fairbits.trials.reference_answers import ReferenceAnswers
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-IN_PLACE = re.compile(r"(.+), (\d) bits")
-"""How runs on a bench are named: a variant and its width."""
+TRIAL_NAME = re.compile(r"(.+), (\d) bits")
+"""How trials are named: a variant and its width."""
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A plan with what came of its layers, what it cost every language, and the seconds that rounding took."""
+class PlanResult:
+    """A plan with the outcomes of its layers, its scores, and the seconds that rounding took."""
 
     plan: Plan
     scores: Scores
@@ -41,16 +37,16 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
-    """A model in memory, and what it said to the evaluation text of a corpus before anything was quantized.
+class PlanTrial:
+    """A model in memory, and how it answered the evaluation text of a corpus before anything was quantized.
 
-    Use it in a `with` statement: what it said lies in a temporary file.
+    Use it in a `with` statement: the answers lie in a temporary file. They keep a head of their own, as that of the
+    model in memory is rounded where it is tied to a rounded embedding.
     """
 
-    checkpoint: Checkpoint
+    swapped: SwappedModel
     corpus: Corpus
-    model: "PreTrainedModel"
-    yardstick: Yardstick
+    answers: ReferenceAnswers
     device: str = "cpu"
 
     @classmethod
@@ -62,13 +58,12 @@ class Bench:
         request: TextRequest,
         device: str = "cpu",
         progress: Progress | None = None,
-    ) -> "Bench":
-        """Returns the bench of a model, after one pass over the requested text."""
-        said = Yardstick.of(checkpoint, corpus, request=request, device=device, progress=progress)
-        # the reference keeps a head of its own: that of the model here is rounded with a tied embedding
-        return cls(checkpoint, corpus, checkpoint.load(), said, device)
+    ) -> "PlanTrial":
+        """Returns the trial of a model, after one pass over the requested text."""
+        answers = ReferenceAnswers.of(checkpoint, corpus, request=request, device=device, progress=progress)
+        return cls(SwappedModel.load(checkpoint), corpus, answers, device)
 
-    def __enter__(self) -> "Bench":
+    def __enter__(self) -> "PlanTrial":
         return self
 
     def __exit__(
@@ -77,45 +72,41 @@ class Bench:
         self.reference.close()
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """Where the model comes from."""
+        return self.swapped.checkpoint
+
+    @property
     def reference(self) -> Reference:
-        """What the model said."""
-        return self.yardstick.reference
+        """The answers of the model before anything was quantized."""
+        return self.answers.reference
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any result must know about model, text and reference."""
-        return (*self.checkpoint.notes, *self.yardstick.notes)
+        return (*self.checkpoint.notes, *self.answers.notes)
 
-    def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> Run:
-        """Returns what a plan does to every language; afterwards the model is as it was, bit for bit."""
+    def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
+        """Returns what a plan costs every language; afterwards the model is as it was, bit for bit."""
         progress = within(progress, name)
         outcomes: list[Outcome] = []
         learned: Learned | None = None
-        changed: list[str] = []
         start = time.perf_counter()
-        try:
-            for block in carry_out(
-                self.checkpoint,
-                plan,
-                text=self._calibration(plan),
-                device=self.device,
-                progress=progress,
-            ):
-                changed += block.layers
-                put(self.model, self.checkpoint, block.layers)
+        text = self._calibration(plan)
+        with self.swapped:
+            for block in carry_out(self.checkpoint, plan, text=text, device=self.device, progress=progress):
+                self.swapped.replace(block.layers)
                 outcomes += block.outcomes
                 learned = block.learned or learned
             seconds = time.perf_counter() - start
-            scores = self.yardstick.scores(
-                self.model,
+            scores = self.answers.scores(
+                self.swapped.model,
                 Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
                 notes=self.checkpoint.notes,
                 device=self.device,
                 progress=progress,
             )
-        finally:
-            restore(self.model, self.checkpoint, changed)
-        return Run(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
+        return PlanResult(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
 
     def _calibration(self, plan: Plan) -> Text | None:
         if plan.calibration is None:
@@ -125,15 +116,15 @@ class Bench:
 
 
 def method_of(scores: Scores) -> tuple[str, int] | None:
-    """Returns variant and width of what a bench has measured; None if these are the scores of a checkpoint."""
+    """Returns variant and width of what was scored in a trial; None if these are the scores of a checkpoint."""
     start = f"{scores.reference.target}, "
-    found = IN_PLACE.fullmatch(scores.quantized.target.removeprefix(start))
+    found = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
     own = scores.quantized.target.startswith(start)
     return (found[1], int(found[2])) if own and found is not None else None
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
-    """Returns the text of two languages or more to compare them on.
+    """Returns the text of two or more languages, which are compared with each other.
 
     Without languages and text the embedded declaration is used, for the embedded model in its own languages.
     """
@@ -142,6 +133,6 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
     if len(corpus.evaluation) < 2:
         raise InputError(
             f"the text of {corpus.name} has one language, {next(iter(corpus.evaluation), 'none')}; "
-            "what is compared is languages: name two or more"
+            "languages are compared with each other: name two or more"
         )
     return corpus

@@ -1,4 +1,4 @@
-"""Yardstick: what a model said to a text before anything was quantized; all that is made of it is held to that."""
+"""ReferenceAnswers: how a model answers a text before it is quantized, and the scores of what is made of it."""
 
 from dataclasses import dataclass
 from types import TracebackType
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.asking import short_text_notes
-from fairbits.measure.scores.measure import measure
+from fairbits.measure.passes.prepare import short_text_notes, text_for
+from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
-from fairbits.measure.scores.scores import Identity, Question, Scores
+from fairbits.measure.scores.scores import EvaluationSetting, Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress
 
@@ -19,14 +18,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Yardstick:
-    """The answers of a model to the text of a question; the model itself is not kept in memory.
+class ReferenceAnswers:
+    """The answers of the reference model to a text; the model itself is not kept in memory.
 
-    Use it in a `with` statement: the answers lie in a temporary file. `notes` say what a reader of any result must know
-    of the text and the answers.
+    Use it in a `with` statement: the answers lie in a temporary file.
+
+    `setting`    what every model is evaluated on
+    `identity`   the reference model
+    `reference`  its answers
+    `notes`      what a reader of any result must know of the text and the answers
     """
 
-    question: Question
+    setting: EvaluationSetting
     identity: Identity
     reference: Reference
     notes: tuple[str, ...]
@@ -40,14 +43,14 @@ class Yardstick:
         request: TextRequest,
         device: str = "cpu",
         progress: Progress | None = None,
-    ) -> "Yardstick":
-        """Returns what a model says, after one pass over the requested text."""
-        asked = Question.of(checkpoint, corpus, request)
+    ) -> "ReferenceAnswers":
+        """Returns the answers of a model, after one pass over the requested text."""
+        setting = EvaluationSetting.of(checkpoint, corpus, request)
         text = text_for(checkpoint, corpus, request=request)
         short = short_text_notes(text, request, parallel=corpus.parallel)
         identity = Identity.of(checkpoint)
         reference = Reference.of(checkpoint, text, device=device, progress=progress)
-        return cls(asked, identity, reference, (*corpus.notes, *short, *reference.notes))
+        return cls(setting, identity, reference, (*corpus.notes, *short, *reference.notes))
 
     def scores(
         self,
@@ -58,17 +61,17 @@ class Yardstick:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Scores:
-        """Returns what a model in memory lost; `notes` are those of the models and come first."""
+        """Returns the scores of a quantized model in memory; `notes` are those of the models and come first."""
         return Scores.of(
-            measure(model, self.reference, device=device, progress=progress),
+            answers_of(model, self.reference, device=device, progress=progress),
             self.reference.text,
             quantized=quantized,
             reference=self.identity,
-            question=self.question,
+            question=self.setting,
             notes=(*notes, *self.notes),
         )
 
-    def __enter__(self) -> "Yardstick":
+    def __enter__(self) -> "ReferenceAnswers":
         return self
 
     def __exit__(

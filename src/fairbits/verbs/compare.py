@@ -1,4 +1,4 @@
-"""Compare: policies side by side, each put into the same model and asked the same text."""
+"""Compare: policies side by side, each applied to the same model and evaluated on the same text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fairbits.model.device import check_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.policies import reads_text
-from fairbits.trials.plan_trial import Bench, Run, corpus_for
+from fairbits.trials.plan_trial import PlanResult, PlanTrial, corpus_for
 from fairbits.units import UNITS
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import plan as planned
@@ -46,8 +46,8 @@ def compare(
 
     A policy is a name, or a name with options of its own, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens`
     per language are for calibration, drawn anew for every seed, and `evaluation_tokens` for evaluation, the same for
-    all. The others are held to `baseline`, the first policy if none is named. The model is loaded once: weights are
-    exchanged in place.
+    all. The others are compared with `baseline`, the first policy if none is named. The model is loaded once: its
+    weights are replaced in place.
     """
     check_device(device)
     calibration = TextRequest("calibration", tokens, sequence)
@@ -60,29 +60,29 @@ def compare(
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
-    told = {"group": group, "embeddings": embeddings}
-    check_variants(checkpoint, corpus, variants.values(), widths=widths, common=told)
-    with Bench.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as bench:
+    common = {"group": group, "embeddings": embeddings}
+    check_variants(checkpoint, corpus, variants.values(), widths=widths, common=common)
+    with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
         entries = tuple(
-            _entry(bench, each, bits=width, common=told, requests=requests, unit=unit, progress=progress)
+            _entry(trial, each, bits=width, common=common, requests=requests, unit=unit, progress=progress)
             for width in widths
             for each in variants.values()
         )
         settings = {
-            **told,
+            **common,
             "tokens": calibration.tokens,
             "sequence": calibration.sequence,
             "evaluation_tokens": evaluation.tokens,
             "seeds": [each.seed for each in requests],
             "text": corpus.name,
         }
-        notes = bench.notes
+        notes = trial.notes
     return Comparison(checkpoint.target, checkpoint.fingerprint, settings, entries, first, notes)
 
 
 def _entry(
-    bench: Bench,
-    asked: Variant,
+    trial: PlanTrial,
+    own: Variant,
     *,
     bits: int,
     common: Mapping[str, Any],
@@ -91,25 +91,26 @@ def _entry(
     progress: Progress | None,
 ) -> Entry:
     """Returns one policy at one width; a plan that reads no text is carried out once for all seeds."""
-    runs: list[Run] = []
+    results: list[PlanResult] = []
     for request in requests:
         plan = planned(
-            bench.checkpoint,
-            policy=asked.policy,
-            text=bench.corpus if reads_text(asked.policy) else None,
-            device=bench.device,
+            trial.checkpoint,
+            policy=own.policy,
+            text=trial.corpus if reads_text(own.policy) else None,
+            device=trial.device,
             progress=progress,
-            **{**common, **request.settings, **asked.at(bits)},
+            **{**common, **request.settings, **own.at(bits)},
         )
-        same = bool(runs) and not plan.reads_text and plan.digest == runs[0].plan.digest
-        runs.append(runs[0] if same else bench.run(plan, name=f"{asked.name}, {bits} bits", progress=progress))
+        same = bool(results) and not plan.reads_text and plan.digest == results[0].plan.digest
+        name = f"{own.name}, {bits} bits"
+        results.append(results[0] if same else trial.run(plan, name=name, progress=progress))
     return Entry(
-        policy=asked.name,
+        policy=own.name,
         bits=bits,
-        plans=tuple(run.plan for run in runs),
-        frames=tuple(run.scores.frame(unit) for run in runs),
-        seconds=tuple(run.seconds for run in runs),
-        scores=tuple(run.scores for run in runs),
+        plans=tuple(each.plan for each in results),
+        frames=tuple(each.scores.frame(unit) for each in results),
+        seconds=tuple(each.seconds for each in results),
+        scores=tuple(each.scores for each in results),
     )
 
 

@@ -1,4 +1,4 @@
-"""The evaluation: a quantized model and what it was made from, asked the same text of every language."""
+"""Evaluate: a quantized model and what it was made from, on the same text of every language."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.progress import Progress
 from fairbits.quantize.plan import PLAN
 from fairbits.records import parse_object
-from fairbits.trials.reference_answers import Yardstick
+from fairbits.trials.reference_answers import ReferenceAnswers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,20 +52,20 @@ def evaluate(
     corpus = open_corpus(text, own)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    with Yardstick.of(before, corpus, request=request, device=device, progress=progress) as said:
-        return scores_of(after, said, reference=before, device=device, progress=progress)
+    with ReferenceAnswers.of(before, corpus, request=request, device=device, progress=progress) as answers:
+        return scores_of(after, answers, reference=before, device=device, progress=progress)
 
 
 def scores_of(
     after: Checkpoint,
-    said: Yardstick,
+    answers: ReferenceAnswers,
     *,
     reference: Checkpoint,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Scores:
-    """Returns what a quantized checkpoint lost, beside what its reference has said."""
-    return said.scores(
+    """Returns the scores of a quantized checkpoint, given the answers of its reference model."""
+    return answers.scores(
         after.load(),
         Identity.of(after),
         notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
@@ -82,7 +82,7 @@ def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, 
     if different:
         raise InputError(
             f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
-            "must be asked the same tokens: evaluate a model with what it was made from"
+            "must read the same tokens: evaluate a model with what it was made from"
         )
 
 
@@ -110,5 +110,5 @@ def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
-    """Returns what must be said of a model, but what everybody knows."""
+    """Returns the notes on a model, except one that goes without saying."""
     return tuple(f"{role}: {note}" for note in checkpoint.notes if but is None or not note.startswith(but))

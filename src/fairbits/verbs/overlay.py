@@ -13,7 +13,7 @@ from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.overlays.activations import record_activations
-from fairbits.overlays.base_model import Ground, check_base
+from fairbits.overlays.base_model import OverlayBase, check_base
 from fairbits.overlays.builder import Cluster, Workshop, best_count
 from fairbits.overlays.clusters import clusters
 from fairbits.overlays.files import Overlays, check_directory
@@ -65,20 +65,20 @@ def overlay(
     words = text_for(checkpoint, corpus, request=request)
     # what the model says is written down before the base is loaded: never are both in memory
     with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
-        workshop = Workshop(Ground(checkpoint, below, device=device), reference, seed=seed, progress=progress)
+        workshop = Workshop(OverlayBase(checkpoint, below, device=device), reference, seed=seed, progress=progress)
         made, serving, record = overlays_for(workshop, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
             "fingerprint": checkpoint.fingerprint,
-            "base_bytes": workshop.ground.size_bytes,
+            "base_bytes": workshop.overlay_base.size_bytes,
             "text": {"corpus": corpus.name, **request.settings},
         }
         table = None
         if activations is not None:
             # thresholds are a language's own: so is its overlay then, with the rows of its cluster
             made, serving = _one_each(made, serving), {code: code for code in serving}
-            seen = record_activations(workshop.ground.model, checkpoint.architecture, words)
+            seen = record_activations(workshop.overlay_base.model, checkpoint.architecture, words)
             table = seen.table(bits=activations)
     result = Overlays(below.fingerprint, made, serving, record, table)
     result.save(place)

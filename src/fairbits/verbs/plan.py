@@ -14,9 +14,8 @@ from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.audit import Audit
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import short_text_notes, text_for
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.asking import short_text_notes
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
@@ -26,13 +25,8 @@ from fairbits.progress import Progress
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
 from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Plan
-from fairbits.trials.block_sensitivity import Trial, measured_damage, measured_sensitivity, predicted_sensitivity
+from fairbits.trials.block_sensitivity import WidthTrial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
-
-ENOUGH = 0.9
-"""Share of the tokens asked for below which a language is said to have too few."""
-NAMED = 3
-"""Languages with too few that are named."""
 
 
 def plan(
@@ -160,5 +154,5 @@ class Source:
         return text_for(self.checkpoint, corpus, request=request)
 
     @cached_property
-    def _trial(self) -> Trial:
-        return Trial(self.checkpoint, self._text, group=self.group, device=self.device)
+    def _trial(self) -> WidthTrial:
+        return WidthTrial(self.checkpoint, self._text, group=self.group, device=self.device)

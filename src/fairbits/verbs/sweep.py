@@ -27,7 +27,7 @@ from fairbits.quantize.plan import Plan
 from fairbits.quantize.policies import DEFAULT, reads_text
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.trials.plan_trial import Bench, corpus_for
+from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import UNIT_LABELS
 from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
 from fairbits.verbs.plan import plan as planned
@@ -175,21 +175,21 @@ def sweep(
         raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
     limit = THRESHOLDS[one_of("unit", unit, tuple(THRESHOLDS))] if threshold is None else threshold
     positive("threshold", limit)
-    asked = variant(policy)
+    own = variant(policy)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
-    check_variants(checkpoint, corpus, [asked], widths=widths, common={"group": group})
-    read = corpus if reads_text(asked.policy) else None
+    check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})
+    read = corpus if reads_text(own.policy) else None
     settings: dict[str, Any] = {"group": group, **calibration.settings}
     frames: dict[int, LanguageFrame] = {}
     plans: dict[int, Plan] = {}
-    with Bench.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as bench:
+    with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
         for width in widths:
-            options = {**settings, **asked.at(width)}
-            plan = planned(checkpoint, policy=asked.policy, text=read, device=device, progress=progress, **options)
-            run = bench.run(plan, name=f"{policy}, {width} bits", progress=progress)
-            frames[width], plans[width] = run.scores.frame(unit), run.plan
+            options = {**settings, **own.at(width)}
+            plan = planned(checkpoint, policy=own.policy, text=read, device=device, progress=progress, **options)
+            result = trial.run(plan, name=f"{policy}, {width} bits", progress=progress)
+            frames[width], plans[width] = result.scores.frame(unit), result.plan
         settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
     return Sweep(
         model=checkpoint.target,
@@ -200,5 +200,5 @@ def sweep(
         sizes={width: plan.size_bytes for width, plan in plans.items()},
         threshold=limit,
         max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
-        notes=tuple(dict.fromkeys([*bench.notes, *(note for plan in plans.values() for note in plan.notes)])),
+        notes=tuple(dict.fromkeys([*trial.notes, *(note for plan in plans.values() for note in plan.notes)])),
     )

@@ -10,7 +10,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.model import Checkpoint
-from fairbits.overlays.base_model import Ground
+from fairbits.overlays.base_model import OverlayBase
 from fairbits.overlays.builder import Workshop
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
@@ -40,7 +40,9 @@ def workshop(tiny_base: Path) -> Iterator[Workshop]:
     model = Checkpoint("embedded:tiny")
     words = text_for(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
     with Reference.of(model, words) as reference:
-        ground = Ground(model, Checkpoint(tiny_base))
+        overlay_base = OverlayBase(model, Checkpoint(tiny_base))
         # the maps of some blocks are enough, and several times as quick
-        ground.schemes = {name: each for name, each in ground.schemes.items() if ground.weight(name).block in BLOCKS}
-        yield Workshop(ground, reference)
+        overlay_base.schemes = {
+            name: each for name, each in overlay_base.schemes.items() if overlay_base.weight(name).block in BLOCKS
+        }
+        yield Workshop(overlay_base, reference)

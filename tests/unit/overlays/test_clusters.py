@@ -45,8 +45,8 @@ def test_what_all_have_in_common_parts_no_languages() -> None:
 def test_patterns_say_which_inputs_matter_to_a_language(workshop: Workshop) -> None:
     patterns = workshop.patterns()
     assert tuple(patterns) == workshop.text.languages
-    ground = workshop.ground
-    seen = {str(ground.weight(name).sees): ground.weight(name).shape[1] for name in ground.schemes}
+    overlay_base = workshop.overlay_base
+    seen = {str(overlay_base.weight(name).sees): overlay_base.weight(name).shape[1] for name in overlay_base.schemes}
     for each in patterns.values():
         assert each.shape == (sum(seen.values()),)
         assert np.isfinite(each).all()

@@ -30,14 +30,14 @@ def test_every_form_lowers_the_error_of_rows(found: dict[Form, list[Candidate]],
 
 
 def test_saved_is_what_the_error_falls_by(workshop: Workshop, found: dict[Form, list[Candidate]]) -> None:
-    ground = workshop.ground
+    overlay_base = workshop.overlay_base
     text, sensitivity = workshop._fitting(("heb_Hebr",)), workshop._sensitivity_of("heb_Hebr")
-    place = {name: i for i, name in enumerate(ground.schemes)}
-    inputs = {name: known.H for name, known in ground.known(text) if place[name] % 6 == 0}
+    place = {name: i for i, name in enumerate(overlay_base.schemes)}
+    inputs = {name: known.H for name, known in overlay_base.known(text) if place[name] % 6 == 0}
     assert len(inputs) >= 3
     for name, H in inputs.items():
         assert H is not None
-        W, base = ground.original(name).double(), dense(ground.codes(name)).double()
+        W, base = overlay_base.original(name).double(), dense(overlay_base.codes(name)).double()
         for form in FORMS:
             each = found[form][place[name]]
             assert each.name == name
@@ -61,7 +61,7 @@ def test_rows_take_as_many_bytes_of_a_file_as_they_say(found: dict[Form, list[Ca
 
 def test_codes_stay_where_steps_change(workshop: Workshop, found: dict[Form, list[Candidate]]) -> None:
     for each in found["steps"][::5]:
-        base = workshop.ground.codes(each.name)
+        base = workshop.overlay_base.codes(each.name)
         patch = each.patch(None)
         assert torch.equal(each.codes.codes, base.codes)
         assert patch.codes is None

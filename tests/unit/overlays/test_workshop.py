@@ -8,7 +8,8 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.overlays.base_model import Ground
+from fairbits.model.swapped_model import SwappedModel
+from fairbits.overlays.base_model import OverlayBase, dense
 from fairbits.overlays.builder import APART, Workshop, kept_apart
 from fairbits.overlays.overlay import Overlay
 
@@ -33,14 +34,14 @@ def test_an_overlay_lowers_the_damage_of_its_language_on_text_kept_apart(
         after = workshop.damage((code,), overlay)
         assert after.keys() == {code}
         assert after[code] < 0.9 * before[code]
-        assert 0.9 * BUDGET < overlay.size_bytes / workshop.ground.size_bytes <= BUDGET
+        assert 0.9 * BUDGET < overlay.size_bytes / workshop.overlay_base.size_bytes <= BUDGET
     assert workshop.damage(workshop.text.languages) == before
 
 
 def test_the_base_is_in_the_model_afterwards_bit_for_bit(workshop: Workshop, overlays: dict[str, Overlay]) -> None:
     workshop.damage(workshop.text.languages, next(iter(overlays.values())))
-    base = workshop.ground.base.load().state_dict()
-    now = workshop.ground.model.state_dict()
+    base = workshop.overlay_base.base.load().state_dict()
+    now = workshop.overlay_base.model.state_dict()
     assert now.keys() == base.keys()
     assert all(torch.equal(now[name].view(torch.int32), base[name].view(torch.int32)) for name in base)
 
@@ -73,20 +74,19 @@ def test_too_few_documents_are_told(workshop: Workshop) -> None:
         kept_apart(replace(text, windows=windows))
 
 
-def test_originals_can_be_put_in_the_place_of_the_base_and_taken_out(workshop: Workshop) -> None:
-    ground, name = workshop.ground, next(iter(workshop.ground.schemes))
-    before = workshop.damage(("eng_Latn",))
-    ground.put_originals()
+def test_the_originals_repair_the_base_and_its_codes_restore_it(workshop: Workshop) -> None:
+    overlay_base, before = workshop.overlay_base, workshop.damage(("eng_Latn",))
+    swapped = SwappedModel(overlay_base.checkpoint, overlay_base.model)
+    swapped.replace({name: overlay_base.original(name) for name in overlay_base.schemes})
     try:
-        assert torch.equal(ground.parameter(name), ground.original(name))
         assert workshop.damage(("eng_Latn",))["eng_Latn"] < 0.8 * before["eng_Latn"]
     finally:
-        ground.put_back()
+        swapped.replace({name: dense(overlay_base.codes(name)) for name in overlay_base.schemes})
     assert workshop.damage(("eng_Latn",)) == before
 
 
 def test_a_base_of_other_weights_is_refused(llama_base: Checkpoint) -> None:
     with pytest.raises(InputError, match="has other weights"):
-        Ground(Checkpoint("embedded:tiny"), llama_base)
+        OverlayBase(Checkpoint("embedded:tiny"), llama_base)
     with pytest.raises(InputError, match=r"has no plan\.json"):
-        Ground(Checkpoint("embedded:tiny"), Checkpoint("embedded:tiny"))
+        OverlayBase(Checkpoint("embedded:tiny"), Checkpoint("embedded:tiny"))

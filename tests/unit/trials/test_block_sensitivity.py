@@ -15,13 +15,13 @@ from fairbits.model import Checkpoint
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 from fairbits.trials.block_sensitivity import (
-    Trial,
+    WidthTrial,
     measured_damage,
     measured_sensitivity,
     predicted_sensitivity,
     schemes_for,
 )
-from fairbits.trials.swapped_model import Workbench, per_token
+from fairbits.trials.loss_trial import LossTrial, per_token
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
 REQUEST = TextRequest("calibration", 64, 32)
@@ -63,7 +63,7 @@ def test_measured_is_the_loss_of_the_rounded_model(
 ) -> None:
     checkpoint = reading_model(family)
     text = text_for(checkpoint, corpus, request=REQUEST)
-    trial = Trial(checkpoint, text, group=16)
+    trial = WidthTrial(checkpoint, text, group=16)
     table = measured_sensitivity(trial, widths=(2, 8), group=16)
     assert (table.how, table.languages, table.widths) == ("measured", LANGUAGES, (2, 8))
     assert table.at(2)[:, 1] == pytest.approx(rounded_by_hand(checkpoint, text, {1: 2}, 16), abs=1e-6)
@@ -73,16 +73,16 @@ def test_measured_is_the_loss_of_the_rounded_model(
 
 
 def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
-    trial = Trial(llama, text, group="channel")
+    trial = WidthTrial(llama, text, group="channel")
     first = trial.damage({0: 2})
     trial.damage((3, 3))
-    assert trial.damage({}).tolist() == [0.0, 0.0]  # all is put back exactly
+    assert trial.damage({}).tolist() == [0.0, 0.0]  # all is restored exactly
     assert trial.damage({0: 2}).tolist() == first.tolist()
 
 
 def test_progress_counts_every_block_and_width(llama: Checkpoint, text: Text) -> None:
     seen: list[tuple[str, float, float]] = []
-    trial = Trial(llama, text, group="channel")
+    trial = WidthTrial(llama, text, group="channel")
     measured_sensitivity(trial, widths=(3, 4), group="channel", progress=lambda *at: seen.append(at))
     assert seen == [("measuring blocks", done, 4) for done in (1, 2, 3, 4)]
 
@@ -111,13 +111,12 @@ def test_one_step_per_tensor_is_looked_at_per_channel() -> None:
     assert schemes_for((4,), 16)[1] == ()
 
 
-def test_the_workbench_puts_back_what_it_is_told(llama: Checkpoint, text: Text) -> None:
-    bench = Workbench(llama, text)
+def test_a_trial_restores_what_it_is_given(llama: Checkpoint, text: Text) -> None:
+    trial = LossTrial(llama, text)
     one, other = (f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj"))
-    for name in (one, other):
-        bench.put(name, torch.zeros(llama.architecture.weights[name].shape))
-    both = bench.damage()
-    bench.put_back([one])
-    assert bench.damage().tolist() != both.tolist()
-    bench.put_back()
-    assert not bench.added().any()
+    trial.swapped.replace({name: torch.zeros(llama.architecture.weights[name].shape) for name in (one, other)})
+    both = trial.damage()
+    trial.swapped.restore([one])
+    assert trial.damage().tolist() != both.tolist()
+    trial.swapped.restore()
+    assert not trial.added_nll().any()

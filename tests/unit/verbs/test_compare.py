@@ -18,7 +18,7 @@ from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Outcome, Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats import LanguageFrame, holm
-from fairbits.trials.plan_trial import Bench
+from fairbits.trials.plan_trial import PlanTrial
 from fairbits.verbs.compare import compare
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import plan
@@ -199,8 +199,8 @@ def test_a_real_comparison(real) -> None:
 
 def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
     checkpoint, corpus = Checkpoint("embedded:tiny"), udhr(CODES)
-    with Bench.of(checkpoint, corpus, request=TextRequest("evaluation", 256, 64)) as bench:
-        model, text = checkpoint.load(), bench.reference.text
+    with PlanTrial.of(checkpoint, corpus, request=TextRequest("evaluation", 256, 64)) as trial:
+        model, text = checkpoint.load(), trial.reference.text
         before, _ = document_losses(model, text)
         made = plan(checkpoint, policy="mse", bits=3, group="channel")
         with torch.no_grad():
@@ -209,23 +209,23 @@ def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
                     module = checkpoint.architecture.weights[name].module
                     model.get_submodule(module).weight.copy_(codes.dequantized)
         after, _ = document_losses(model, text)
-        own = {name: each.clone() for name, each in bench.model.state_dict().items()}
-        again = bench.run(made, name="mse").scores.frame("nats_per_token")
-        assert all(torch.equal(each, own[name]) for name, each in bench.model.state_dict().items())
+        own = {name: each.clone() for name, each in trial.swapped.model.state_dict().items()}
+        again = trial.run(made, name="mse").scores.frame("nats_per_token")
+        assert all(torch.equal(each, own[name]) for name, each in trial.swapped.model.state_dict().items())
     assert again.values == pytest.approx(after - before, abs=1e-3)
     assert real.entries[1].frame.values == pytest.approx(after - before, abs=1e-3)
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench.of(Checkpoint("embedded:tiny"), udhr(CODES), request=TextRequest("evaluation", 64, 64)) as made:
+def trial() -> Iterator[PlanTrial]:
+    with PlanTrial.of(Checkpoint("embedded:tiny"), udhr(CODES), request=TextRequest("evaluation", 64, 64)) as made:
         yield made
 
 
-def test_the_reference_keeps_its_head_when_a_tied_embedding_is_rounded(bench) -> None:
+def test_the_reference_keeps_its_head_when_a_tied_embedding_is_rounded(trial) -> None:
     kept, rounded = (
-        bench.run(
-            plan(bench.checkpoint, policy="rtn", bits=4, group="channel", embeddings=each), name="rtn"
+        trial.run(
+            plan(trial.checkpoint, policy="rtn", bits=4, group="channel", embeddings=each), name="rtn"
         ).scores.documents
         for each in ("keep", 8)
     )
@@ -240,15 +240,15 @@ def test_a_given_mix_reaches_the_plan() -> None:
     assert found.entries[0].plans[0].languages == pytest.approx({"eng_Latn": 2 / 3, "heb_Hebr": 1 / 3})
 
 
-def test_a_bench_gives_the_model_back_after_a_failure(bench) -> None:
-    own = {name: each.clone() for name, each in bench.model.state_dict().items()}
-    made = plan(bench.checkpoint, policy="rtn", bits=4, group="channel")
+def test_a_trial_restores_the_model_after_a_failure(trial) -> None:
+    own = {name: each.clone() for name, each in trial.swapped.model.state_dict().items()}
+    made = plan(trial.checkpoint, policy="rtn", bits=4, group="channel")
 
     def stop(what: str, *_: int) -> None:
         if "evaluating" in what:
-            assert not all(torch.equal(each, own[name]) for name, each in bench.model.state_dict().items())
+            assert not all(torch.equal(each, own[name]) for name, each in trial.swapped.model.state_dict().items())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench.run(made, name="rtn", progress=stop)
-    assert all(torch.equal(each, own[name]) for name, each in bench.model.state_dict().items())
+        trial.run(made, name="rtn", progress=stop)
+    assert all(torch.equal(each, own[name]) for name, each in trial.swapped.model.state_dict().items())

@@ -139,7 +139,7 @@ def test_other_tasks_are_named(reading_model, family, task) -> None:
     scores = evaluate(reading_model(family), reference=reading_model(family), text=CORPUS)
     assert scores.question.task == task
     assert not scores.documents.kl.any()
-    assert any("cannot be parted" in note for note in scores.notes)
+    assert any("cannot be separated" in note for note in scores.notes)
     word = {"masked": "pseudo-likelihood", "completion": "teacher forcing"}[task]
     assert word in scores.summary()["question"]["asked"]
 

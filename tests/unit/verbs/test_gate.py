@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.measure.scores.scores import DocumentScores, Identity, Question, Scores
+from fairbits.measure.scores.scores import DocumentScores, EvaluationSetting, Identity, Scores
 from fairbits.verbs.gate import Check, Verdict, gate, junit
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
@@ -28,7 +28,7 @@ def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: floa
         kl=ones,
         flips=ones,
     )
-    question = Question("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "abc"), 4096, 512, 0)
+    question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "abc"), 4096, 512, 0)
     models = Identity("small", "f" * 64, 1000), Identity("large", "e" * 64, 4000)
     return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, 0.25))
 

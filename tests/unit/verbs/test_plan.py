@@ -14,8 +14,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.audit import SCHEMA
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.asking import tokens_of
+from fairbits.measure.passes.prepare import text_for, tokens_of
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import Outcome, Plan

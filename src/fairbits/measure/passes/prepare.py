@@ -11,6 +11,11 @@ from fairbits.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+CLEARLY_LESS = 0.9
+"""Share of the requested tokens below which a note says how many there are."""
+NAMED = 3
+"""Most languages that such a note names."""
+
 
 def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST) -> Text:
     """Returns the requested text of every language, in windows that fit the model."""
@@ -40,8 +45,36 @@ def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = D
     return text
 
 
+def tokens_of(text: Text) -> dict[str, int]:
+    """Returns how many tokens each language has, including those that need not be predicted."""
+    counts = dict.fromkeys(text.languages, 0)
+    for window in text.windows:
+        main, encoder = window.main, window.encoder
+        # a decoder reads a start token instead of its last token, and predicts all of them
+        counts[str(text.lang[window.document])] += (
+            sum(main.text) if encoder is None else sum(encoder.text) + len(main.labels)
+        )
+    return counts
+
+
+def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
+    """Returns a note if languages have clearly less text than requested.
+
+    For parallel text the mean language counts: others have the same content in more or fewer tokens.
+    """
+    counts = tokens_of(text)
+    least = CLEARLY_LESS * request.tokens
+    short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
+    if not short or (parallel and sum(counts.values()) >= least * len(counts)):
+        return ()
+    first, *others = (f"{code} {counts[code]:,}" for code in short[:NAMED])
+    named = [f"{first} of {request.tokens:,} tokens", *others]
+    more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
+    return (f"{request.split} text is shorter than requested: {', '.join(named)}{more}",)
+
+
 def task_of(checkpoint: Checkpoint) -> Task:
-    """Returns what a model of this class is asked to predict."""
+    """Returns what a model of this class predicts."""
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
     if checkpoint.config.is_encoder_decoder:

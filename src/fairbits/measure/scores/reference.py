@@ -1,4 +1,4 @@
-"""Reference: what the model in full precision says to a text, kept on disk until the quantized one is asked."""
+"""Reference: how the full-precision model answers a text, kept on disk until the quantized model is evaluated."""
 
 import shutil
 import tempfile
@@ -14,25 +14,25 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
+from fairbits.measure.scores.forward_pass import Features, features_of, predicted_positions, split_for
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-WHOLE = "the head of the reference cannot be parted from it: its logits were kept on disk instead of its features"
+WHOLE = "the head of the reference cannot be separated from it: its logits were kept on disk instead of its features"
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
     """The features of a model at every position that predicts, in a temporary file, and the head that reads them.
 
-    The model itself is not kept: it and the quantized one are never in memory together, and what it said can be had
-    again exactly. Close it, or use it in a `with` statement: the file goes with it.
+    The model itself is not kept: it and the quantized model are never in memory together, and its logits can be
+    computed again exactly. Close it, or use it in a `with` statement: this removes the file.
 
     `target`  the model
-    `text`    what it was asked
+    `text`    what it was evaluated on
     `notes`   what a reader of any result must know
     """
 
@@ -53,7 +53,7 @@ class Reference:
         dtype: torch.dtype = torch.float32,
         progress: Progress | None = None,
     ) -> "Reference":
-        """Returns what the model says to the text, after one pass through it."""
+        """Returns the answers of a model to the text, after one pass over it."""
         return cls.of_model(checkpoint.load(dtype), text, target=checkpoint.target, device=device, progress=progress)
 
     @classmethod
@@ -66,21 +66,21 @@ class Reference:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Reference":
-        """Returns what a model in memory says to the text."""
+        """Returns the answers of a model in memory to the text."""
         split = split_for(model, text, device=device)
         with ExitStack() as stack:  # a pass that fails leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            answers = ask(
+            answers = features_of(
                 model, split, text=text, device=device, stage="evaluating the reference model", progress=progress
             )
-            kept = _written(file, answers, text)
+            kept = _write_features(file, answers, text)
             stack.pop_all()
         return cls(target, text, () if split.apart else (WHOLE,), split.head, kept, file)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
-        """Returns the logits of some positions, numbered in the order in which they are asked."""
+        """Returns the logits of some positions, numbered in the order of `features_of`."""
         if self._file.closed:
-            raise InputError(f"the reference {self.target} is closed; ask it before, or make it again")
+            raise InputError(f"the reference {self.target} is closed; use it before, or create it again")
         if isinstance(self._head, torch.nn.Module):
             self._head.to(device)
         with torch.no_grad():
@@ -99,12 +99,12 @@ class Reference:
         self.close()
 
 
-def _written(file: IO[bytes], answers: Iterator[Asked], text: Text) -> Tensor:
+def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) -> Tensor:
     """Returns the features of all positions, written to the file and mapped from there."""
     positions, written = predicted_positions(text), 0
     try:
-        for asked in answers:
-            features = asked.features.cpu().contiguous()
+        for each in answers:
+            features = each.features.cpu().contiguous()
             if not written:
                 _check_room(positions * features[0].nbytes)
             written += file.write(features.view(torch.uint8).numpy().data)
@@ -123,6 +123,6 @@ def _check_room(needed: int) -> None:
 
 def _no_room(what: str) -> InputError:
     return InputError(
-        f"{tempfile.gettempdir()} has no room for what the reference says ({what}); make room there, name another "
-        "directory with TMPDIR, or evaluate on fewer tokens"
+        f"{tempfile.gettempdir()} has no room for the answers of the reference model ({what}); make room there, "
+        "name another directory with TMPDIR, or evaluate on fewer tokens"
     )

@@ -16,8 +16,8 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import task_of
 from fairbits.measure.passes.text import Task, Text
+from fairbits.measure.scores.answers import Answers
 from fairbits.measure.scores.disparity import Disparity, disparity
-from fairbits.measure.scores.measure import Answers
 from fairbits.measure.scores.scores_file import by_line
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.records import Column, Count, Kind, NonNegative
@@ -53,7 +53,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Question:
+class EvaluationSetting:
     """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
 
     task: Task
@@ -66,7 +66,7 @@ class Question:
     seed: int
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "Question":
+    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
         """Returns what a model is evaluated on when it reads the requested text of a corpus."""
         return cls(
             task=task_of(checkpoint),
@@ -111,7 +111,7 @@ class Scores:
 
     quantized: Identity
     reference: Identity
-    question: Question
+    question: EvaluationSetting
     languages: tuple[str, ...]
     documents: DocumentScores
     kl_p99: Mapping[str, float]
@@ -132,7 +132,7 @@ class Scores:
         *,
         quantized: Identity,
         reference: Identity,
-        question: Question,
+        question: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
         """Returns the scores of answers to a text."""

@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.in_place import put
 from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
-from fairbits.model.device import compute_dtype, move
+from fairbits.model.device import compute_dtype
 from fairbits.model.files.safetensors_writing import write_whole
 from fairbits.model.groups import grid_of
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
 from fairbits.quantize.learning.blocks import Refiner, refiner
 from fairbits.quantize.learning.course import Course, load_codes, save_codes
@@ -85,12 +85,12 @@ class _Job:
         start, notes = self._start()
         course = self._course(start)
         layers = start | course.best
-        model = move(self.checkpoint.load(), self.device)
-        put(model, self.checkpoint, layers)
+        swapped = SwappedModel.load(self.checkpoint, device=self.device)
+        swapped.replace(layers)
         outcomes = outcomes_of(
-            model, self.checkpoint, self.plan, layers, text=self.walked, notes=notes, device=self.device
+            swapped.model, self.checkpoint, self.plan, layers, text=self.walked, notes=notes, device=self.device
         )
-        del model
+        del swapped
         learned = learned_of(course, self.lessons.text.languages)
         weights = self.checkpoint.architecture.weights
         for index in indices:
@@ -125,10 +125,10 @@ class _Job:
             if weights[name].block is not None
         }
         with Reference.of(self.checkpoint, self.lessons.text, device=self.device, progress=self.progress) as reference:
-            model = move(self.checkpoint.load(), self.device)
-            put(model, self.checkpoint, {name: codes for name, codes in start.items() if name not in inside})
-            with attached(model, weights, inside) as latents:
-                room = Class(reference, model, device=self.device, compute=compute_dtype(self.device))
+            swapped = SwappedModel.load(self.checkpoint, device=self.device)
+            swapped.replace({name: codes for name, codes in start.items() if name not in inside})
+            with attached(swapped.model, weights, inside) as latents:
+                room = Class(reference, swapped.model, device=self.device, compute=compute_dtype(self.device))
                 saved = None if self.saved is None else self.saved / COURSE
                 seed = _seed(self.plan)
                 return learn(latents, room, self.lessons, how=self.how, seed=seed, saved=saved, progress=self.progress)

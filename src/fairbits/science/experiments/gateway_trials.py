@@ -139,19 +139,17 @@ def minimax(alone: Floats) -> Blocks:
 
 
 def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
-    """Returns the damage of every set; from one to the next only the blocks in which they differ are exchanged."""
+    """Returns the damage of every set; from one to the next only the blocks in which they differ are replaced."""
     group = lab.setting.group
     scheme = Scheme(BITS, within_rows(group), "absmax", "twos")
     now, found = set(range(lab.n_blocks)), {}
-    try:
+    with lab.trial.swapped as swapped:
         for i, kept in enumerate(sets):
             lab.tell(what, i, len(sets))
             for block in sorted(now - set(kept)):
-                lab.put_rounded(block, scheme)
-            lab.bench.put_back(each.name for block in set(kept) - now for each in lab.maps[block])
+                lab.replace_rounded(block, scheme)
+            swapped.restore(each.name for block in set(kept) - now for each in lab.maps[block])
             now, found[kept] = set(kept), lab.now()
-    finally:
-        lab.bench.put_back()
     return found
 
 
@@ -163,5 +161,5 @@ def _predicted(lab: Lab) -> Floats:
         lab.checkpoint, lab.corpus, request=own.calibration_text, widths=(BITS,), group=own.group
     )
     rows = [lab.text.lang == code for code in found.languages]
-    per_byte = [float(lab.bench.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]
+    per_byte = [float(lab.trial.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]
     return bits(found.at(BITS) * np.array(per_byte)[:, None])

@@ -57,7 +57,7 @@ def intervention(laboratory: Laboratory) -> tuple[Traits, Traits, Moved]:
     lab = laboratory.lab(model)
     own = measure(lab, OWN, dropout=True, treatments=[BITS])
     finer = retokenised(lab)
-    before = lab.bench.predicted.sum()
+    before = lab.trial.predicted.sum()
     laboratory.lab()  # lets go of the model before the next one comes
     del lab
     worse = measure(finer, f"{OWN}, cut finer,", dropout=True, treatments=[BITS])
@@ -67,7 +67,7 @@ def intervention(laboratory: Laboratory) -> tuple[Traits, Traits, Moved]:
         damage=worse.damage[BITS].minus(own.damage[BITS]),
         dropout=worse.dropout.minus(own.dropout),
         activation=over_languages(worse.a - own.a),
-        tokens=float(finer.bench.predicted.sum() / before - 1),
+        tokens=float(finer.trial.predicted.sum() / before - 1),
         base=float(np.mean(worse.base_bits / own.base_bits)),
     )
     return own, worse, moved

@@ -1,4 +1,4 @@
-"""Laboratory: models whose weights are exchanged and put back, and what every language loses each time."""
+"""Laboratory: models whose weights are replaced and restored, and what every language loses each time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,6 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages, training_shares
 from fairbits.model.files.cache import kept_directory
-from fairbits.model.groups import error_of
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.outliers.write import write_with_outliers
 from fairbits.model.scheme import Clip, Group, Scheme, within_rows
@@ -29,16 +28,14 @@ from fairbits.progress import Progress
 from fairbits.quantize.evidence import is_rounded
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Plan
-from fairbits.quantize.rounding.layer import matrix
 from fairbits.science.experiments.result import Subject
 from fairbits.stats import LanguageFrame
+from fairbits.trials.block_sensitivity import NOT_ROUNDED
+from fairbits.trials.loss_trial import LossTrial
 from fairbits.trials.plan_trial import corpus_for
-from fairbits.trials.swapped_model import Workbench
 from fairbits.units import bits_per_byte
 from fairbits.verbs.plan import plan as planned
 
-AS_IT_IS = 0
-"""In place of a width: the block is not rounded."""
 UNIT = "bits_per_byte"
 
 
@@ -91,10 +88,10 @@ class Lab:
         return text_for(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
 
     @cached_property
-    def bench(self) -> Workbench:
+    def trial(self) -> LossTrial:
         """The model in memory, after one pass over the text."""
         self.tell("evaluating the reference model", 0, 1)
-        return Workbench(self.checkpoint, self.text, device=self.setting.device)
+        return LossTrial(self.checkpoint, self.text, device=self.setting.device)
 
     @cached_property
     def maps(self) -> list[list[Weight]]:
@@ -129,25 +126,23 @@ class Lab:
     def reference_bits(self) -> dict[str, float]:
         """Returns the loss of the model as it is, in bits per byte of each language."""
         rows = {code: self.text.lang == code for code in self.languages}
-        nats, size = self.bench.before, self.text.size_bytes
+        nats, size = self.trial.reference_nll, self.text.size_bytes
         return {code: float(bits_per_byte(nats[own].sum(), size[own].sum())) for code, own in rows.items()}
 
     def rounded(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
-        """Returns the damage of rounding to nearest, at one width, or one per block; AS_IT_IS: not rounded."""
+        """Returns the damage of rounding to nearest, at one width, or one per block, or NOT_ROUNDED."""
         wanted, own = self._widths(bits), self.setting.group
         key = "rounded", wanted, clip
         if key not in self._found:
             for block, width in enumerate(wanted):
-                if width != AS_IT_IS:
-                    self.put_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
+                if width != NOT_ROUNDED:
+                    self.replace_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
             self._found[key] = self.frame()
         return self._found[key]
 
-    def put_rounded(self, block: int, scheme: Scheme) -> None:
-        """Replaces the linear maps of a block by what a scheme makes of them."""
-        for each in self.maps[block]:
-            W = matrix(self.checkpoint, each)
-            self.bench.put(each.name, error_of(W, scheme).add_(W))
+    def replace_rounded(self, block: int, scheme: Scheme) -> None:
+        """Replaces the linear maps of a block by their weights rounded as a scheme says."""
+        self.trial.replace_rounded(self.maps[block], scheme)
 
     def planned(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
         """Returns the damage of a policy, carried out with the calibration text; `seed` decides what text is taken."""
@@ -181,32 +176,28 @@ class Lab:
             corpus = self.corpus.restrict(found.languages)
             text = text_for(self.checkpoint, corpus, request=calibration.request)
         for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
-            for name, codes in block.layers.items():
-                self.bench.put(name, codes.dequantized)
+            self.trial.swapped.replace(block.layers)
         return self.frame()
 
     def changed(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
         """Returns the damage of other weights (out, in) in the place of the named maps."""
         for name, W in weights:
-            self.bench.put(name, W)
+            self.trial.swapped.replace({name: W})
         return self.frame()
 
     def frame(self) -> LanguageFrame:
-        """Returns the damage of what is replaced now, and puts everything back."""
-        try:
+        """Returns the damage of what is replaced now, and restores everything."""
+        with self.trial.swapped:
             return self.now()
-        finally:
-            self.bench.put_back()
 
     def now(self) -> LanguageFrame:
         """Returns the damage of what is replaced now, and leaves it in place."""
-        added = self.bench.added()
         return LanguageFrame.from_nll(
             self.text.lang,
             self.text.document,
-            reference=self.bench.before,
-            quantized=self.bench.before + added,
-            tokens=self.bench.predicted,
+            reference=self.trial.reference_nll,
+            quantized=self.trial.reference_nll + self.trial.added_nll(),
+            tokens=self.trial.predicted,
             size_bytes=self.text.size_bytes,
             unit=UNIT,
             seed=self.setting.seed,
@@ -216,7 +207,7 @@ class Lab:
         if isinstance(bits, int):
             return (bits,) * self.n_blocks
         given = bits if isinstance(bits, Mapping) else dict(enumerate(bits))
-        return tuple(given.get(block, AS_IT_IS) for block in range(self.n_blocks))
+        return tuple(given.get(block, NOT_ROUNDED) for block in range(self.n_blocks))
 
 
 @dataclass
@@ -283,7 +274,7 @@ class Laboratory:
             text=self.corpus.name,
             languages=len(lab.text.languages),
             documents=len(lab.text.lang),
-            tokens=int(lab.bench.predicted.sum()),
+            tokens=int(lab.trial.predicted.sum()),
             seeds=tuple(seeds) or (own.seed,),
             settings={"group": own.group, "sequence": own.sequence, "calibration": own.calibration, **settings},
         )

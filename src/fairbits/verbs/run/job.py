@@ -16,7 +16,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.scores import Question
+from fairbits.measure.scores.scores import EvaluationSetting
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group, Scheme, within_rows
@@ -58,9 +58,9 @@ class Job:
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> EvaluationSetting:
         """What all models are evaluated on."""
-        return Question.of(self.checkpoint, self.corpus, self.evaluation)
+        return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
     def as_data(self) -> dict[str, Any]:
         """Returns the content of run.json."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 from fairbits.errors import InputError, counted
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import kappa_of_audit
 from fairbits.quantize.plan import Plan
-from fairbits.trials.plan_trial import Bench
-from fairbits.trials.reference_answers import Yardstick
+from fairbits.trials.plan_trial import PlanTrial
+from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import scores_of
 from fairbits.verbs.quantize import quantize
@@ -65,32 +66,32 @@ def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None 
 def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> dict[str, Scores]:
     """Returns the scores of the written model, of the baselines and of the other widths, by file.
 
-    Never are two copies of a model in memory: the reference has spoken before the quantized model is loaded, and that
-    one is gone when the model is loaded that takes baselines and widths in place. Some policies load it to decide, so
-    all plans are made before.
+    Two copies of a model are never in memory. The reference model is evaluated first; then the quantized model is
+    loaded, and it is gone when the model is loaded whose weights are replaced for baselines and widths. Some policies
+    load the model to decide, so all plans are made before that.
     """
     job = place.job
-    asked = measured_files(job)
-    found = {file: scores for file in (SCORES_FILE, *asked) if (scores := place.scored(file)) is not None}
+    files = measured_files(job)
+    found = {file: scores for file in (SCORES_FILE, *files) if (scores := place.scored(file)) is not None}
     for file in found:
         tell(file, None)
-    missing = {file: each for file, each in asked.items() if file not in found}
+    missing = {file: each for file, each in files.items() if file not in found}
     if SCORES_FILE in found and not missing:
         return found
     with ExitStack() as stack:
         with timed(tell, "answers of the reference"):
-            said = stack.enter_context(_yardstick(job, progress))
+            answers = stack.enter_context(_reference_answers(job, progress))
         if SCORES_FILE not in found:
             with timed(tell, SCORES_FILE):
-                found[SCORES_FILE] = _saved(place, SCORES_FILE, _of_written(place, said, progress))
+                found[SCORES_FILE] = _saved(place, SCORES_FILE, _of_written(place, answers, progress))
         plans = {
             file: plan_to_measure(job, each, bits=bits, progress=progress) for file, (each, bits) in missing.items()
         }
         if missing:
-            bench = Bench(job.checkpoint, job.corpus, job.checkpoint.load(), said, job.device)
+            trial = PlanTrial(SwappedModel.load(job.checkpoint), job.corpus, answers, job.device)
         for file, (each, bits) in missing.items():
             with timed(tell, file):
-                found[file] = _saved(place, file, _in_place(bench, plans[file], f"{each.name}, {bits} bits", progress))
+                found[file] = _saved(place, file, _in_place(trial, plans[file], f"{each.name}, {bits} bits", progress))
     return found
 
 
@@ -126,23 +127,23 @@ def timed(tell: Finished, what: str) -> Iterator[None]:
     tell(what, time.perf_counter() - start)
 
 
-def _yardstick(job: Job, progress: Progress | None) -> Yardstick:
-    return Yardstick.of(job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress)
+def _reference_answers(job: Job, progress: Progress | None) -> ReferenceAnswers:
+    return ReferenceAnswers.of(job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress)
 
 
-def _of_written(place: RunDirectory, said: Yardstick, progress: Progress | None) -> Scores:
+def _of_written(place: RunDirectory, answers: ReferenceAnswers, progress: Progress | None) -> Scores:
     """Returns the scores of the model as it lies on disk, which is what is shipped."""
     job = place.job
     written = Checkpoint(place.file("model"), trust_remote_code=job.checkpoint.trust_remote_code)
-    return scores_of(written, said, reference=job.checkpoint, device=job.device, progress=progress)
+    return scores_of(written, answers, reference=job.checkpoint, device=job.device, progress=progress)
 
 
-def _in_place(bench: Bench, plan: Plan, name: str, progress: Progress | None) -> Scores:
-    """Returns the scores of a plan that is never written, with what must be said of the plan."""
-    found = bench.run(plan, name=name, progress=progress)
+def _in_place(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None) -> Scores:
+    """Returns the scores of a plan that is never written, with the notes on the plan."""
+    found = trial.run(plan, name=name, progress=progress)
     fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
-    said = [f"{counted(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
-    return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *said])))
+    more = [f"{counted(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
+    return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *more])))
 
 
 def _saved(place: RunDirectory, file: str, scores: Scores) -> Scores:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairbits.measure.scores.scores import DocumentScores, Identity, Question, Scores
+from fairbits.measure.scores.scores import DocumentScores, EvaluationSetting, Identity, Scores
 
 
 def drawn_scores(
@@ -34,7 +34,7 @@ def drawn_scores(
         kl=rng.uniform(1, 2, count),
         flips=rng.integers(0, 10, count).astype(float),
     )
-    question = Question("causal", "drawn", "evaluation", parallel, dict.fromkeys(damage, "abc"), 4096, 512, 0)
+    question = EvaluationSetting("causal", "drawn", "evaluation", parallel, dict.fromkeys(damage, "abc"), 4096, 512, 0)
     return Scores(
         quantized=Identity(target, "f" * 64, 1000),
         reference=Identity("reference", "e" * 64, 4000),

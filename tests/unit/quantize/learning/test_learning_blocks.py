@@ -8,9 +8,9 @@ from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.in_place import put
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantize.learning.blocks import refiner
 from fairbits.quantize.learning.latents import attached
 from fairbits.quantize.learning.lessons import Lessons
@@ -78,8 +78,9 @@ def errors(checkpoint, text, codes, *, block):
     windows = sorted((each for each in text.windows if each.document in apart), key=lambda each: each.length)
     outputs = ([], [])
     for found, these in zip(outputs, ({}, codes), strict=True):
-        model = checkpoint.load()
-        put(model, checkpoint, these)
+        swapped = SwappedModel.load(checkpoint)
+        swapped.replace(these)
+        model = swapped.model
         path = checkpoint.architecture.blocks[block].module
         model.get_submodule(path).register_forward_hook(lambda _module, _args, y, found=found: found.append(y))
         for batch in batches(replace(text, windows=tuple(windows)), positions=1):

@@ -6,7 +6,7 @@ from torch.nn.functional import kl_div
 from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.measure import measure
+from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
 from fairbits.model import Checkpoint
 from fairbits.quantize.learning import teacher
@@ -44,7 +44,7 @@ def test_damage_is_what_an_evaluation_measures(asked):
     reference, learner = asked
     room = Class(reference, learner, device="cpu", compute=torch.float32)
     found = room.damage(range(len(reference.text.windows)))
-    answers = measure(learner, reference)
+    answers = answers_of(learner, reference)
     languages = reference.text.language_of
     kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
     assert np.allclose(found, kl, rtol=1e-4)

@@ -217,7 +217,7 @@ def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypat
     assert [row[0] for row in gptq.rows] == [*codes, "equal mix", "proportional mix"]
     diagonal = [clip.rows[i][i + 1] for i in range(3)]
     assert diagonal == pytest.approx(own.figure.series[0].y, abs=1e-4), "the same copies"
-    assert np.abs(here.lab().bench.added()).max() == 0
+    assert np.abs(here.lab().trial.added_nll()).max() == 0
     assert {"copies of 3 bits", "GPTQ on one language"} <= set(told)
 
 
@@ -232,7 +232,7 @@ def test_gateway_layers_runs(laboratory) -> None:
     here = laboratory(4)
     found = conduct("gateway-layers", here)
     lab = here.lab()
-    assert np.abs(lab.bench.added()).max() == 0, "everything is put back"
+    assert np.abs(lab.trial.added_nll()).max() == 0, "everything is restored"
     kept = dict(zip(found.figure.series[0].labels, found.figure.series[0].x, strict=True))
     assert set(kept) == {"{0, 1, 3}", "{0, 2, 3}"}
     assert kept["{0, 2, 3}"] == pytest.approx(values(lab.rounded({1: 3})).max())

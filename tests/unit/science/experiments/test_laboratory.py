@@ -6,7 +6,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.quantize.rounding.layer import matrix
-from fairbits.science.experiments.laboratory import AS_IT_IS, Lab, Laboratory, Setting, values
+from fairbits.science.experiments.laboratory import NOT_ROUNDED, Lab, Laboratory, Setting, values
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
 
@@ -22,24 +22,24 @@ def lab(laboratory: Laboratory) -> Lab:
 
 
 def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: Lab) -> None:
-    none = lab.rounded(AS_IT_IS)
+    none = lab.rounded(NOT_ROUNDED)
     assert np.abs(values(none)).max() == 0
     two, eight = lab.rounded(2), lab.rounded(8)
     assert two.languages == ("eng_Latn", "heb_Hebr", "swh_Latn")
     assert values(two).min() > 10 * np.abs(values(eight)).max() > 0
 
 
-def test_weights_are_put_back(lab: Lab) -> None:
+def test_weights_are_restored(lab: Lab) -> None:
     name = lab.maps[0][0].name
     first = lab.changed([(name, torch.zeros_like(matrix(lab.checkpoint, lab.maps[0][0])))])
     assert values(first).max() > 0
-    assert np.abs(lab.bench.added()).max() == 0
+    assert np.abs(lab.trial.added_nll()).max() == 0
 
 
 def test_widths_by_block_are_those_blocks(lab: Lab) -> None:
     """Only block 2 at 2 bits is what rounding its maps alone gives; the others are as they are."""
     by_mapping = lab.rounded({2: 2})
-    by_sequence = lab.rounded([AS_IT_IS, AS_IT_IS, 2, *[AS_IT_IS] * (lab.n_blocks - 3)])
+    by_sequence = lab.rounded([NOT_ROUNDED, NOT_ROUNDED, 2, *[NOT_ROUNDED] * (lab.n_blocks - 3)])
     assert by_mapping is by_sequence, "the same question is asked once"
     assert 0 < values(by_mapping).mean() < values(lab.rounded(2)).mean()
 

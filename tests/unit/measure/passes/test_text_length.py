@@ -3,9 +3,8 @@ import pytest
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import short_text_notes, text_for, tokens_of
 from fairbits.measure.passes.text import Part, Text, Window
-from fairbits.measure.scores.asking import short_text_notes, tokens_of
 
 LENGTHS = {"eng_Latn": 80, "fin_Latn": 95, "heb_Hebr": 20, "fra_Latn": 50, "deu_Latn": 60}
 
@@ -36,7 +35,7 @@ def test_of_parallel_text_the_mean_language_counts() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "xlmr", "mt5"])
-def test_all_tokens_count_whatever_is_asked_for(reading_model, family) -> None:
+def test_all_tokens_count_whatever_must_be_predicted(reading_model, family) -> None:
     sentences = [f"On day {i} the wind came from the north." for i in range(6)]
     checkpoint = reading_model(family)
     text = text_for(checkpoint, Corpus("weather", {}, {"eng": sentences}), request=TextRequest("evaluation"))

@@ -1,4 +1,4 @@
-"""A quantized model beside its reference: the same as both in memory, asked window by window."""
+"""A quantized model compared with its reference: the same as both in memory, evaluated window by window."""
 
 import gc
 import resource
@@ -15,8 +15,8 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import NO_LABEL, Text
-from fairbits.measure.scores import asking
-from fairbits.measure.scores.measure import compared, measure
+from fairbits.measure.scores import forward_pass
+from fairbits.measure.scores.answers import answers_of, compare_logits
 from fairbits.measure.scores.reference import WHOLE, Reference
 
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(6)]
@@ -64,7 +64,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     text = text_of(checkpoint, sequence=24)
     model = disturbed(checkpoint)
     with Reference.of(checkpoint, text) as reference:
-        found = measure(model, reference)
+        found = answers_of(model, reference)
         assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
     tokens, nll_reference, nll_quantized, kl, flips = in_memory(checkpoint.load(), model, text)
     assert found.predicted == pytest.approx(tokens)
@@ -79,7 +79,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = measure(checkpoint.load(), reference)
+        found = answers_of(checkpoint.load(), reference)
     assert not found.kl.any()
     assert not found.flips.any()
     assert np.array_equal(found.nll_reference, found.nll_quantized)
@@ -91,7 +91,7 @@ def test_small_divergence_of_large_logits_is_exact() -> None:
     b = a + 7 + 1e-2 * torch.randn(40, 5000, generator=rng)
     p, q = a.double().log_softmax(-1), b.double().log_softmax(-1)
     true = (p.exp() * (p - q)).sum(1)
-    found = compared(a, b, torch.zeros(40, dtype=torch.long))
+    found = compare_logits(a, b, torch.zeros(40, dtype=torch.long))
     assert true.max() < 1e-4
     assert found[2] == pytest.approx(true, abs=2e-6)
     assert found[0] == pytest.approx(-p[:, 0], abs=1e-5)
@@ -102,10 +102,10 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     text, model = text_of(checkpoint), disturbed(checkpoint)
     seen = []
     with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
-        large = measure(model, reference)
-        monkeypatch.setattr(asking, "EVALUATION_POSITIONS", 8)
-        monkeypatch.setattr(asking, "positions_at_once", lambda *_: 8)
-        small = measure(model, reference, progress=lambda *call: seen.append(call))
+        large = answers_of(model, reference)
+        monkeypatch.setattr(forward_pass, "EVALUATION_POSITIONS", 8)
+        monkeypatch.setattr(forward_pass, "positions_at_once", lambda *_: 8)
+        small = answers_of(model, reference, progress=lambda *call: seen.append(call))
     assert small.kl == pytest.approx(large.kl, rel=1e-4)
     assert np.array_equal(small.token_document, large.token_document)
     assert seen[0] == ("evaluating the reference model", len(text.windows), len(text.windows))
@@ -118,8 +118,8 @@ def test_half_precision_is_kept_as_it_is(reading_model) -> None:
     text = text_of(checkpoint)
     with Reference.of(checkpoint, text, dtype=torch.bfloat16) as reference:
         assert reference._features.dtype == torch.bfloat16
-        found = measure(checkpoint.load(torch.bfloat16), reference)
-        exact = measure(checkpoint.load(), reference)
+        found = answers_of(checkpoint.load(torch.bfloat16), reference)
+        exact = answers_of(checkpoint.load(), reference)
     assert not found.kl.any()
     assert exact.kl.any()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_said(reading_model) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(InputError, match=r"no room for what the reference says .*File too large.*TMPDIR"):
+        with pytest.raises(InputError, match=r"room for the answers of the reference model .*File too large.*TMPDIR"):
             Reference.of(checkpoint, text)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -171,7 +171,7 @@ def test_nan_names_the_model(reading_model, broken) -> None:
         Reference.of_model(models["reference"], text_of(checkpoint), target="reference") as reference,
         pytest.raises(InputError, match=f"^{broken} answers text with NaN"),
     ):
-        measure(models["quantized"], reference)
+        answers_of(models["quantized"], reference)
 
 
 def test_another_vocabulary_is_refused(reading_model) -> None:
@@ -181,4 +181,4 @@ def test_another_vocabulary_is_refused(reading_model) -> None:
         Reference.of(checkpoint, text_of(checkpoint)) as reference,
         pytest.raises(InputError, match=r"16,400 tokens and .* 16,384; both must have the same vocabulary"),
     ):
-        measure(t.LlamaForCausalLM(config).eval(), reference)
+        answers_of(t.LlamaForCausalLM(config).eval(), reference)

@@ -1,4 +1,4 @@
-"""How a quantized model answers a text beside its reference: loss, divergence, other first choices."""
+"""How the answers of a quantized model differ from those of its reference: loss, divergence, other first choices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.scores.asking import Asked, ask, predicted_positions, split_for
+from fairbits.measure.scores.forward_pass import Features, features_of, predicted_positions, split_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.memory import GPU_LOGITS_FACTOR, LOGIT_POSITIONS, LOGITS
 from fairbits.model.device import is_gpu
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Sums of every document over its predicted tokens, both models asked the same.
+    """Sums over the predicted tokens of every document, for both models on the same text.
 
     `predicted`      how many tokens
     `nll_reference`  and `nll_quantized`: −Σ log p(token), in nats
@@ -42,7 +42,7 @@ class Answers:
 
 
 @torch.no_grad()
-def measure(
+def answers_of(
     model: "PreTrainedModel", reference: Reference, *, device: str = "cpu", progress: Progress | None = None
 ) -> Answers:
     """Returns the answers of a quantized model to the text of its reference, in one pass."""
@@ -52,24 +52,25 @@ def measure(
     token_kl = torch.empty(predicted_positions(text))
     token_document = torch.empty(len(token_kl), dtype=torch.long)
     done = 0
-    for asked in ask(model, split, text=text, device=device, stage="evaluating the quantized model", progress=progress):
-        for part in _parts(asked, positions_of_logits(model)):
+    stage = "evaluating the quantized model"
+    for found in features_of(model, split, text=text, device=device, stage=stage, progress=progress):
+        for part in _parts(found, positions_of_logits(model)):
             own = slice(done, done + len(part.labels))
             a, b = reference.logits(own, device=device), split.head(part.features)
             _check_vocabulary(a, b, reference, model)
-            found = compared(a.float(), b.float(), part.labels.to(device)).cpu()
-            if not torch.isfinite(found).all():
+            values = compare_logits(a.float(), b.float(), part.labels.to(device)).cpu()
+            if not torch.isfinite(values).all():
                 raise _not_finite(reference, own, device=device, model=model)
             sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
-            sums[1:].index_add_(1, part.documents, found)
-            token_kl[own], token_document[own] = found[2].float(), part.documents
+            sums[1:].index_add_(1, part.documents, values)
+            token_kl[own], token_document[own] = values[2].float(), part.documents
             done = own.stop
     predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
     tokens = token_kl.numpy(), token_document.numpy()
     return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens)
 
 
-def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
+def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     """Returns of every position both losses, the divergence and 1 where the first choice flips, (4, positions).
 
     With logits a of the reference, b of the other (both are used up), m their largest, Z = Σ exp(logit − m):
@@ -77,7 +78,7 @@ def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     near 10⁻⁷ however large the logits are.
 
     >>> a, b = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
-    >>> [round(each, 4) for each in compared(a, b, torch.tensor([1])).flatten().tolist()]
+    >>> [round(each, 4) for each in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
     [0.3133, 1.3133, 0.4621, 1.0]
     """
     (top_a, choice), top_b = a.max(1), b.amax(1)
@@ -93,14 +94,14 @@ def compared(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
 
 
 def positions_of_logits(model: "PreTrainedModel") -> int:
-    """Returns of how many positions logits shall exist at a time."""
+    """Returns for how many positions logits may exist at a time."""
     positions = max(LOGITS // int(model.config.get_text_config().vocab_size), LOGIT_POSITIONS)
     return GPU_LOGITS_FACTOR * positions if is_gpu(model.device) else positions
 
 
-def _parts(asked: Asked, size: int) -> Iterator[Asked]:
-    fields = (torch.split(each, size) for each in (asked.features, asked.labels, asked.documents))
-    return (Asked(*part) for part in zip(*fields, strict=True))
+def _parts(whole: Features, size: int) -> Iterator[Features]:
+    fields = (torch.split(each, size) for each in (whole.features, whole.labels, whole.documents))
+    return (Features(*part) for part in zip(*fields, strict=True))
 
 
 def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: "PreTrainedModel") -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.measure import Answers
+from fairbits.measure.scores.answers import Answers
 from fairbits.measure.scores.scores import Scores
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}

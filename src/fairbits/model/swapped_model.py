@@ -1,0 +1,84 @@
+"""SwappedModel: a loaded model whose linear maps are replaced in place, and restored bit for bit."""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.codes import Codes
+from fairbits.model.device import move
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class SwappedModel:
+    """A model in memory and its checkpoint, so that one copy serves many plans.
+
+    No second copy of a weight is kept: what is restored is read from the checkpoint again. At the end of a `with`
+    statement everything that was replaced is restored; the same model can be entered again.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
+        """Takes a model that was loaded from the checkpoint."""
+        self.checkpoint, self.model = checkpoint, model
+        self._replaced: set[str] = set()
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
+        """Returns the model in float32 on a device."""
+        return cls(checkpoint, move(checkpoint.load(), device))
+
+    def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
+        """Replaces linear maps or embeddings, named as in the checkpoint, by matrices (out, in).
+
+        Codes become the weights that a loader makes of them. A head that is tied to the embedding follows it.
+        """
+        for name, new in layers.items():
+            W = new.dequantized if isinstance(new, Codes) else new
+            parameter = self._parameter(name, tuple(W.shape))
+            self._replaced.add(name)  # before anything is written, so that an interrupted write is restored too
+            parameter.copy_(W)
+
+    def restore(self, names: Iterable[str] | None = None) -> None:
+        """Restores those of the named tensors that were replaced, or all that were, exactly as they were loaded."""
+        for name in sorted(self._replaced if names is None else self._replaced.intersection(names)):
+            stored = self.checkpoint.read(name)
+            W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
+            self._parameter(name, tuple(W.shape)).copy_(W)
+            self._replaced.discard(name)
+
+    def __enter__(self) -> "SwappedModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
+        weight = self.checkpoint.architecture.weights[name]
+        found = matrix_at(self.model, weight.module, transposed=weight.transposed)
+        if found is None or found.shape != shape:
+            has = "no matrix" if found is None else f"a matrix of shape {tuple(found.shape)}"
+            raise InputError(
+                f"{name} of shape {shape} cannot be replaced: {type(self.model).__name__} has {has} "
+                f"at {weight.module}; keep this tensor as it is, or write the quantized model and evaluate that"
+            )
+        return found
+
+
+def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tensor | None:
+    """Returns the weights of a module as (out, in), to be written to; None if it has no matrix."""
+    try:
+        parameter = getattr(model.get_submodule(module), "weight", None)
+    except AttributeError:  # there is no such module
+        return None
+    if not isinstance(parameter, Tensor) or parameter.ndim != 2:
+        return None
+    return parameter.data.T if transposed else parameter.data
