@@ -75,16 +75,9 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cuda
     """
-    from fairbits.science.experiments import (  # heavy: only when the verb runs
-        EXPERIMENTS,
-        Laboratory,
-        Setting,
-        conduct,
-        named,
-    )
-    from fairbits.science.experiments.page import as_markdown
-    from fairbits.science.experiments.records import all_records
-    from fairbits.science.experiments.render import as_list, as_panel
+    from fairbits.cli.tables.research import experiment_list, result_panel  # heavy: only when the verb runs
+    from fairbits.science.experiments import EXPERIMENTS, Laboratory, Setting, conduct, named
+    from fairbits.science.experiments.stored_results import all_records, as_markdown
 
     if markdown and (name is not None or out_file is not None):
         raise InputError("--markdown prints the results that fairbits brings; it takes no experiment and no --out")
@@ -92,7 +85,7 @@ def research(
         typer.echo(as_markdown(EXPERIMENTS, all_records()), nl=False)
         return
     if name is None:
-        out.print(as_list(EXPERIMENTS, all_records()))
+        out.print(experiment_list(EXPERIMENTS, all_records()))
         return
     names = named(name)
     places = (
@@ -122,4 +115,4 @@ def research(
         if as_json:
             print_json(result.as_data())
         else:
-            out.print(as_panel(result))
+            out.print(result_panel(result))

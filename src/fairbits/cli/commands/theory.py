@@ -21,7 +21,9 @@ def theory(
       fairbits theory --claim 000-07
       fairbits theory --json > claims.json
     """
-    from fairbits.science.claims import all_claims, find_claim, render  # heavy: only when the verb runs
+    from fairbits.cli.tables.theory import claim_panel, claims_table  # heavy: only when the verb runs
+    from fairbits.science.claims import all_claims, find_claim
+    from fairbits.science.claims.page import as_data, as_markdown
 
     if as_json and markdown:
         raise InputError("--json and --markdown were both given; choose one")
@@ -32,10 +34,10 @@ def theory(
             results[each] = each.check()
             show("recomputing claims", len(results), len(claims))
     if as_json:
-        print_json(render.as_data(results))
+        print_json(as_data(results))
     elif markdown:
-        typer.echo(render.as_markdown(results), nl=False)
+        typer.echo(as_markdown(results), nl=False)
     elif claim is None:
-        out.print(render.as_table(results))
+        out.print(claims_table(results))
     else:
-        out.print(render.as_panel(claims[0], results[claims[0]]))
+        out.print(claim_panel(claims[0], results[claims[0]]))

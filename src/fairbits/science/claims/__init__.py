@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from fairbits.errors import InputError
-from fairbits.science.claims import render
 from fairbits.science.claims.claim import DOCUMENTS, Claim, Finding, Verdict
 
-__all__ = ["DOCUMENTS", "Claim", "Finding", "Verdict", "all_claims", "find_claim", "render"]
+__all__ = ["DOCUMENTS", "Claim", "Finding", "Verdict", "all_claims", "find_claim"]
 
 _MODULES = (
     "framework_clipping",
@@ -23,7 +22,6 @@ _MODULES = (
     "derivation_results",
     "proofs_redundancy",
     "proofs_clipping",
-    "proofs_effective_weights",
     "proofs_gateway",
     "proofs_mediation",
 )

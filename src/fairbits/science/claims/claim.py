@@ -1,8 +1,14 @@
-"""A claim of the founding documents, and what recomputing its evidence found."""
+"""A claim of the founding documents, and the finding on it: computed here, or measured by experiments."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairbits.errors import InputError
 
 DOCUMENTS = {
     "000": "Theoretical framework",
@@ -11,10 +17,19 @@ DOCUMENTS = {
     "003": "Derivation set-up",
     "004": "Formal proofs",
 }
+RECORDS = Path(__file__).parents[2] / "assets" / "research"
+"""The results of `fairbits research` that come with the package: a directory per set, a file per experiment."""
+SETS = {
+    "declaration": "the embedded model and the declaration",
+    "training-text": "the embedded model and its training text",
+    "second-model": "a second model and its training text",
+    "trained-for-it": "models trained for it and text kept apart from them",
+}
+"""Directory of RECORDS -> the model and text of the set, in the order of the page."""
 
 
 class Verdict(StrEnum):
-    """What the evidence says of a claim."""
+    """What the evidence says about a claim."""
 
     HOLDS = "holds"
     CONDITIONAL = "holds under a condition"
@@ -22,9 +37,13 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
+VERDICTS = {"supported": Verdict.HOLDS, "not supported": Verdict.FAILS, "undecided": Verdict.UNDECIDED}
+"""The answer of an experiment -> the verdict on the claim."""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """The verdict, one sentence of explanation, the numbers behind it, and the command if a model was measured."""
+    """The verdict, one sentence of explanation, the numbers that decide it, and the command if a model was measured."""
 
     verdict: Verdict
     summary: str
@@ -47,8 +66,18 @@ class Claim:
         return self.id.split("-")[0]
 
 
+class StoredJudgement(NamedTuple):
+    """What one stored result says about one claim; `where` is its set, `experiment` the name of the experiment."""
+
+    where: str
+    experiment: str
+    answer: str
+    because: str
+    numbers: dict[str, float]
+
+
 def claim(id: str, *, statement: str, derivation: str) -> Callable[[Callable[[], Finding]], Claim]:
-    """Turns a function that recomputes evidence into the claim it decides."""
+    """Returns the decorator that turns a function which recomputes evidence into the claim it decides."""
 
     def wrap(check: Callable[[], Finding]) -> Claim:
         return Claim(id, statement, derivation, check)
@@ -56,13 +85,48 @@ def claim(id: str, *, statement: str, derivation: str) -> Callable[[Callable[[],
     return wrap
 
 
-def judged(holds: bool, summary: str, /, *, condition: float = False, **numbers: float) -> Finding:
-    """Returns a finding that holds (under a condition, if so) or fails; numbers are keyword arguments.
+def judge(holds: bool, summary: str, /, *, condition: float = False, **numbers: float) -> Finding:
+    """Returns the finding that a claim holds, holds under a condition, or fails; numbers are keyword arguments.
 
-    `condition` is true or false; its type is float only so that a dictionary of numbers can be unpacked beside it.
+    `condition` is true or false; its type is float only so that a dictionary of numbers can be unpacked next to it.
 
-    >>> judged(2 < 3, "two is less", two=2).verdict
+    >>> judge(2 < 3, "two is less", two=2).verdict
     <Verdict.HOLDS: 'holds'>
     """
     verdict = (Verdict.CONDITIONAL if condition else Verdict.HOLDS) if holds else Verdict.FAILS
     return Finding(verdict, summary, {key: float(value) for key, value in numbers.items()})
+
+
+def from_experiments(claim: str, summary: str, /, **numbers: float) -> Finding:
+    """Returns the finding of the experiments on a claim: their common verdict, or undecided where they disagree.
+
+    `summary` and the numbers are what the documents' own data say.
+    """
+    found = stored_judgements().get(claim, ())
+    if not found:
+        raise InputError(f"no experiment has judged claim {claim}; files are missing in {RECORDS}: reinstall fairbits")
+    verdicts = {VERDICTS[each.answer] for each in found}
+    verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.UNDECIDED
+    said = "; ".join(f"{SETS[each.where]}: {each.because}" for each in found)
+    values = {name: float(value) for name, value in numbers.items()}
+    for each in found:
+        values |= {f"{name}, {each.where.replace('-', ' ')}": float(value) for name, value in each.numbers.items()}
+    return Finding(verdict, f"{summary}; {said}", values, f"fairbits research {found[0].experiment}")
+
+
+@cache
+def stored_judgements() -> dict[str, tuple[StoredJudgement, ...]]:
+    """Returns the judgements of all stored results, by claim."""
+    found: dict[str, tuple[StoredJudgement, ...]] = {}
+    for where, data in stored_records():
+        for each in data["judgements"]:
+            judgement = StoredJudgement(where, data["name"], each["answer"], each["because"], each["numbers"])
+            found[each["claim"]] = (*found.get(each["claim"], ()), judgement)
+    return found
+
+
+def stored_records() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the set and the content of every stored result, set by set."""
+    for where in SETS:
+        for path in sorted((RECORDS / where).glob("*.json")):
+            yield where, json.loads(path.read_text(encoding="utf-8"))

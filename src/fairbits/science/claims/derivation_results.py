@@ -5,9 +5,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 
 from fairbits.checks import Floats
-from fairbits.science.claims.claim import Finding, claim, judged
-from fairbits.science.claims.evidence import at_kappa, loss, optimum, random_patterns
-from fairbits.science.claims.layer_errors import layer_errors
+from fairbits.science.claims.claim import Finding, claim, judge
+from fairbits.science.claims.evidence import at_kappa, layer_errors, loss, optimum, random_patterns
 from fairbits.science.theory.bounds import alpha_limit, disparity, own_optimum_bound, tv_bound
 from fairbits.theory.clipping.exact import Shared, minimax_law
 from fairbits.theory.clipping.formulas import (
@@ -39,7 +38,7 @@ def closed_form() -> Finding:
     mixture = Mixture([Laplace(1.0), Laplace(3.0)], [0.5, 0.5])
     root = additive_alpha(mixture, constants[4])
     formula = banner_laplace(Laplace(2.0).laplace_b, 4)
-    return judged(
+    return judge(
         agree == len(forms) and abs(_mean_excess(mixture, root) / (constants[4] * root) - 1) < 1e-9,
         "closed for a Laplace law; a mixture needs a root, which Newton finds",
         condition=abs(formula / root - 1) > 0.01,
@@ -66,7 +65,7 @@ def kappa_is_key() -> Finding:
         numbers[f"smallest_alpha_kappa_{kappa:g}"], numbers[f"largest_alpha_kappa_{kappa:g}"] = min(alphas), max(alphas)
         numbers[f"upper_limit_of_alpha_kappa_{kappa:g}"] = alpha_limit(kappa, noise_constant(4))
         numbers[f"largest_over_smallest_error_kappa_{kappa:g}"] = max(errors) / min(errors)
-    return judged(
+    return judge(
         max(spread) < 1.05,
         "laws of equal σ and equal kurtosis have very different optimal thresholds and errors",
         **numbers,
@@ -95,7 +94,7 @@ def disparity_bound() -> Finding:
         own = own_optimum_bound(p, q, errors_p=table[:, at_p], errors_q=table[:, at_q])
         broken += gap > bound * (1 + 1e-9) or disparity(damage.min(axis=1)) > own * (1 + 1e-9)
         tightness.append(gap / bound)
-    return judged(
+    return judge(
         broken == 0 and max(tightness) > 1 - 1e-9,
         "the total variation bound follows in one line, holds in every random case and is attained",
         random_cases=len(tightness),
@@ -123,7 +122,7 @@ def optimality_conditions() -> Finding:
     better = sum(_scan_beats(languages, found) for languages, found in zip(cases, exact, strict=False))
     agree = sum(abs(mixed / direct - 1) < 1e-5 for direct, mixed, _ in additive)
     stationary = sum(found.stationarity < 1e-4 and found.gap < 1e-8 for found in exact)
-    return judged(
+    return judge(
         agree == len(additive) and stationary == len(exact) and better == 0,
         "multipliers of at most two languages reproduce every optimum, and no other threshold is better",
         cases_additive_model=len(additive),
@@ -194,7 +193,7 @@ def _random_languages(rng: np.random.Generator) -> list[Distribution]:
 def attributed_theorem() -> Finding:
     law = Laplace()
     formula, paper = kappa_alpha(1.0, law.kappa), banner_laplace(law.laplace_b, 4)
-    return judged(
+    return judge(
         abs(formula / paper - 1) < 0.05,
         "not Banner's result: the paper has no κ, and its Laplace constant contradicts the formula",
         formula_gaussian=kappa_alpha(1.0, 0.0),

@@ -3,9 +3,8 @@
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.science.claims.claim import Finding, claim, judged
-from fairbits.science.claims.evidence import GAUSSIAN, optimum
-from fairbits.science.claims.layer_errors import PAIR, PAIR_PATTERNS
+from fairbits.science.claims.claim import Finding, claim, judge
+from fairbits.science.claims.evidence import GAUSSIAN, PAIR, PAIR_PATTERNS, optimum
 from fairbits.science.theory.thresholds import alpha_by_mixture, families, separable
 from fairbits.theory.clipping.exact import clip_law, clip_sample
 from fairbits.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture, Uniform
@@ -29,7 +28,7 @@ def notation() -> Finding:
     norms = np.linalg.norm(rng.standard_normal((24, 1024)), axis=1)
     shares = norms / norms.sum()
     coin = Moments.of([-1.0, 1.0]).kappa
-    return judged(
+    return judge(
         min(coin, lowest) >= -2 - 1e-9 and float(shares.max()) <= 1,
         "the limit on κ is right and attained; only the normalised activation stays within [0, 1]",
         condition=bool(norms.max() > 1),
@@ -58,7 +57,7 @@ def quantization_operator() -> Finding:
         other += int(np.sum(np.abs(written - ours) > 1e-9))
         moved += int(np.sum(np.abs(Grid(bits).quantize(ours, step) - ours) > 1e-9))
         largest = max(largest, float(np.max(np.abs(x - ours)[np.abs(x) <= 2.0])) / step)
-    return judged(
+    return judge(
         other == moved == 0 and largest <= 0.5 + 1e-9,
         "the operator as written is the symmetric grid",
         samples_at_each_of_four_widths=x.size,
@@ -77,7 +76,7 @@ def quantization_operator() -> Finding:
 def number_of_levels() -> Finding:
     x = np.linspace(-1.1, 1.1, 100_001)
     levels = {bits: len(np.unique(Grid(bits).codes(x, 1 / Grid(bits).highest))) for bits in BITS}
-    return judged(
+    return judge(
         all(count == 2**bits for bits, count in levels.items()),
         "one level fewer at every width",
         **{f"levels_{bits}_bits": count for bits, count in levels.items()},
@@ -96,7 +95,7 @@ def step_size() -> Finding:
     for bits in BITS:
         gaps = np.diff(np.unique(Grid(bits).quantize(x, Grid(bits).step(1.0))))
         ratios[f"claimed_over_measured_{bits}_bits"] = 2 / (2**bits - 1) / float(gaps.mean())
-    return judged(
+    return judge(
         max(abs(ratio - 1) for ratio in ratios.values()) < 1e-3,
         "too small at every width, by a third at 2 bits",
         **ratios,
@@ -114,7 +113,7 @@ def symmetry() -> Finding:
     off, twos = (
         float(np.max(np.abs(grid.quantize(-x, 0.25) + grid.quantize(x, 0.25)))) for grid in (Grid(4), Grid(4, "twos"))
     )
-    return judged(
+    return judge(
         off == 0,
         "exactly odd, unlike the two's complement grid",
         largest_asymmetry=off,
@@ -137,7 +136,7 @@ def blind_objective() -> Finding:
     alphas = np.geomspace(0.3, 20.0, 2000)
     errors = mse(GaussianScaleMixture.with_kappa(100.0, epsilon=0.01), Grid(2), Grid(2).step(alphas))
     low = np.flatnonzero((errors[1:-1] < errors[:-2]) & (errors[1:-1] < errors[2:])) + 1
-    return judged(
+    return judge(
         max(gaps) < 1e-8,
         "well posed as a minimum, though more than one threshold may attain it",
         searches=len(gaps),
@@ -162,7 +161,7 @@ def blind_objective() -> Finding:
 def language_objective() -> Finding:
     alphas = [alpha_by_mixture(PAIR, pattern, grid=Grid(4)) for pattern in PAIR_PATTERNS]
     own, shared = separable(PAIR, PAIR_PATTERNS, grid=Grid(4))
-    return judged(
+    return judge(
         abs(alphas[0] / alphas[1] - 1) > 0.01,
         "languages differ in α* only where layers share one threshold",
         condition=bool((own < shared).all()),
@@ -195,7 +194,7 @@ def effective_distribution() -> Finding:
         step = clip_law(Mixture([Gaussian(float(s)) for s in sigma], pattern), Grid(4)).step
         loss[name] = _output_error(weights, inputs, step) / best - 1
         share[name] = float(pattern[1] / pattern.sum())
-    return judged(
+    return judge(
         loss["energy_and_size"] < 0.01,
         "right with shares of squared activation times size, not with shares of norms",
         condition=loss["norms"] > 0.05,

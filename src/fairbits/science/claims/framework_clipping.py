@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import (
     GAUSSIAN,
     best_alpha,
@@ -31,7 +31,7 @@ SIGMA_RATIOS = {"half": 0.5, "one": 1.0, "two": 2.0}
 )
 def excess_kurtosis() -> Finding:
     kappa = Moments.of(np.random.default_rng(0).standard_normal(1_000_000)).kappa
-    return judged(abs(kappa) < 0.02, "a definition; a Gaussian sample has κ ≈ 0", kappa_gaussian_sample=kappa)
+    return judge(abs(kappa) < 0.02, "a definition; a Gaussian sample has κ ≈ 0", kappa_gaussian_sample=kappa)
 
 
 @claim(
@@ -45,7 +45,7 @@ def symmetric_quantizer() -> Finding:
     levels = len(np.unique(Grid(4).quantize(np.linspace(-2, 2, 10_001), 1 / 7)))
     groups = np.random.default_rng(0).standard_normal((1000, 128))
     symmetric, twos = (clip_blocks(groups, Grid(4, kind), signed=kind == "twos").error.sum() for kind in KINDS)
-    return judged(
+    return judge(
         levels == 2 * 7 + 1,
         "a definition; it leaves one of the 16 codes of INT4 unused",
         levels_at_4_bits=levels,
@@ -71,7 +71,7 @@ def error_splits() -> Finding:
         part = noise(GAUSSIAN, grid, step)
         sums[bits] = part.total / float(np.trapezoid((x - grid.quantize(x, step)) ** 2 * density, x))
         models[bits] = part.round / (step**2 / 12 * inside)
-    return judged(
+    return judge(
         max(abs(ratio - 1) for ratio in sums.values()) < 1e-4,
         "the split is exact; Δ²/12 for its second part is a high-resolution limit",
         condition=max(abs(ratio - 1) for ratio in models.values()) > 0.01,
@@ -91,7 +91,7 @@ def clipping_error() -> Finding:
     density = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
     direct = 2 * float(np.trapezoid((x - grid.quantize(x, step)) ** 2 * density, x))
     tail = noise(GAUSSIAN, grid, step).clip
-    return judged(
+    return judge(
         abs(tail / direct - 1) < 1e-6,
         "equals the quantizer's own error beyond α, integrated numerically",
         claimed_error=tail,
@@ -111,7 +111,7 @@ def rounding_error() -> Finding:
     for bits in (2, 3, 4, 8):
         exact = noise(GAUSSIAN, Grid(bits), float(Grid(bits).step(2.5))).round
         ratios[f"claimed_over_exact_{bits}_bits"] = (2 * 2.5 / (2**bits - 1)) ** 2 / 12 / exact
-    return judged(
+    return judge(
         max(abs(ratio - 1) for ratio in ratios.values()) < 0.02,
         "the step belongs to another grid; the error is understated most at few bits",
         **ratios,
@@ -128,7 +128,7 @@ def rounding_error() -> Finding:
 def gaussian_threshold() -> Finding:
     numbers = gaussian_threshold_numbers(2.5)
     near = abs(2.5 / numbers["alpha_symmetric"] - 1) < 0.02
-    return judged(
+    return judge(
         near and numbers["loss_symmetric"] < 0.001,
         "within 2 % of the optimum of the symmetric grid, where it costs under 0.1 % of error",
         **numbers,
@@ -144,7 +144,7 @@ def gaussian_threshold() -> Finding:
 def laplace_threshold() -> Finding:
     law = Laplace()
     cost = loss(law, 4, 2.83)
-    return judged(
+    return judge(
         cost < 0.01,
         "a constant for 2 bits and another unit; at 4 bits it costs a seventh more error",
         alpha_symmetric=best_alpha(law, 4),
@@ -167,7 +167,7 @@ def threshold_rises_with_kappa() -> Finding:
         for name, words in (("t", "t_law"), ("ggd", "generalised_gaussian"))
         for kappa in (1.0, 200.0)
     }
-    return judged(
+    return judge(
         rises_with_kappa(lambda law: best_alpha(law, 4)),
         "rises along t and generalised Gaussian laws, falls for rare outliers at 2 bits",
         condition=rare[1] < rare[0],
@@ -195,7 +195,7 @@ def effective_kurtosis() -> Finding:
     }
     weighted = kappa_weighted([0.2, 0.8], [150.0, 8.0])
     agree = all(abs(value - weighted) < 0.01 * weighted for value in mixed.values())
-    return judged(
+    return judge(
         agree,
         "equals the mixture's kurtosis only for equal variances",
         kappa_weighted=weighted,

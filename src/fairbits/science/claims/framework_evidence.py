@@ -4,9 +4,8 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.claims.evidence import LISTED, best_alpha, outlier_correlation
-from fairbits.science.claims.measured import measured
 from fairbits.science.theory.redundancy import unique_information
 from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
@@ -24,7 +23,7 @@ from fairbits.theory.distributions import Distribution, Mixture
 def fivefold_gap() -> Finding:
     table = founding_statistics()
     english, arabic = (table.degradation[row] for row in table.rows("eng", "ara"))
-    return measured(
+    return from_experiments(
         "000-09",
         "arithmetic on numbers read off another study's figures",
         ratio=arabic / english,
@@ -47,7 +46,7 @@ def activation_magnitude() -> Finding:
         """Share of E‖h‖^power against the steady layer."""
         return float(np.mean(layer**power) / (np.mean(layer**power) + np.mean(steady**power)))
 
-    return judged(
+    return judge(
         share(1, louder) > 0.5 and share(2, louder) > 0.5,
         "ranks layers as the energy of their errors does only if their norms vary alike",
         condition=(share(1, bursty) > 0.5) != (share(2, bursty) > 0.5),
@@ -70,7 +69,7 @@ def activation_fraction() -> Finding:
     quiet, loud = (a / a.sum(axis=1, keepdims=True) for a in (raw, loudness * raw))
     sums = int(np.isclose(loud.sum(axis=1), 1).sum())
     same = int(np.isclose(loud, quiet).all(axis=1).sum())
-    return judged(
+    return judge(
         sums == same == len(raw),
         "a definition; every pattern sums to 1 and does not depend on loudness",
         languages=len(raw),
@@ -94,7 +93,7 @@ def higher_kurtosis_needs_wider_clip() -> Finding:
         return [best_alpha(Mixture([heavy, light], [share, 1 - share]), 4) for share in (0.1, 0.9)]
 
     alike, rare = alphas(families(100.0)["ggd"]), alphas(families(100.0)["gsm 0.0001"])
-    return judged(
+    return judge(
         alike[1] > alike[0],
         "true of layers whose tails are of one kind and which share a threshold, reversed by a few extreme weights",
         condition=rare[1] < rare[0],
@@ -119,7 +118,7 @@ def listed_rows() -> Finding:
     rows = table.rows(*LISTED)
     listed = np.array([[0.205, 43.0], [0.202, 43.0], [0.172, 37.5], [0.177, 38.8]])
     off = np.max(np.abs(np.column_stack([table.outlier_activation[rows], table.kappa_weighted[rows]]) - listed), axis=0)
-    return measured(
+    return from_experiments(
         "000-14",
         "the listed values are those of the public table, from one sentence per language",
         largest_difference_in_activation=off[0],
@@ -141,7 +140,7 @@ def kurtosis_correlation() -> Finding:
     four = pearson(table.kappa_weighted[rows], table.degradation[rows])
     all_rows = pearson(table.kappa_weighted, table.degradation)
     matches = any(abs(found.estimate.value + 0.838) < 0.0005 and found.p < 0.001 for found in (four, all_rows))
-    return judged(
+    return judge(
         matches,
         "neither the four rows nor all 14 languages give the stated correlation",
         r_four_rows=four.estimate.value,
@@ -160,7 +159,7 @@ def kurtosis_correlation() -> Finding:
 def reinterpretation() -> Finding:
     table = founding_statistics()
     found = pearson(table.kappa_weighted, table.degradation).estimate
-    return judged(
+    return judge(
         found.high < 0,
         "the correlation has the sign opposite to the hypothesis, beyond chance",
         r=found.value,
@@ -179,7 +178,7 @@ def reinterpretation() -> Finding:
 def redundancy_story() -> Finding:
     table = founding_statistics()
     script = pearson(table.latin, table.degradation).estimate
-    return measured(
+    return from_experiments(
         "000-17",
         "on the public table not separated from script, which orders the languages much alike",
         r_latin_script_with_damage=script.value,
@@ -203,7 +202,7 @@ def redundancy_definition() -> Finding:
         joint = np.zeros((3, 4, 3))
         joint[layer, np.arange(4)] = generic_and_target
         above += abs(unique_information(joint)) > 1e-9
-    return judged(
+    return judge(
         above > 0,
         "0 for every language, because an outlier layer is a function of the layer before it",
         random_networks=50,
@@ -224,7 +223,7 @@ def unique_information_is_fragile() -> Finding:
     unique, redundant = unique_information(only_outlier), unique_information(copied)
     kept_unique = _information_without_outlier(only_outlier)
     kept_redundant = _information_without_outlier(copied)
-    return judged(
+    return judge(
         unique > redundant and kept_unique > kept_redundant,
         "with the outlier layer destroyed, the language of the higher R loses all it knew, that of R = 0 nothing",
         R_of_the_language_known_to_outliers_only=unique,
@@ -251,7 +250,7 @@ def activation_proxy() -> Finding:
     table = founding_statistics()
     found, _ = outlier_correlation()
     twin = pearson(table.outlier_activation, table.kappa_weighted).estimate.value
-    return measured(
+    return from_experiments(
         "000-20",
         "the arithmetic holds on the public table, where nothing measures redundancy",
         r=found.estimate.value,

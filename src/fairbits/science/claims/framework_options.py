@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import LANGUAGES, curves, formula_losses, mean_loss, random_patterns
 from fairbits.science.theory.thresholds import alpha_by_kappa, refit
 from fairbits.theory.allocation import block_bytes
@@ -30,7 +30,7 @@ GROUP = 128
 def kappa_formula() -> Finding:
     losses = {bits: formula_losses(bits) for bits in (3, 4, 6)}
     refitted = {bits: curves(bits).losses(*refit(curves(bits))) for bits in losses}
-    return judged(
+    return judge(
         mean_loss(losses[4]) < 0.02,
         "not Banner's; it costs a sixth more error at 4 bits and more at other widths, and no constants are right",
         **{f"mean_loss_{bits}_bits": mean_loss(ratios) for bits, ratios in losses.items()},
@@ -60,7 +60,7 @@ def proposition_one() -> Finding:
         law = Mixture(parts, pattern)
         best = clip_law(law, Grid(4), tolerance=1e-6).value
         ratios.append(float(mse(law, Grid(4), alpha / 7)) / best)
-    return judged(
+    return judge(
         mean_loss(ratios) < 0.02,
         "neither its scale nor its shape is that of the language's mixture, and it costs a third more error",
         mean_loss=mean_loss(ratios),
@@ -82,7 +82,7 @@ def option_a() -> Finding:
     w = rng.standard_normal(4096)
     work = [clip_sample(w, Grid(4), importance=rng.lognormal(0, 1, w.size)).evaluations for _ in range(LANGUAGES)]
     copies = LANGUAGES * _bytes_per_layer(4)
-    return judged(
+    return judge(
         max(work) < 2 * float(np.median(work)),
         "the passes are linear in the number of languages, but so is the memory",
         condition=copies > _bytes_per_layer(16),
@@ -115,7 +115,7 @@ def mixed_precision() -> tuple[float, float]:
 )
 def option_b() -> Finding:
     mean_bits, added = mixed_precision()
-    return judged(
+    return judge(
         added <= 0,
         "about an eighth more bytes are read for every token",
         mean_bits=mean_bits,
@@ -154,7 +154,7 @@ def switching_gains() -> tuple[float, float, float]:
 )
 def option_c() -> Finding:
     scale, codes, changed = switching_gains()
-    return judged(
+    return judge(
         scale >= 0.99 * codes,
         "a lookup can switch the scale but not the codes, which brings a fraction of the gain",
         gain_of_switching_the_scale=scale,

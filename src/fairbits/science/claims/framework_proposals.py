@@ -4,18 +4,19 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.claims.evidence import (
     KAPPA_GLOBAL,
     LANGUAGES,
     LISTED,
+    PAIR_PATTERNS,
     at_kappa,
     best_alpha,
     expected_range,
     loss,
+    pair_damages,
+    random_damages,
 )
-from fairbits.science.claims.layer_errors import PAIR_PATTERNS, pair_damages, random_damages
-from fairbits.science.claims.measured import measured
 from fairbits.science.theory.bounds import conjecture_bound, disparity
 from fairbits.science.theory.thresholds import families
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace, kappa_alpha
@@ -31,7 +32,7 @@ from fairbits.theory.moments import kappa_weighted
 )
 def disparity_definition() -> Finding:
     found = disparity(founding_statistics().degradation)
-    return judged(
+    return judge(
         abs(found - 0.020) < 0.0005,
         "a definition, with the stated value in the table; noise biases it upward",
         disparity_of_the_table=found,
@@ -52,7 +53,7 @@ def disparity_definition() -> Finding:
 def conjecture_one() -> Finding:
     damages = pair_damages()
     bound = conjecture_bound([kappa_weighted(pattern, [0.0, 0.0]) for pattern in PAIR_PATTERNS], 1e6)
-    return judged(
+    return judge(
         disparity(damages.per_language) <= bound,
         "two languages without any kurtosis, so with a bound of 0, have a disparity",
         bound_with_C_of_a_million=bound,
@@ -80,7 +81,7 @@ def conjecture_check() -> Finding:
         "variance_14_languages": float(np.var(every)),
         "variance_14_languages_unbiased": float(np.var(every, ddof=1)),
     }
-    return judged(
+    return judge(
         any(abs(value - 5.1) < 0.05 for value in variances.values()),
         "circular, and no version of the table has the stated variance",
         **variances,
@@ -95,7 +96,7 @@ def conjecture_check() -> Finding:
     derivation="A proposal for an experiment; nothing in the documents tests it.",
 )
 def uniform_training() -> Finding:
-    return measured(
+    return from_experiments(
         "000-29",
         "nothing in the documents tests it",
     )
@@ -112,7 +113,7 @@ def own_thresholds_lower_disparity() -> Finding:
     shared, own = random_damages(4000)
     before, after = np.ptp(shared, axis=1), np.ptp(own, axis=1)
     grows = float(np.mean(after > before * (1 + 1e-9)))
-    return judged(
+    return judge(
         grows == 0,
         "no language loses, yet the gap grows in about half of the random cases",
         random_cases=len(before),
@@ -132,7 +133,7 @@ def risk_by_kurtosis() -> Finding:
     _, errors = at_kappa(20.0)
     excess = {name: loss(families(37.5)[name], 4, best_alpha(families(KAPPA_GLOBAL)[name], 4)) for name in ("t", "ggd")}
     spread = max(errors) / min(errors)
-    return judged(
+    return judge(
         max(excess.values()) > 0.5 or spread < 1.05,
         "equal κ leaves the error open, and the threshold explains no visible part of a fivefold gap",
         largest_over_least_error_at_kappa_20=spread,
@@ -150,7 +151,7 @@ def risk_by_kurtosis() -> Finding:
 )
 def summary_formula() -> Finding:
     one, two = best_alpha(Gaussian(1.0), 4), best_alpha(Gaussian(2.0), 4)
-    return judged(
+    return judge(
         abs(two - one) < 1e-3,
         "of two laws of the same κ, the one twice as wide needs twice the threshold",
         alpha_sigma_1=one,
@@ -190,7 +191,7 @@ ATTRIBUTED = {
 def references() -> Finding:
     right = sum(CITATIONS.values())
     supported = sum(abs(claimed / paper - 1) < 0.05 for claimed, paper in ATTRIBUTED.values())
-    return judged(
+    return judge(
         right == len(CITATIONS) and supported == len(ATTRIBUTED),
         "one of the four is right and relevant, and most thresholds taken from it are not in it",
         references=len(CITATIONS),

@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.science.claims.claim import Finding, claim, judged
-from fairbits.science.claims.measured import measured
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.theory.bounds import disparity
 from fairbits.theory.allocation import (
     amplification_sensitivity,
@@ -36,7 +35,7 @@ def gateway_assumptions() -> Finding:
     damage = np.array([high_resource, low_resource])
     best = protect(damage, np.zeros_like(damage), k=_PROTECTED, objective="gap")
     rule = gateway_set(_LAYERS, _PROTECTED)
-    return judged(
+    return judge(
         set(_GATEWAYS) <= set(best.blocks),
         "a case in line with every assumption, with the most sensitive layers at the ends, whose best set has neither",
         disparity_unprotected=disparity(damage.sum(axis=1)),
@@ -68,7 +67,7 @@ def gateway_theorem() -> Finding:
         )
     }
     strong = gateway_misses(500, rng=np.random.default_rng(0), objective="gap", gateway_factor=10.0)
-    return judged(
+    return judge(
         max(misses.values()) < 0.01,
         "most random cases have a best set that lacks an end layer, even if the ends are ten times as sensitive",
         **misses,
@@ -90,7 +89,7 @@ def error_amplification() -> Finding:
     terms = {norm: amplification_sensitivity(np.ones(_LAYERS), np.full(_LAYERS, norm)) for norm in norms}
     claimed = {norm: float(term[0] / term[-1]) for norm, term in terms.items()}
     measured = {norm: _residual_amplification(norm) for norm in norms}
-    return judged(
+    return judge(
         all(0.5 < claimed[norm] / measured[norm] < 2 for norm in norms),
         "a residual network does not follow it, and the formula itself never protects both ends",
         first_over_last_layer_claimed_norm_one_half=claimed[0.5],
@@ -128,7 +127,7 @@ def _residual_amplification(norm: float, width: int = 64) -> float:
 )
 def logit_error() -> Finding:
     shares = {bits: _second_order_share(bits) for bits in (2, 3, 4, 8)}
-    return judged(
+    return judge(
         shares[8] < 0.02,
         "right to first order; the dropped product matters at few bits",
         condition=shares[2] > 0.05,
@@ -166,7 +165,7 @@ def fill_by_sensitivity() -> Finding:
     chosen = np.take_along_axis(gaps, inner[:, 2:].sum(axis=1).argmax(axis=1)[:, None], axis=1)[:, 0]
     best = gaps.min(axis=1)
     unfilled = np.ptp(inner.sum(axis=2), axis=1)
-    return judged(
+    return judge(
         float(np.mean(chosen > best)) < 0.01,
         "the rule misses the set of least disparity in half of the random cases",
         share_of_cases_where_another_layer_is_better=float(np.mean(chosen > best)),
@@ -192,7 +191,7 @@ def gpt2_gateways() -> Finding:
     before = np.ptp(damage.sum(axis=2), axis=1)
     rule = list(gateway_set(_LAYERS, _PROTECTED))
     after = np.ptp(np.delete(damage, rule, axis=2).sum(axis=2), axis=1)
-    return measured(
+    return from_experiments(
         "004-26",
         "chance alone would hardly put both ends into the four best sets",
         sets_of_three=sets,

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.claims.evidence import GAUSSIAN, best_alpha, optimum
-from fairbits.science.claims.measured import measured
 from fairbits.science.stats import correlation_power, mediate, sample_size_for_power
 from fairbits.science.theory.mediation import SEED_MODEL, StructuralModel
 from fairbits.science.theory.redundancy import disparity_ratio, redundancy_bound
@@ -34,7 +33,7 @@ def _with_noise(share: float) -> StructuralModel:
 )
 def causal_chain() -> Finding:
     n = len(founding_statistics().languages)
-    return measured(
+    return from_experiments(
         "004-27",
         "an assumption that a table of 14 languages cannot test",
         languages=n,
@@ -56,7 +55,7 @@ def causal_derivative() -> Finding:
     slope = (SEED_MODEL.expected_damage(1 + width) - SEED_MODEL.expected_damage(1 - width)) / (2 * width)
     noisy = _with_noise(0.25)
     off = noisy.exact_effect(1.0) / SEED_MODEL.effect(1.0)
-    return judged(
+    return judge(
         abs(slope / SEED_MODEL.effect(1.0) - 1) < 1e-6,
         "right in the limit of small noise, too small in size otherwise",
         condition=abs(off - 1) > 0.05,
@@ -80,7 +79,7 @@ def all_indirect() -> Finding:
         mediate(draws.t, draws.a, R=draws.r, D=draws.d + direct * draws.t, resamples=200, rng=0).direct
         for direct in (0.0, -0.5)
     )
-    return judged(
+    return judge(
         not chain.excludes(0.0),
         "by construction, if the graph is right; the decomposition is assumed, not found",
         condition=arrow.excludes(0.0),
@@ -100,7 +99,7 @@ def all_indirect() -> Finding:
 def expected_disparity() -> Finding:
     claimed = SEED_MODEL.expected_damage(1.0)
     exact = {share: _with_noise(share).exact_damage(1.0) for share in (0.05, 0.17, 0.25)}
-    return judged(
+    return judge(
         abs(exact[0.05] / claimed - 1) < 0.01,
         "close for small noise in redundancy, too low for larger",
         condition=exact[0.25] / claimed > 1.05,
@@ -119,7 +118,7 @@ def negative_effect() -> Finding:
     with_noise = [_with_noise(share).exact_effect(1.0) for share in (0.01, 0.05, 0.1, 0.2, 0.3)]
     flipped_gamma = replace(SEED_MODEL, gamma=-1.5).effect(1.0)
     flipped_alignment = replace(SEED_MODEL, beta_ta=-0.92).effect(-1.0)
-    return judged(
+    return judge(
         max(with_noise) < 0,
         "negative for positive coefficients at any noise; the sign is put in with the coefficients",
         condition=min(flipped_gamma, flipped_alignment) > 0,
@@ -140,7 +139,7 @@ def negative_effect() -> Finding:
 def mediated_share() -> Finding:
     rescaled = replace(SEED_MODEL, beta_ta=SEED_MODEL.beta_ta / 10)
     proportion = SEED_MODEL.decompose(1.0).proportion_mediated
-    return judged(
+    return judge(
         abs(SEED_MODEL.slope - proportion) < 0.01,
         "a slope with a unit was taken for a proportion",
         product=SEED_MODEL.slope,
@@ -172,7 +171,7 @@ def causality() -> Finding:
         pearson(draws.t, draws.d).p < 0.05
         for draws in (no_effect.simulate(2.0, n, rng=rng, spread=0.3, confounding=0.7) for _ in range(cases))
     ]
-    return judged(
+    return judge(
         float(np.mean(found)) < 0.1,
         "one unmeasured common cause produces the pattern without any effect of tokenization",
         true_effect=_NOISY.exact_effect(2.0),
@@ -194,7 +193,7 @@ def contributions() -> Finding:
     error = optimum(GAUSSIAN, 4, "midrise").value
     bound = redundancy_bound(3.8, 4, delta=0.1)
     law = Laplace()
-    return judged(
+    return judge(
         bound >= error,
         "the bound is violated, and the only closed form is Banner's for a Laplace law",
         bound_for_high_resource_languages=bound,

@@ -4,7 +4,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import GAUSSIAN, best_alpha, loss, optimum
 from fairbits.science.theory.redundancy import (
     clipping_constant,
@@ -44,7 +44,7 @@ def redundancy_definition() -> Finding:
     copied[0, 0], copied[1, 1] = channel
     tables = np.random.default_rng(0).dirichlet(np.ones(16), size=1000).reshape(-1, 4, 4)
     values = np.array([redundancy(table) for table in tables])
-    return judged(
+    return judge(
         bool(twice > once and values.min() >= 0),
         "storing the input twice does not raise it, and it is negative for noisy outputs",
         stored_once=once,
@@ -71,7 +71,7 @@ def redundancy_theorem() -> Finding:
         f"largest_R_plus_delta_{bits}_bits": holds_up_to(bits, optimum(GAUSSIAN, bits, "midrise").value)
         for bits in (2, 3, 4, 5, 6, 8)
     }
-    return judged(
+    return judge(
         min(bounds) >= error,
         "the document's own redundancies put the bound below the error of the best 4-bit grid",
         error_of_16_levels=error,
@@ -96,7 +96,7 @@ def gaussian_rate_distortion() -> Finding:
         for bits in (2, 4, 8)
     }
     agrees = abs(distortion / rate_distortion(rate) - 1) < 0.01
-    return judged(
+    return judge(
         agrees and min(ratios.values()) >= 1,
         "agrees with the numerical optimum over all channels; it is a floor, which no grid of 2^b levels reaches",
         numerical_rate=rate,
@@ -133,7 +133,7 @@ def _blahut_arimoto(target: float) -> tuple[float, float]:
 def third_step_size() -> Finding:
     alpha = best_alpha(GAUSSIAN, 4, "midrise")
     cost = loss(GAUSSIAN, 4, 3.0, "midrise")
-    return judged(
+    return judge(
         cost < 0.01 and abs(banner_gaussian(1.0, 4) / 3 - 1) < 0.05,
         "the step fits a grid of 2^b levels, but 3σ is neither the best threshold there nor Banner's",
         step_over_alpha_document_004=2 / 2**4,
@@ -157,7 +157,7 @@ def constant_of_the_bound() -> Finding:
     same = all(abs((6 / 2**bits) ** 2 / 12 / clipping_constant(bits) - 1) < 1e-12 for bits in range(2, 9))
     ratios = {bits: optimum(GAUSSIAN, bits, "midrise").value / clipping_constant(bits) for bits in (2, 3, 4, 5, 6, 8)}
     at_three = noise(GAUSSIAN, Grid(8, "midrise"), float(Grid(8, "midrise").step(3.0)))
-    return judged(
+    return judge(
         same,
         "the arithmetic is right; an error that small can be reached at up to 4 bits only",
         condition=max(ratios.values()) > 1,
@@ -184,7 +184,7 @@ def redundancy_absorbs_noise() -> Finding:
     equal = float(np.mean((np.tile(grid.quantize(x, step), (copies, 1)).mean(axis=0) - x) ** 2))
     R = float((copies - 1) * bits)
     claimed = effective_distortion(R, bits) / rate_distortion(bits)
-    return judged(
+    return judge(
         abs(dithered / plain / claimed - 1) < 0.1,
         "true for copies with independent rounding errors, not for equal copies nor for bits spent on precision",
         condition=abs(equal / plain / claimed - 1) > 0.1,
@@ -209,7 +209,7 @@ def taylor_step() -> Finding:
     limits = {
         f"largest_R_with_delta_one_tenth_{bits}_bits": taylor_step_limit(bits, delta=_DELTA) for bits in (4, 5, 6, 8)
     }
-    return judged(
+    return judge(
         all(holds.values()),
         "with δ = b it fails above 3 bits, whatever R is",
         largest_width_with_delta_b=max(b for b in widths if holds[b]),
@@ -232,7 +232,7 @@ def disparity_corollary() -> Finding:
     bounds = [redundancy_bound(R, 4, delta=_DELTA) for R in (r_high, r_low)]
     claimed = disparity_ratio(r_high, r_low, delta=_DELTA)
     premise = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
-    return judged(
+    return judge(
         not premise or errors[1] / errors[0] >= claimed,
         "a case in which theorem 1 holds and the corollary does not",
         claimed_least_ratio=claimed,
@@ -256,7 +256,7 @@ def ratio_validation() -> Finding:
     english, arabic = table.degradation[table.rows("eng", "ara")]
     of_the_proof = disparity_ratio(_R_HIGH, _R_LOW, delta=4.0)
     needed = delta_needed(4.24, _R_HIGH, r_low=_R_LOW)
-    return judged(
+    return judge(
         abs(of_the_proof / 2.4 - 1) < 0.05 and needed >= 0,
         "the δ of the proof gives 1.4, and no admissible δ gives the observed ratio",
         ratio_with_delta_one_tenth=disparity_ratio(_R_HIGH, _R_LOW, delta=_DELTA),

@@ -4,7 +4,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
 from fairbits.science.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
 from fairbits.science.theory.thresholds import families
@@ -60,7 +60,7 @@ def additive_prediction(seed: int) -> dict[int, float]:
 def additive_damage() -> Finding:
     runs = [additive_prediction(seed) for seed in range(6)]
     ratios = {bits: float(np.mean([run[bits] for run in runs])) for bits in BITS}
-    return judged(
+    return judge(
         abs(ratios[8] - 1) < 0.1,
         "a small-error model: on random residual networks it is accurate at 8 bits and off at 2",
         condition=abs(ratios[2] - 1) > 0.1,
@@ -82,7 +82,7 @@ def error_by_kappa() -> Finding:
         for kappa in (3.0, 20.0, 100.0)
     }
     widest = max(max(values) / min(values) for values in errors.values())
-    return judged(
+    return judge(
         abs(scaled - 1) < 1e-9 and widest < 1.05,
         "the scaling in σ is exact; κ does not determine the error",
         error_at_3_sigma_over_9_times_error_at_sigma=scaled,
@@ -125,7 +125,7 @@ def model_of_damage() -> Finding:
     slope, generic = np.polyfit(a, D, 1)
     share = sign_shares(0.0)
     reported = pearson(table.kappa_weighted, D).estimate.value
-    return judged(
+    return judge(
         (share > 0.5) == (reported > 0) and generic + slope >= 0,
         "opposite sign at equal σ, hardly any sign at very unequal σ, and far too small a range",
         share_with_positive_r_equal_sigma=share,
@@ -170,7 +170,7 @@ def variance_theorem() -> Finding:
     for shrink in (1.0, 0.1, 0.01):
         near = patterns.mean(axis=0) + shrink * (patterns - patterns.mean(axis=0))
         ratios[shrink] = disparity(near @ errors) / variance_bound([0.1], near, variance=variance)
-    return judged(
+    return judge(
         broken == 0,
         "violated in most random cases, and ever worse as languages grow alike; the total-variation bound never is",
         share_violated=broken / 300,
@@ -193,7 +193,7 @@ def empirical_bound() -> Finding:
     bound = 0.1 * 0.001 * 0.01
     observed = disparity(table.degradation)
     largest = float(np.ptp(a)) ** 2 / 4
-    return judged(
+    return judge(
         bound >= observed and largest >= 0.001,
         "the observation exceeds the bound, and the variance it uses exceeds the largest that the spread allows",
         bound=bound,
@@ -221,7 +221,7 @@ def revised_formula() -> Finding:
         revised_estimate(pearson(a, scale * D).estimate.value, float(np.ptp(a)), kappa_range=kappa_range)
         for scale in (1.0, 10.0)
     )
-    return judged(
+    return judge(
         abs(tenfold / once - 10) < 1,
         "the arithmetic is right, but the formula answers the same for tenfold damage",
         prediction_with_stated_inputs=claimed,

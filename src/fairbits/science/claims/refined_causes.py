@@ -4,18 +4,18 @@ import numpy as np
 from scipy import stats
 
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.claims.evidence import (
     GAUSSIAN,
     LANGUAGES,
     family_words,
     optimum,
     outlier_correlation,
+    pair_damages,
     random_patterns,
     rises_with_kappa,
+    worst_over_best,
 )
-from fairbits.science.claims.layer_errors import pair_damages, worst_over_best
-from fairbits.science.claims.measured import measured
 from fairbits.science.stats import correlation_power, partial_correlation, sample_size_for_power
 from fairbits.science.theory.thresholds import families
 from fairbits.stats import pearson
@@ -48,7 +48,7 @@ def core_correlation() -> Finding:
     fisher, boot = (found.estimate for found in outlier_correlation())
     claimed_low, claimed_high = -0.93, -0.65
     agrees = abs(boot.value + 0.834) < 5e-4 and max(abs(boot.low - claimed_low), abs(boot.high - claimed_high)) < 0.03
-    return judged(
+    return judge(
         agrees,
         "reproduces as arithmetic on the published table, which no model measured; Fisher's interval is wider",
         condition=fisher.high > claimed_high and fisher.low < claimed_low,
@@ -72,7 +72,7 @@ def causal_graph() -> Finding:
     a, D, latin = table.outlier_activation, table.degradation, table.latin
     given = partial_correlation(a, D, covariates=latin, resamples=999)
     other = latin == 0
-    return measured(
+    return from_experiments(
         "001-02",
         "script goes with both ends of the chain, so the public table cannot tell cause from confounding",
         r_script_activation=pearson(latin, a).estimate.value,
@@ -99,7 +99,7 @@ def outlier_layers() -> Finding:
     above = tuple(int(layer) for layer in np.flatnonzero(bloom > 100))
     one_weight = 134.0**4 / MLP_WEIGHTS
     weights = float(bloom.max()) / one_weight
-    return judged(
+    return judge(
         above == (5, 21, 22) and float(xglm.max()) < 2,
         "agrees with the published table of MLP weights; a handful of weights can make such a κ",
         condition=weights < 100,
@@ -122,7 +122,7 @@ def outlier_layers() -> Finding:
 def activation_spread() -> Finding:
     table = founding_statistics()
     a = table.outlier_activation
-    return measured(
+    return from_experiments(
         "001-04",
         "the spread is that of the public table, which does not show its cause",
         spread=np.ptp(a),
@@ -146,7 +146,7 @@ def clipping_rises_with_kappa() -> Finding:
     at_100 = {f"clipped_kappa_100_{family_words(name)}": clipped(law) for name, law in families(100.0).items()}
     rare = clipped(GaussianScaleMixture.with_kappa(100.0, epsilon=1e-6))
     mild = clipped(StudentT.with_kappa(1.0))
-    return judged(
+    return judge(
         rises_with_kappa(clipped),
         "true along t and generalised Gaussian laws, false across laws",
         condition=rare < mild,
@@ -177,7 +177,7 @@ def necessary_conditions() -> Finding:
         "worst_over_best_without_outliers_alpha_per_layer": worst_over_best(damages.per_layer),
         "worst_over_best_with_equal_outlier_activation": worst_over_best(same_outlier_use),
     }
-    return judged(
+    return judge(
         max(ratios.values()) < 1.1,
         "without outliers, or with equal outlier activation, the damage of two languages still differs",
         **ratios,
@@ -194,7 +194,7 @@ def necessary_conditions() -> Finding:
 )
 def model_table() -> Finding:
     census = founding_statistics().max_kurtosis
-    return measured(
+    return from_experiments(
         "001-07",
         "a prediction for models of which two were never measured",
         bloom_kappa_in_table=founding_statistics().kurtosis["BLOOM-560M"].max(),
@@ -216,7 +216,7 @@ def xglm_null() -> Finding:
     low, high = fisher_interval(r, 1 / np.sqrt(LANGUAGES - 3), 0.95)
     t = r * np.sqrt(LANGUAGES - 2) / np.sqrt(1 - r**2)
     ratio = worst_over_best(pair_damages().shared)
-    return judged(
+    return judge(
         max(abs(low), abs(high)) < 0.5 and ratio < 1.1,
         "the interval does not exclude a strong correlation, and Gaussian layers can differ by language",
         r=r,
@@ -246,7 +246,7 @@ def low_kappa_no_disparity() -> Finding:
         for scale, sigma in scales.items():
             D = np.einsum("clb,cb->cl", patterns, sigma**2 * unit)
             gaps[f"gap_over_mean_{name}_{scale}"] = float(np.median(np.ptp(D, axis=1) / D.mean(axis=1)))
-    return judged(
+    return judge(
         max(value for name, value in gaps.items() if "xglm" in name) < 0.01,
         "low-κ layers give a smaller gap at equal σ and nearly the same gap at unequal σ, in neither case none",
         max_kappa_xglm=float(kurtosis["XGLM-564M"].max()),
@@ -265,7 +265,7 @@ def low_kappa_no_disparity() -> Finding:
     "studies; for 80 % power it takes 30 languages.",
 )
 def mt5_prediction() -> Finding:
-    return measured(
+    return from_experiments(
         "001-10",
         "mT5 was not measured, and 14 languages would be too few",
         power_at_14_languages=correlation_power(-0.5, LANGUAGES),

@@ -4,9 +4,8 @@ import numpy as np
 from scipy import stats
 
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
 from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best_alpha, expected_range, optimum
-from fairbits.science.claims.measured import measured
 from fairbits.science.stats import correlation_power, sample_size_for_power
 from fairbits.science.theory.bounds import disparity
 from fairbits.science.theory.thresholds import families
@@ -44,7 +43,7 @@ def extra_bits(law: Distribution, bits: int = 4) -> float:
 )
 def critical_width() -> Finding:
     costs = {name: extra_bits(law) for name, law in families(164.0).items()}
-    return measured(
+    return from_experiments(
         "001-17",
         "at equal κ the cost in bits varies with quantizer and shape",
         least_bits_lost_at_best_alpha=min(costs.values()),
@@ -77,7 +76,7 @@ def protection_effect(name: str) -> float:
     "three fifths, while the three other families narrow it by more than half.",
 )
 def layer_protection() -> Finding:
-    return measured(
+    return from_experiments(
         "001-18",
         "the documents' own model gives a wider gap or a much narrower one, by the shape of the tails",
         reduction_t_laws=protection_effect("t"),
@@ -98,7 +97,7 @@ def training_volume() -> Finding:
     a = table.outlier_activation[table.rows(*ROOTS_BYTES)]
     size = np.array(list(ROOTS_BYTES.values()), dtype=np.float64)
     plain, logged = pearson(size, a), pearson(np.log(size), a)
-    return measured(
+    return from_experiments(
         "001-19",
         "on six languages of the public table r is above one half, with an interval that includes 0",
         languages=len(size),
@@ -121,7 +120,7 @@ def screening_rule() -> Finding:
     table = founding_statistics()
     r = float(np.asarray(table.published["xglm_r"]))
     kappa = float(table.kurtosis["XGLM-564M"].max())
-    return judged(
+    return judge(
         kappa >= 5 or abs(r) < 0.3,
         "the one low-κ model that was measured breaks the rule, and chance alone mostly keeps it",
         xglm_max_kappa=kappa,
@@ -140,7 +139,7 @@ def screening_rule() -> Finding:
 def xglm_explanations() -> Finding:
     census = founding_statistics().max_kurtosis
     pythia = [kappa for name, kappa in census.items() if name.startswith("Pythia")]
-    return measured(
+    return from_experiments(
         "001-21",
         "hypotheses that two models cannot separate",
         hypotheses=5,
@@ -161,7 +160,7 @@ def xglm_explanations() -> Finding:
 )
 def variance_checklist() -> Finding:
     a = founding_statistics().outlier_activation
-    return judged(
+    return judge(
         float(a.var()) > 0.001,
         "the threshold is out of reach of the model for which it was made",
         variance_bloom=a.var(),
@@ -183,7 +182,7 @@ def kappa_cutoffs() -> Finding:
     _, below = at_kappa(4.0)
     rare = GaussianScaleMixture.with_kappa(100.0, epsilon=1e-6)
     above = [*at_kappa(100.0)[1], optimum(rare, 4).value]
-    return judged(
+    return judge(
         max(below) < min(above),
         "the cut-offs do not separate easy laws from hard ones",
         hardest_error_at_kappa_4=max(below),
@@ -203,7 +202,7 @@ def kappa_cutoffs() -> Finding:
 )
 def fairness_report() -> Finding:
     D = founding_statistics().degradation
-    return judged(
+    return judge(
         float(D.max() / D.mean()) > 1.1,
         "the mean hides the worst language; intervals are needed too, because noise alone makes a gap",
         mean_damage=D.mean(),
@@ -226,7 +225,7 @@ def four_predictions() -> Finding:
     shift = float(np.log(10) / np.log(per_bit))
     undecided = (shift > 1) + 2 * (power < 0.8)
     needed = sample_size_for_power(0.5, 0.8)
-    return judged(
+    return judge(
         needed <= 200,
         "four are listed; as stated and with 14 languages only the intervention on layers can be decided",
         condition=undecided > 0,

@@ -6,10 +6,12 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
+from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import (
     GAUSSIAN,
     KAPPA_GLOBAL,
+    PAIR,
+    PAIR_PATTERNS,
     at_kappa,
     best_alpha,
     family_words,
@@ -17,9 +19,9 @@ from fairbits.science.claims.evidence import (
     formula_losses,
     loss,
     mean_loss,
+    pair_damages,
 )
 from fairbits.science.claims.framework_clipping import SIGMA_RATIOS
-from fairbits.science.claims.layer_errors import PAIR, PAIR_PATTERNS, pair_damages
 from fairbits.science.theory.thresholds import alpha_by_kappa, families
 from fairbits.theory.clipping.exact import minimax_law
 from fairbits.theory.clipping.formulas import kappa_alpha
@@ -38,7 +40,7 @@ from fairbits.theory.noise import noise
 def summary_kurtosis() -> Finding:
     sample = np.random.default_rng(0).laplace(size=2_000_000)
     kappa, moved = Moments.of(sample).kappa, Moments.of(0.02 * sample - 5).kappa
-    return judged(
+    return judge(
         abs(kappa - 3) < 0.1 and abs(moved - kappa) < 1e-6,
         "a definition; a Laplace sample has κ ≈ 3, whatever its mean and scale",
         kappa_laplace_sample=kappa,
@@ -60,7 +62,7 @@ def summary_activation_share() -> Finding:
     raw[0] = 0.1 * raw[0] + 1
     raw[2, ::64] *= 30
     mixed = _shares(raw / np.linalg.norm(raw, axis=2).mean(axis=1)[:, None, None])
-    return judged(
+    return judge(
         float(np.max(np.abs(fixed["mean_norm"] - fixed["norm_of_mean"]))) < 0.01,
         "three readings of one symbol, which give the same states different shares; the average must be said",
         condition=float(np.max(np.abs(mixed["mean_norm"] - mixed["norm_of_mean"]))) > 0.02,
@@ -97,7 +99,7 @@ def summary_effective_kurtosis() -> Finding:
         parts = [Moments(1, 0, s**2, 0, kappa) for s, kappa in zip(sigma, kappas, strict=True)]
         mixed[f"kappa_of_mixture_outlier_sigma_ratio_{name}"] = kappa_mixture(share, parts)
     weighted = kappa_weighted(share, kappas)
-    return judged(
+    return judge(
         all(abs(value / weighted - 1) < 0.01 for value in mixed.values()),
         "only for layers of equal width; a factor of two in σ changes the mixture's kurtosis severalfold",
         kappa_weighted=weighted,
@@ -130,7 +132,7 @@ def summary_rounding_error() -> Finding:
         numbers[f"claimed_over_exact_{bits}_bits"] = (2 * alpha) ** 2 / (12 * (2**bits - 1) ** 2) / exact
         numbers[f"corrected_over_exact_{bits}_bits"] = alpha**2 / (12 * Grid(bits).highest ** 2) / exact
     claimed = [value for name, value in numbers.items() if name.startswith("claimed")]
-    return judged(
+    return judge(
         max(abs(value - 1) for value in claimed) < 1e-3,
         "too small at every width; with the quantizer's own step the formula is exact on a uniform law",
         **numbers,
@@ -146,7 +148,7 @@ def summary_rounding_error() -> Finding:
 )
 def summary_gaussian_formula() -> Finding:
     alpha, ratios = kappa_alpha(1.0, 100.0), formula_losses(4)
-    return judged(
+    return judge(
         mean_loss(ratios) < 0.02,
         "the κ term never acts on a Gaussian, and on laws that have a κ it gives no optimum",
         loss_gaussian=loss(GAUSSIAN, 4, kappa_alpha(1.0, 0.0)),
@@ -168,7 +170,7 @@ def summary_blind_threshold() -> Finding:
     laws = list(families(KAPPA_GLOBAL).values())
     alphas, _ = at_kappa(KAPPA_GLOBAL)
     shared = minimax_law(laws, Grid(4), relative=True)
-    return judged(
+    return judge(
         shared.worst - 1 < 0.05,
         "no function of σ and κ, whatever its form, is close to optimal for all laws of one σ and one κ",
         smallest_alpha=min(alphas),
@@ -200,7 +202,7 @@ def summary_language_threshold() -> Finding:
         numbers[f"best_alpha_{name}_language"] = best_alpha(law, 4)
         numbers[f"loss_of_the_formula_{name}_language"] = losses[-1]
         numbers[f"loss_with_the_languages_own_sigma_{name}_language"] = loss(law, 4, own_sigma)
-    return judged(
+    return judge(
         max(losses) < 0.05,
         "languages of equal κ_eff need different thresholds; with a threshold per layer the language does not matter",
         **numbers,
@@ -227,7 +229,7 @@ def summary_quadratic_excess() -> Finding:
         local[f"fold_change_of_the_factor_kappa_42_to_44_{words}"] = _fold(square[kappa] for kappa in near)
         wide[f"fold_change_of_the_factor_kappa_1_to_160_{words}"] = _fold(square[kappa] for kappa in far)
         logs[f"fold_change_with_squared_logs_kappa_1_to_160_{words}"] = _fold(log)
-    return judged(
+    return judge(
         max(local.values()) < 1.2,
         "true for small differences inside one family of laws only",
         condition=max(wide.values()) > 2,

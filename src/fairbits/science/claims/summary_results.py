@@ -4,11 +4,9 @@ import numpy as np
 from scipy.stats import t as student
 
 from fairbits.measure.audit.founding_documents import founding_statistics
-from fairbits.science.claims.claim import Finding, claim, judged
-from fairbits.science.claims.evidence import LANGUAGES, optimum, outlier_correlation
+from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
+from fairbits.science.claims.evidence import LANGUAGES, optimum, outlier_correlation, random_damages
 from fairbits.science.claims.framework_options import mixed_precision, switching_gains
-from fairbits.science.claims.layer_errors import random_damages
-from fairbits.science.claims.measured import measured
 from fairbits.science.claims.refined_predictions import ROOTS_BYTES
 from fairbits.science.stats import correlation_power, permutation_test, sample_size_for_power
 from fairbits.science.theory.bounds import conjecture_bound, disparity, tv_bound
@@ -35,7 +33,7 @@ def degradation_against_kappa() -> Finding:
     constant = float(kappa @ damage / (kappa @ kappa))
     slope, intercept = np.polyfit(kappa, damage, 1)
     observed = pearson(kappa, damage)
-    return judged(
+    return judge(
         constant < 0 and abs(observed.estimate.value + 0.838) < 0.005,
         "proportionality to −κ_eff would make damage negative, and the correlation is another one",
         best_factor_of_kappa_eff=constant,
@@ -63,7 +61,7 @@ def deviation_bounds_disparity() -> Finding:
     own = np.array([optimum(law, 4).value for law in laws])
     kappa_eff = [kappa_weighted(pattern, [20.0, 20.0]) for pattern in patterns]
     found = disparity(patterns @ shared)
-    return judged(
+    return judge(
         found <= conjecture_bound(kappa_eff, C=1e6),
         "languages of equal κ_eff differ in damage, so no constant makes it true; the total variation bound holds",
         sd_kappa_eff=float(np.std(kappa_eff)),
@@ -96,7 +94,7 @@ def key_results() -> Finding:
         and max(abs(bootstrap.low + 0.93), abs(bootstrap.high + 0.65)) < 2 * noise
         and round(shuffled.p, 4) == 0.0001
     )
-    return judged(
+    return judge(
         reproduced,
         "arithmetic on a table no model measured; the upper limit only within a short bootstrap's noise",
         condition=fisher.estimate.high > -0.65 + 2 * noise,
@@ -133,7 +131,7 @@ def overheads() -> Finding:
     mean_bits, added = mixed_precision()
     scale_gain, own_gain, _ = switching_gains()
     changed = _codes_changed()
-    return judged(
+    return judge(
         added <= 0 and changed == 0,
         "mixed precision takes more memory, and a lookup of α cannot change codes that are already stored",
         mean_bits_of_mixed_precision=mean_bits,
@@ -166,7 +164,7 @@ def own_threshold_narrows_gap() -> Finding:
     before, after = np.ptp(shared, axis=1), np.ptp(own, axis=1)
     wider = float(np.mean(after > before * (1 + 1e-9)))
     example = int(np.argmax((after - before) / shared.mean(axis=1)))
-    return judged(
+    return judge(
         wider == 0,
         "no language loses, yet the gap widens in about half of the random cases",
         random_cases=len(before),
@@ -190,7 +188,7 @@ def width_grows_with_log_kappa() -> Finding:
     needed = 4 + 0.5 * np.log2(table.degradation / table.degradation.min())
     found = pearson(np.log(table.kappa_weighted), needed)
     logs = np.log(table.kappa_weighted)
-    return judged(
+    return judge(
         found.estimate.value > 0,
         "contradicts the documents' own table, where languages of low κ_eff degrade more and so need more bits",
         r_of_log_kappa_eff_with_bits_needed=found.estimate.value,
@@ -212,7 +210,7 @@ def data_raises_kappa() -> Finding:
     table = founding_statistics()
     activation = table.outlier_activation
     trained = np.isin(table.languages, list(ROOTS_BYTES))
-    return measured(
+    return from_experiments(
         "002-15",
         "only 6 of the 14 languages were in BLOOM's training data",
         r_activation_and_kappa_eff=pearson(activation, table.kappa_weighted).estimate.value,

@@ -176,6 +176,15 @@ def brief(number: float) -> str:
     return f"{number:.4f}" if 0.001 <= abs(number) < 1 else f"{number:.3g}"
 
 
+def cell_text(cell: Cell) -> str:
+    """Returns a cell of a table as text.
+
+    >>> cell_text(0.03214), cell_text(3), cell_text("eng_Latn")
+    ('0.0321', '3', 'eng_Latn')
+    """
+    return brief(cell) if isinstance(cell, float) else str(cell)
+
+
 def above(estimate: Estimate, limit: float) -> Answer:
     """Returns whether a quantity is above a limit: supported, not supported, or undecided if the interval holds it.
 

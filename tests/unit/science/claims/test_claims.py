@@ -8,9 +8,8 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.science.claims import DOCUMENTS, Verdict, all_claims, find_claim
-from fairbits.science.claims.claim import judged
-from fairbits.science.claims.measured import Judgement, measured
-from fairbits.science.claims.render import as_data, as_markdown, counts
+from fairbits.science.claims.claim import StoredJudgement, from_experiments, judge
+from fairbits.science.claims.page import as_data, as_markdown, count_words
 from fairbits.science.experiments import EXPERIMENTS
 
 PAGE = Path(__file__).parents[4] / "docs" / "theory.md"
@@ -36,7 +35,7 @@ def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
 
 
 def test_the_readme_counts_them(results) -> None:
-    said = counts(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
+    said = count_words(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
     assert f"Of {len(CLAIMS)} claims, {said} |" in (PAGE.parents[1] / "README.md").read_text()
 
 
@@ -49,17 +48,17 @@ def test_claims_that_take_a_model_name_the_experiment(results) -> None:
 
 def test_a_claim_that_no_experiment_judged_is_no_finding() -> None:
     with pytest.raises(InputError, match="no experiment has judged claim 009-99"):
-        measured("009-99", "nothing")
+        from_experiments("009-99", "nothing")
 
 
 def test_sets_that_disagree_leave_a_claim_undecided(monkeypatch) -> None:
-    one = Judgement("declaration", "bounds", "supported", "it does", {"n": 3})
-    other = Judgement("second-model", "bounds", "not supported", "it does not", {"n": 4})
+    one = StoredJudgement("declaration", "bounds", "supported", "it does", {"n": 3})
+    other = StoredJudgement("second-model", "bounds", "not supported", "it does not", {"n": 4})
     monkeypatch.setattr(
-        "fairbits.science.claims.measured.judgements", lambda: {"009-01": (one,), "009-02": (one, other)}
+        "fairbits.science.claims.claim.stored_judgements", lambda: {"009-01": (one,), "009-02": (one, other)}
     )
-    assert measured("009-01", "x").verdict is Verdict.HOLDS
-    both = measured("009-02", "x", before=1.0)
+    assert from_experiments("009-01", "x").verdict is Verdict.HOLDS
+    both = from_experiments("009-02", "x", before=1.0)
     assert both.verdict is Verdict.UNDECIDED
     assert both.numbers == {"before": 1.0, "n, declaration": 3.0, "n, second model": 4.0}
 
@@ -91,9 +90,9 @@ def test_data_holds_every_claim(results) -> None:
 
 
 def test_a_verdict_follows_its_condition() -> None:
-    assert judged(True, "x", n=1).verdict is Verdict.HOLDS
-    assert judged(True, "x", condition=True).verdict is Verdict.CONDITIONAL
-    assert judged(False, "x", condition=True).verdict is Verdict.FAILS
+    assert judge(True, "x", n=1).verdict is Verdict.HOLDS
+    assert judge(True, "x", condition=True).verdict is Verdict.CONDITIONAL
+    assert judge(False, "x", condition=True).verdict is Verdict.FAILS
 
 
 @pytest.mark.parametrize("id", ["", "004", "004-99", "x"])

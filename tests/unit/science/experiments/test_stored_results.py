@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from fairbits.science.claims import all_claims
-from fairbits.science.claims.measured import RECORDS, SETS, judgements
+from fairbits.science.claims.claim import RECORDS, SETS, stored_judgements
 from fairbits.science.experiments import EXPERIMENTS, TRAINED
-from fairbits.science.experiments.page import as_markdown
-from fairbits.science.experiments.records import all_records, overall
-from fairbits.science.experiments.render import as_list, as_panel
 from fairbits.science.experiments.result import Answer, Result
+from fairbits.science.experiments.stored_results import all_records, as_markdown, overall_answer
 
 DOCS = Path(__file__).parents[4] / "docs"
 FOUND = all_records()
@@ -44,7 +42,7 @@ def test_every_result_is_complete() -> None:
 
 def test_judged_claims_exist_and_are_told_by_theory() -> None:
     known = {claim.id: claim for claim in all_claims()}
-    for id, found in judgements().items():
+    for id, found in stored_judgements().items():
         finding = known[id].check()
         assert finding.command == f"fairbits research {found[0].experiment}", id
         assert all(each.because in finding.summary for each in found)
@@ -61,22 +59,23 @@ def test_the_page_is_current_and_its_figures_are_there() -> None:
 def test_sets_that_disagree_decide_nothing() -> None:
     for results in FOUND.values():
         answers = {result.answer for result in results.values()}
-        assert overall(results) is (answers.pop() if len(answers) == 1 else Answer.UNDECIDED)
+        assert overall_answer(results) is (answers.pop() if len(answers) == 1 else Answer.UNDECIDED)
 
 
 def test_the_terminal_shows_them(capsys) -> None:
+    from fairbits.cli.tables.research import experiment_list, result_panel
     from fairbits.cli.terminal import out
 
     result = FOUND["bounds"]["declaration"]
-    out.print(as_list(EXPERIMENTS, FOUND))
-    out.print(as_panel(result))
+    out.print(experiment_list(EXPERIMENTS, FOUND))
+    out.print(result_panel(result))
     shown = capsys.readouterr().out
-    assert overall(FOUND["bounds"]).value in shown
+    assert overall_answer(FOUND["bounds"]).value in shown
     assert " ".join(result.verdict.split()) in " ".join(shown.split())
 
 
 def test_the_page_on_what_was_measured_counts_them() -> None:
-    answers = [overall(results) for results in FOUND.values()]
+    answers = [overall_answer(results) for results in FOUND.values()]
     against, for_it, open_ones = (
         answers.count(each) for each in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
     )

@@ -1,25 +1,26 @@
-"""The claims as a terminal table, as one explained claim, as JSON and as the page docs/theory.md."""
+"""The claims as JSON and as the page docs/theory.md, which also lists the corrected constants."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
-
 from fairbits.science.claims.claim import DOCUMENTS, Claim, Finding, Verdict
-from fairbits.science.claims.constants import constants_markdown
+from fairbits.science.claims.evidence import GAUSSIAN, best_alpha, optimum
+from fairbits.theory.clipping.formulas import REFITTED_CONSTANTS, banner_gaussian, banner_laplace
+from fairbits.theory.distributions import (
+    Distribution,
+    GaussianScaleMixture,
+    GeneralisedGaussian,
+    Laplace,
+    StudentT,
+    Uniform,
+)
+from fairbits.theory.grid import GridKind
 
 Results = Mapping[Claim, Finding]
 
-STYLES = {
-    Verdict.HOLDS: ("✓", "green"),
-    Verdict.CONDITIONAL: ("~", "yellow"),
-    Verdict.FAILS: ("✗", "red"),
-    Verdict.UNDECIDED: ("?", "cyan"),
-}
+
+MARKS = {Verdict.HOLDS: "✓", Verdict.CONDITIONAL: "~", Verdict.FAILS: "✗", Verdict.UNDECIDED: "?"}
 
 PLURALS = {
     Verdict.HOLDS: "hold",
@@ -43,54 +44,19 @@ languages; nothing in it is measured here. A law with *outliers 1 in n* is a Gau
 from a wider one."""
 
 
-def number(value: float) -> str:
-    """Returns a whole number as it is, and four significant digits of any other.
+def brief_number(value: float) -> str:
+    """Returns a whole number in full, and any other to four significant digits.
 
-    >>> number(0.83412), number(100000.0), number(2.1e-05)
+    >>> brief_number(0.83412), brief_number(100000.0), brief_number(2.1e-05)
     ('0.8341', '100000', '2.1e-05')
     """
     return f"{value + 0.0:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
-def as_table(results: Results) -> RenderableType:
-    """Returns one row per claim, grouped by document, and a count of verdicts."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("id", no_wrap=True)
-    table.add_column("claim", ratio=5)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("evidence", ratio=5)
-    document = None
-    for claim, finding in results.items():
-        if claim.document != document:
-            document = claim.document
-            table.add_row("", Text(f"\n{document} · {DOCUMENTS[document]}", style="bold"), "", "")
-        mark, style = STYLES[finding.verdict]
-        evidence = finding.summary if finding.command is None else f"{finding.summary} → {finding.command}"
-        table.add_row(claim.id, claim.statement, Text(f"{mark} {_short(finding.verdict)}", style=style), evidence)
-    return Group(table, Text(), Text(counts(results.values()), style="bold"))
-
-
-def as_panel(claim: Claim, finding: Finding) -> RenderableType:
-    """Returns one claim explained: statement, verdict, numbers, derivation."""
-    mark, style = STYLES[finding.verdict]
-    numbers = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in finding.numbers.items():
-        numbers.add_row(words(name), number(value))
-    parts: list[RenderableType] = [
-        Text(claim.statement, style="bold"),
-        Text(f"\n{mark} {finding.verdict.value}: {finding.summary}.", style=style),
-    ]
-    if finding.command:
-        parts.append(Text(f"measured by: {finding.command}", style=style))
-    parts += [Text(), numbers, Text(f"\n{claim.derivation}")]
-    title = f"{claim.id} · {DOCUMENTS[claim.document]}"
-    return Panel(Group(*parts), title=title, title_align="left", width=100)
-
-
 def as_data(results: Results) -> dict[str, Any]:
-    """Returns what `--json` prints."""
+    """Returns the claims and their findings for JSON."""
     return {
-        "counts": {verdict.value: count for verdict, count in _counted(results.values()).items()},
+        "counts": {verdict.value: count for verdict, count in _count_verdicts(results.values()).items()},
         "claims": [
             {
                 "id": claim.id,
@@ -118,7 +84,7 @@ def as_markdown(results: Results) -> str:
         "Claims that take a model were put to experiments (`fairbits research`, docs/results.md); what these say holds",
         "of the models named there, not of BLOOM-560M, XGLM, mT5 and GPT-2, which were not measured.",
         "",
-        f"**{counts(results.values())}**",
+        f"**{count_words(results.values())}**",
         "",
         "## Symbols",
         "",
@@ -135,31 +101,22 @@ def as_markdown(results: Results) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def counts(findings: Iterable[Finding]) -> str:
+def count_words(findings: Iterable[Finding]) -> str:
     """Returns the number of claims per verdict, in words."""
-    tally = _counted(findings)
+    tally = _count_verdicts(findings)
     parts = [f"{count} {verdict.value if count == 1 else PLURALS[verdict]}" for verdict, count in tally.items()]
     total = sum(tally.values())
     return f"{total} claim{'s' if total != 1 else ''}: {', '.join(parts)}"
 
 
-def words(name: str) -> str:
+def number_words(name: str) -> str:
     """Returns a number's name as words."""
     return name.replace("_", " ")
 
 
-def _counted(findings: Iterable[Finding]) -> dict[Verdict, int]:
+def _count_verdicts(findings: Iterable[Finding]) -> dict[Verdict, int]:
     tally = Counter(finding.verdict for finding in findings)
     return {verdict: tally[verdict] for verdict in Verdict if tally[verdict]}
-
-
-def _short(verdict: Verdict) -> str:
-    return {
-        Verdict.HOLDS: "holds",
-        Verdict.CONDITIONAL: "conditional",
-        Verdict.FAILS: "fails",
-        Verdict.UNDECIDED: "undecided",
-    }[verdict]
 
 
 def _sentence(text: str) -> str:
@@ -168,9 +125,8 @@ def _sentence(text: str) -> str:
 
 
 def _entry(claim: Claim, finding: Finding) -> list[str]:
-    mark, _ = STYLES[finding.verdict]
     lines = [
-        f"### {claim.id} {mark} {finding.verdict.value}",
+        f"### {claim.id} {MARKS[finding.verdict]} {finding.verdict.value}",
         "",
         f"> {claim.statement}",
         "",
@@ -179,5 +135,53 @@ def _entry(claim: Claim, finding: Finding) -> list[str]:
     if finding.command:
         lines += ["", f"Measured by `{finding.command}`."]
     if finding.numbers:
-        lines += ["", *(f"- {words(name)}: {number(value)}" for name, value in finding.numbers.items())]
+        lines += ["", *(f"- {number_words(name)}: {brief_number(value)}" for name, value in finding.numbers.items())]
     return [*lines, "", claim.derivation, ""]
+
+
+BITS = (2, 3, 4, 5, 6, 8)
+KAPPAS = (1.0, 3.0, 6.0, 20.0, 100.0, 200.0)
+
+
+def constant_laws() -> dict[str, Distribution]:
+    """Returns the unit-variance laws of the table, by name."""
+    laws: dict[str, Distribution] = {"uniform": Uniform(), "Gaussian": GAUSSIAN, "Laplace": Laplace()}
+    for kappa in KAPPAS:
+        laws[f"t, κ = {kappa:g}"] = StudentT.with_kappa(kappa)
+        laws[f"generalised Gaussian, κ = {kappa:g}"] = GeneralisedGaussian.with_kappa(kappa)
+        for epsilon in (0.001, 0.01):
+            laws[f"scale mixture ε = {epsilon:g}, κ = {kappa:g}"] = GaussianScaleMixture.with_kappa(
+                kappa, epsilon=epsilon
+            )
+    return laws
+
+
+def constants_markdown() -> list[str]:
+    """Returns the tables of constants as lines of Markdown."""
+    lines = [
+        "## Constants",
+        "",
+        "Banner's constants under his own noise model, and the founding documents' form refitted (heuristic):",
+        "",
+    ]
+    lines += ["| bits | Gaussian α/σ | Laplace α/b | refitted c_B | refitted d_B |", "|---|---|---|---|---|"]
+    for bits, (c, d) in REFITTED_CONSTANTS.items():
+        lines.append(
+            f"| {bits} | {banner_gaussian(1.0, bits):.3f} | {banner_laplace(1.0, bits):.3f} | {c:.3f} | {d:.3f} |"
+        )
+    grids: dict[GridKind, str] = {"symmetric": "symmetric grid", "twos": "two's complement, α = 2^(B−1) steps"}
+    for kind, title in grids.items():
+        lines += [
+            "",
+            f"Exact α*/σ (MSE*/σ²), {title}:",
+            "",
+            "| law | " + " | ".join(f"{bits} bit" for bits in BITS) + " |",
+        ]
+        lines.append("|---" * (len(BITS) + 1) + "|")
+        for name, law in constant_laws().items():
+            lines.append(f"| {name} | " + " | ".join(_cell(law, bits, kind) for bits in BITS) + " |")
+    return [*lines, ""]
+
+
+def _cell(law: Distribution, bits: int, kind: GridKind) -> str:
+    return f"{best_alpha(law, bits, kind):.3f} ({optimum(law, bits, kind).value:.3g})"
