@@ -63,7 +63,7 @@ research: .venv/developing  # DEVICE=cuda: minutes; on 2 cores hours, of which g
 	$(BIN)/fairbits research all --out src/fairbits/assets/research/declaration --device $(or $(DEVICE),cpu)
 
 validity: .venv/developing
-	$(PYTEST) tests/validity
+	$(PYTEST) -m validity tests/validity tests/unit
 
 # what fairbits needs; torch is most of it
 .venv/installed: pyproject.toml constraints.txt

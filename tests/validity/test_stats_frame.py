@@ -7,6 +7,8 @@ import pytest
 
 from fairbits.stats import LanguageFrame, bias_corrected_range
 
+pytestmark = pytest.mark.validity
+
 LANGUAGES, DOCUMENTS, TRIALS = 14, 40, 400
 SE = 0.05 / np.sqrt(DOCUMENTS)  # of one language
 SCENES = {

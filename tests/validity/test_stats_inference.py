@@ -6,6 +6,8 @@ import pytest
 from fairbits.science.stats import partial_correlation, permutation_test
 from fairbits.stats import pearson, spearman
 
+pytestmark = pytest.mark.validity
+
 FAMILY = np.repeat(np.arange(4), [5, 4, 3, 2])
 ERROR = 4 * np.sqrt(0.05 * 0.95 / 3000)
 

@@ -5,6 +5,8 @@ import pytest
 
 from fairbits.science.stats import mediate
 
+pytestmark = pytest.mark.validity
+
 TRIALS = 500
 
 

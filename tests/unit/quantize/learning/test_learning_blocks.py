@@ -8,7 +8,6 @@ from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
-from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantize.learning.blocks import refiner
@@ -28,6 +27,7 @@ WEATHER = Corpus(
 )
 HOW = Learning(block_steps=40, model_steps=0, rate=0.02)
 SEED = 7
+OBJECTIVES = ("mean", "worst")
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +159,14 @@ def test_codes_that_only_get_worse_are_not_taken(llama):
         same(one, other)
 
 
+def test_the_objective_is_followed(llama):
+    mean, worst = (learned(*llama, replace(HOW, objective=each, block_steps=8), blocks=[0])[0] for each in OBJECTIVES)
+    assert any(not same_codes(codes, worst.layers[name]) for name, codes in mean.layers.items())
+
+
+@pytest.mark.validity
 def test_learning_for_the_worst_language_brings_languages_together(llama, monkeypatch):
-    gaps = {"mean": 0.0, "worst": 0.0}
+    gaps = dict.fromkeys(OBJECTIVES, 0.0)
     for seed in range(1, 7):  # of one seed it is chance, which differs from processor to processor
         monkeypatch.setitem(globals(), "SEED", seed)
         for objective in gaps:
@@ -211,10 +217,10 @@ def test_every_family_learns(reading_model, family):
             assert same_codes(found[0].layers[each.name], start[0].layers[each.name])
 
 
-def test_the_embedded_model_loses_less():
-    checkpoint = Checkpoint("embedded:tiny")
-    text = text_for(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=128, sequence=64))
-    found, start = (learned(checkpoint, text, each, blocks=[0, 1]) for each in (replace(HOW, block_steps=16), None))
+def test_trained_blocks_lose_less(first_blocks):
+    checkpoint = first_blocks(2)
+    text = text_for(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=96, sequence=64))
+    found, start = (learned(checkpoint, text, each) for each in (replace(HOW, block_steps=16), None))
     before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, found))
     assert (after < before).all()
     assert after.mean() < 0.97 * before.mean()

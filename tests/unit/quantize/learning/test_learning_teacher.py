@@ -8,7 +8,6 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
-from fairbits.model import Checkpoint
 from fairbits.quantize.learning import teacher
 from fairbits.quantize.learning.teacher import Class, divergence
 
@@ -16,16 +15,16 @@ NAMES = ("eng", "heb")
 
 
 @pytest.fixture(scope="module")
-def asked():
-    """The embedded model, what it says to a text, and a copy of it with noise in one layer."""
-    checkpoint = Checkpoint("embedded:tiny")
+def asked(first_blocks):
+    """Two blocks of the embedded model, what they say to a text, and a copy of it with noise in one layer."""
+    checkpoint = first_blocks(2)
     text = text_for(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
     learner = checkpoint.load()
     with torch.no_grad():
-        W = learner.transformer.h[3].mlp.dense_h_to_4h.weight
-        W += 0.05 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0))
+        W = learner.transformer.h[1].mlp.dense_h_to_4h.weight
+        W += 0.5 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0))
     with Reference.of(checkpoint, text) as reference:
-        yield reference, learner
+        yield reference, learner, checkpoint
 
 
 def test_divergence_is_that_of_torch_and_so_is_its_gradient():
@@ -41,7 +40,7 @@ def test_divergence_is_that_of_torch_and_so_is_its_gradient():
 
 
 def test_damage_is_what_an_evaluation_measures(asked):
-    reference, learner = asked
+    reference, learner, _ = asked
     room = Class(reference, learner, device="cpu", compute=torch.float32)
     found = room.damage(range(len(reference.text.windows)))
     answers = answers_of(learner, reference)
@@ -52,9 +51,9 @@ def test_damage_is_what_an_evaluation_measures(asked):
 
 
 def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatch):
-    reference, learner = asked
+    reference, learner, checkpoint = asked
     text = reference.text
-    weight = learner.transformer.h[3].mlp.dense_h_to_4h.weight
+    weight = learner.transformer.h[1].mlp.dense_h_to_4h.weight
     windows = [i for i in range(len(text.windows)) if text.windows[i].length > 20][:5]
     shares = np.array([0.2, 0.8])
     monkeypatch.setattr(teacher, "positions_of_logits", lambda _model: 17)  # many parts
@@ -66,7 +65,7 @@ def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatc
     learner.zero_grad()
     logits = learner(**lesson.batch.inputs).logits[lesson.rows, lesson.columns]
     with torch.no_grad():
-        own = Checkpoint("embedded:tiny").load()
+        own = checkpoint.load()
         target = own(**lesson.batch.inputs).logits[lesson.rows, lesson.columns].log_softmax(1)
     whole = kl_div(logits.log_softmax(1), target, reduction="none", log_target=True).sum(1)
     loss = sum(share * whole[lesson.language == i].mean() for i, share in enumerate(shares))

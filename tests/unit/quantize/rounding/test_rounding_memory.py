@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from fairbits.model import Checkpoint
 
-WIDTH, HIDDEN, VOCABULARY, BLOCKS = 512, 1408, 32768, 24
+WIDTH, HIDDEN, VOCABULARY, BLOCKS = 512, 1408, 32768, 12
 
 CODE = """
 import sys
@@ -30,9 +30,10 @@ checkpoint = Checkpoint(sys.argv[1])
 linears = [each for each in checkpoint.architecture.linears.values() if each.block is not None]
 corpus = Corpus("weather", {"eng": [f"On day {i} the wind came from the north." for i in range(6)]}, {})
 text = text_for(checkpoint, corpus)
-how = {"attention_out": "gptq"}  # for the others it would take long, not much
+hard = ("attention_out", 0), ("attention_out", 11)  # for the others it would take long, not much
+how = lambda w: "gptq" if (w.role, w.block) in hard else "nearest"
 layers = [
-    LayerPlan(w.name, w.block, w.role, Scheme(4, "channel", grid="twos", rounding=how.get(w.role, "nearest")))
+    LayerPlan(w.name, w.block, w.role, Scheme(4, "channel", grid="twos", rounding=how(w)))
     for w in linears
 ]
 plan = Plan("test", {}, "", "", "", tuple(layers), 0, {"eng_Latn": 1.0})
@@ -89,7 +90,7 @@ def deep(tmp_path_factory):
 
 
 def test_memory_is_a_small_part_of_the_model(deep):
-    assert 4 * sum(info.numel for info in Checkpoint(deep).tensors.values()) > 370e6  # in float32
+    assert 4 * sum(info.numel for info in Checkpoint(deep).tensors.values()) > 220e6  # in float32
     done = subprocess.run(
         [sys.executable, "-c", CODE, deep],
         capture_output=True,
