@@ -61,7 +61,7 @@ def report(found: Comparison, group: str) -> None:
     """Prints one table per width."""
     contrasts = {(each.policy, each.bits): each for each in found.contrasts}
     for bits in dict.fromkeys(entry.bits for entry in found.entries):
-        print(f"\n### W{bits}, {'one step per channel' if group == 'channel' else f'groups of {group}'}\n")
+        print(f"\n### W{bits}, {'one scale per channel' if group == 'channel' else f'groups of {group}'}\n")
         print("| policy | MB | worst | over seeds | mean | gap | best | better | worse | weights, dB | s |")
         print("|---|---|---|---|---|---|---|---|---|---|---|")
         for entry in (each for each in found.entries if each.bits == bits):

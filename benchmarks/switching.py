@@ -61,7 +61,7 @@ def made(directory: Path) -> tuple[Checkpoint, Overlays]:
 def finer(tensor: str, module: str, rows: torch.Tensor, W: torch.Tensor) -> Patch:
     """Returns rows in 8 bits."""
     found = nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
-    return Patch("codes", tensor, module, 8, rows, found.steps, found.codes)
+    return Patch("codes", tensor, module, 8, rows, found.scales, found.codes)
 
 
 def random_model(size: str) -> tuple[Any, tuple[Overlay, ...]]:

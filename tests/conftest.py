@@ -175,9 +175,9 @@ def adaptive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     base = Checkpoint(out / "base")
     linears = [weight for block in model.architecture.blocks for weight in block.linears.values()]
     made = []
-    for name, codes, steps in (("a", linears[::5], linears[1::7]), ("b", linears[2::9], ())):
+    for name, codes, scales in (("a", linears[::5], linears[1::7]), ("b", linears[2::9], ())):
         patches = [_finer_rows(model, weight, first=len(name) + len(codes)) for weight in codes]
-        for weight in set(steps) - set(codes):
+        for weight in set(scales) - set(codes):
             own = base.read(f"{weight.name}_scale").clone()
             patches.append(Patch("steps", weight.name, weight.module, 4, None, own * 1.125, None, own))
         made.append(Overlay(name, {"a": ("eng_Latn", "heb_Hebr"), "b": ("jpn_Jpan",)}[name], tuple(patches)))
@@ -191,7 +191,7 @@ def _finer_rows(model: Checkpoint, weight: Any, *, first: int) -> Patch:
     rows = torch.arange(first % 4, weight.shape[0], 4)
     W = model.read(weight.name).float()[rows]
     found = nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
-    return Patch("codes", weight.name, weight.module, 8, rows, found.steps, found.codes)
+    return Patch("codes", weight.name, weight.module, 8, rows, found.scales, found.codes)
 
 
 def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:

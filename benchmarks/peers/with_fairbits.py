@@ -36,10 +36,10 @@ def text_of(job: Job) -> Text:
 
 
 def read(checkpoint: Checkpoint, done: list[RoundedBlock]) -> Quantized:
-    """Returns the dequantized weights; steps count as they are stored."""
+    """Returns the dequantized weights; scales count as they are stored."""
     layers = {name: codes for block in done for name, codes in block.layers.items()}
     weights = {checkpoint.architecture.weights[name].module: codes.dequantized for name, codes in layers.items()}
-    bits = sum(each.bits * each.codes.numel() + 8 * each.steps.nbytes for each in layers.values())
+    bits = sum(each.bits * each.codes.numel() + 8 * each.scales.nbytes for each in layers.values())
     notes = tuple(note for block in done for outcome in block.outcomes for note in outcome.notes)
     return Quantized(weights, bits / sum(W.numel() for W in weights.values()), notes)
 

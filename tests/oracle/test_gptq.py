@@ -11,16 +11,16 @@ from fairbits.theory.grid import Grid
 DAMP = 0.01
 
 
-def textbook(W, H, steps, *, grid, act_order):
+def textbook(W, H, scales, *, grid, act_order):
     """Returns codes by optimal brain quantization in a fixed order: ΔW = −(w_k − ŵ_k) H⁻¹_k,: / H⁻¹_kk."""
-    size = W.shape[1] // steps.shape[1]
+    size = W.shape[1] // scales.shape[1]
     W = W.copy()
     inverse = np.linalg.inv(H + DAMP * np.diag(H).mean() * np.eye(len(H)))
     codes = np.zeros(W.shape, dtype=int)
     for k in np.argsort(-np.diag(H), kind="stable") if act_order else range(len(H)):
-        step = steps[:, k // size]
-        codes[:, k] = np.clip(np.rint(W[:, k] / step), grid.lowest, grid.highest)
-        missing = (W[:, k] - codes[:, k] * step) / inverse[k, k]
+        scale = scales[:, k // size]
+        codes[:, k] = np.clip(np.rint(W[:, k] / scale), grid.lowest, grid.highest)
+        missing = (W[:, k] - codes[:, k] * scale) / inverse[k, k]
         W -= np.outer(missing, inverse[k])
         inverse -= np.outer(inverse[:, k], inverse[k]) / inverse[k, k]  # the inverse without column k
         inverse[k, :] = inverse[:, k] = 0
@@ -32,8 +32,8 @@ def problem(seed, *, out=24, columns=60, group=None, tokens=300):
     X = rng.standard_normal((tokens, columns)) @ rng.standard_normal((columns, columns)) * rng.lognormal(0, 1, columns)
     W = rng.standard_normal((out, columns)).astype(np.float32).astype(float)
     blocks = np.abs(W).reshape(out, -1, group or columns)
-    steps = (blocks.max(2) / 3).astype(np.float32).astype(float)
-    return W, X.T @ X / tokens, steps
+    scales = (blocks.max(2) / 3).astype(np.float32).astype(float)
+    return W, X.T @ X / tokens, scales
 
 
 def tensors(*arrays):
@@ -51,9 +51,9 @@ def h_error(codes, W, H):
 def test_the_codes_are_those_of_the_textbook(group, act_order, columns_at_once):
     grid = Grid(3, "twos")
     for seed in range(4):
-        W, H, steps = problem(seed, group=group)
-        expected = textbook(W, H, steps, grid=grid, act_order=act_order)
-        w, h, s = tensors(W, H, steps.astype(np.float32))
+        W, H, scales = problem(seed, group=group)
+        expected = textbook(W, H, scales, grid=grid, act_order=act_order)
+        w, h, s = tensors(W, H, scales.astype(np.float32))
         found = gptq(w, h, s, grid=grid, damp=DAMP, act_order=act_order, columns_at_once=columns_at_once)
         rounded = nearest(w, s, grid=grid)
         kept = (found.codes.codes == rounded.codes).all(1)
@@ -67,8 +67,8 @@ def test_the_codes_are_those_of_the_textbook(group, act_order, columns_at_once):
 def test_no_row_is_worse_than_nearest_and_most_are_better(bits, kind):
     grid = Grid(bits, kind)
     for seed in range(5):
-        W, H, steps = problem(seed, group=15, tokens=40)  # fewer tokens than columns: H is singular
-        w, h, s = tensors(W, H, (steps * 3 / grid.highest).astype(np.float32))
+        W, H, scales = problem(seed, group=15, tokens=40)  # fewer tokens than columns: H is singular
+        w, h, s = tensors(W, H, (scales * 3 / grid.highest).astype(np.float32))
         found = gptq(w, h, s, grid=grid)
         ours, theirs = h_error(found.codes, W, H), h_error(nearest(w, s, grid=grid), W, H)
         assert (ours <= theirs * (1 + 1e-9)).all()
@@ -76,22 +76,22 @@ def test_no_row_is_worse_than_nearest_and_most_are_better(bits, kind):
 
 
 def test_rows_that_end_worse_keep_the_nearest_codes():
-    W, H, steps = problem(0, out=500, columns=8)
+    W, H, scales = problem(0, out=500, columns=8)
     grid = Grid(3, "twos")
-    w, h, s = tensors(W, H, steps.astype(np.float32))
+    w, h, s = tensors(W, H, scales.astype(np.float32))
     found, rounded = gptq(w, h, s, grid=grid), nearest(w, s, grid=grid)
-    alone = h_error(type(rounded)(torch.from_numpy(textbook(W, H, steps, grid=grid, act_order=True)), s, 3), W, H)
+    alone = h_error(type(rounded)(torch.from_numpy(textbook(W, H, scales, grid=grid, act_order=True)), s, 3), W, H)
     theirs = h_error(rounded, W, H)
     assert found.kept_nearest == (alone > theirs * (1 + 1e-12)).sum() > 0
     np.testing.assert_allclose(h_error(found.codes, W, H), np.minimum(alone, theirs), rtol=1e-9)
 
 
 def test_float32_serves_for_wide_maps():
-    W, H, steps = problem(0, out=16, columns=640, tokens=900)
-    w, h, s = tensors(W, H, steps.astype(np.float32))
+    W, H, scales = problem(0, out=16, columns=640, tokens=900)
+    w, h, s = tensors(W, H, scales.astype(np.float32))
     found = gptq(w, h.float(), s, grid=Grid(4, "twos"))
-    expected = textbook(W, H, steps, grid=Grid(4, "twos"), act_order=True)
+    expected = textbook(W, H, scales, grid=Grid(4, "twos"), act_order=True)
     assert (found.codes.codes.numpy() == expected).mean() > 0.9
     exact = h_error(found.codes, W, H).sum()
-    other = np.einsum("ri,ij,rj->", (e := expected * steps - W), H, e)
+    other = np.einsum("ri,ij,rj->", (e := expected * scales - W), H, e)
     assert exact == pytest.approx(other, rel=0.02)

@@ -42,7 +42,7 @@ PolicyGroup = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="Weights that share a step; 128 if not given.",
+        help="Weights that share a scale; 128 if not given.",
         metavar="N|channel|tensor",
         autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
     ),

@@ -1,4 +1,4 @@
-"""Codes: a linear map as whole numbers and steps, exactly as it is stored."""
+"""Codes: a linear map as whole numbers and scales, exactly as it is stored."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,27 +12,27 @@ from fairbits.theory.grid import Grid
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """A linear map (out, in): W ≈ codes · step, each step shared by neighbouring weights of a row.
+    """A linear map (out, in): W ≈ codes · scale, each scale shared by neighbouring weights of a row.
 
-    `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1; `steps` is (out, groups) in the type that is stored.
+    `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1; `scales` is (out, groups) in the type that is stored.
     """
 
     codes: Tensor
-    steps: Tensor
+    scales: Tensor
     bits: int
 
     @cached_property
     def dequantized(self) -> Tensor:
-        """The weights that a loader makes of it, in the type of the steps."""
-        return dequantize(self.codes, self.steps)
+        """The weights that a loader makes of it, in the type of the scales."""
+        return dequantize(self.codes, self.scales)
 
 
-def nearest(W: Tensor, steps: Tensor, *, grid: Grid) -> Codes:
-    """Returns the codes nearest to W (out, in) for steps (out, groups) that are already of the type that is stored.
+def nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
+    """Returns the codes nearest to W (out, in) for scales (out, groups) that are already of the type that is stored.
 
     >>> found = nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
     >>> found.codes.tolist(), found.dequantized.tolist()
     ([[2, -1]], [[1.0, -0.5]])
     """
-    codes = nearest_codes(W, steps, grid=grid)
-    return Codes(codes.to(torch.int8).reshape(W.shape), steps, grid.bits)
+    codes = nearest_codes(W, scales, grid=grid)
+    return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)

@@ -147,9 +147,9 @@ class ActivationQuantizer:
         modules = dict(model.named_modules())
         _check_modules(modules, table)
         grid = Grid(table.bits)
-        steps = np.vstack([table.blind, table.alpha]) / np.float32(grid.highest)
-        self._steps = torch.from_numpy(steps).to(model.device)
-        self._row = self._steps[0].clone()
+        scales = np.vstack([table.blind, table.alpha]) / np.float32(grid.highest)
+        self._scales = torch.from_numpy(scales).to(model.device)
+        self._row = self._scales[0].clone()
         self._hooks = [
             _Rounding(self._row[i], grid.highest, len(seeing)) for i, seeing in enumerate(table.modules.values())
         ]
@@ -162,7 +162,7 @@ class ActivationQuantizer:
     def use(self, language: str | None = None) -> None:
         """Takes the thresholds of a language from now on; None: the language-blind ones."""
         row = 0 if language is None else 1 + self.table.position(language)
-        self._row.copy_(self._steps[row])
+        self._row.copy_(self._scales[row])
         self._start(per_token=False)
 
     def dynamic(self) -> None:
@@ -192,9 +192,9 @@ class ActivationQuantizer:
 class _Rounding:
     """The hook of a point: all maps that see it get the same rounded input, which is computed once."""
 
-    def __init__(self, step: Tensor, highest: int, maps: int) -> None:
-        """`step` is a view of the buffer of all points, `maps` the number of linear maps that see this one."""
-        self._step, self._highest, self._maps = step, highest, maps
+    def __init__(self, scale: Tensor, highest: int, maps: int) -> None:
+        """`scale` is a view of the buffer of all points, `maps` the number of linear maps that see this one."""
+        self._scale, self._highest, self._maps = scale, highest, maps
         self.start(per_token=False)
 
     def start(self, *, per_token: bool) -> None:
@@ -225,11 +225,11 @@ class _Rounding:
 
     def rounded(self, x: Tensor) -> Tensor:
         """Returns the nearest value of the grid to every entry, in the type of x."""
-        step = self._step
+        scale = self._scale
         if self._per_token:
-            # a position of zeros keeps them with whatever step
-            step = x.abs().amax(-1, keepdim=True).div_(self._highest).clamp_(min=torch.finfo(x.dtype).tiny)
-        return (x / step).round_().clamp_(-self._highest, self._highest).mul_(step)
+            # a position of zeros keeps them with whatever scale
+            scale = x.abs().amax(-1, keepdim=True).div_(self._highest).clamp_(min=torch.finfo(x.dtype).tiny)
+        return (x / scale).round_().clamp_(-self._highest, self._highest).mul_(scale)
 
 
 def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> None:

@@ -118,7 +118,7 @@ class OverlayBase:
 
 def dense(codes: Codes) -> Tensor:
     """Returns what a loader makes of codes in float32: it multiplies in that type."""
-    return Codes(codes.codes, codes.steps.float(), codes.bits).dequantized
+    return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
 
 
 def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:

@@ -222,13 +222,13 @@ def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpo
     form = cast(Form, one_of("form", said["form"], get_args(Form)))
     shape, below = base.read(f"{name}_shape"), base.read(f"{name}_scale")
     rows = _rows(tensors, name, int(shape[0]))
-    steps, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
-    groups = steps.shape[1] if steps.ndim == 2 else 0
-    fits = steps.dtype.is_floating_point and len(steps) == count == said["rows"] and groups and shape[1] % groups == 0
-    codes = base_steps = None
+    scales, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
+    groups = scales.shape[1] if scales.ndim == 2 else 0
+    fits = scales.dtype.is_floating_point and len(scales) == count == said["rows"] and groups and shape[1] % groups == 0
+    codes = base_scales = None
     if form == "steps":
-        base_steps = below.clone() if rows is None else below.index_select(0, rows)
-        fits = fits and steps.shape == base_steps.shape
+        base_scales = below.clone() if rows is None else below.index_select(0, rows)
+        fits = fits and scales.shape == base_scales.shape
     else:
         packed = tensors[f"{name}_packed"]
         words = math.ceil(int(shape[1]) * bits / WORD_BITS)
@@ -236,9 +236,9 @@ def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpo
     if not fits:
         raise InputError(f"what is stored of {name} does not fit the base, {shape.tolist()}; make it again")
     if form != "steps":
-        stored = {f"{name}_packed": packed, f"{name}_scale": steps, f"{name}_shape": shape}
+        stored = {f"{name}_packed": packed, f"{name}_scale": scales, f"{name}_shape": shape}
         codes = read_packed(stored, name, bits=bits).codes
-    return Patch(form, name, str(said["module"]), bits, rows, steps, codes, base_steps, bool(said["transposed"]))
+    return Patch(form, name, str(said["module"]), bits, rows, scales, codes, base_scales, bool(said["transposed"]))
 
 
 def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:

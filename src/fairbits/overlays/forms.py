@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairbits.measure.passes.text import Text
 from fairbits.model.codes import Codes
-from fairbits.model.files.packed import step_dtype
+from fairbits.model.files.packed import scale_dtype
 from fairbits.model.groups import fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.base_model import OverlayBase, dense
@@ -31,15 +31,15 @@ class Candidate:
     name: str
     codes: Codes
     saved: Tensor
-    base_steps: Tensor
+    base_scales: Tensor
     module: str
     transposed: bool
 
     def patch(self, rows: Tensor | None) -> Patch:
         """Returns some rows, or all, for an overlay."""
-        codes, steps, before = (
+        codes, scales, before = (
             each if rows is None else each.index_select(0, rows)
-            for each in (self.codes.codes, self.codes.steps, self.base_steps)
+            for each in (self.codes.codes, self.codes.scales, self.base_scales)
         )
         return Patch(
             form=self.form,
@@ -47,9 +47,9 @@ class Candidate:
             module=self.module,
             bits=self.codes.bits,
             rows=rows,
-            steps=steps,
+            scales=scales,
             codes=None if self.form == "steps" else codes,
-            base_steps=before if self.form == "steps" else None,
+            base_scales=before if self.form == "steps" else None,
             transposed=self.transposed,
         )
 
@@ -68,9 +68,9 @@ def candidates(
     "residual"  what the base's weights lack, in RESIDUAL_BITS
     "codes"     the weights anew, in the width of the base
     both by GPTQ with the exact weighted clip, under H = E[x xᵀ] of the text
-    "steps"     the base's codes k with the steps of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
+    "steps"     the base's codes k with the scales of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """
-    dtype = step_dtype(overlay_base.checkpoint)
+    dtype = scale_dtype(overlay_base.checkpoint)
     for name, known in overlay_base.known(text):
         assert known.H is not None
         W, base, weight = overlay_base.original(name), overlay_base.codes(name), overlay_base.weight(name)
@@ -79,7 +79,7 @@ def candidates(
         still = lacks - dense(codes) if form == "residual" else W - dense(codes)
         saved = _energy(lacks, known.H) - _energy(still, known.H)
         yield Candidate(
-            form, name, codes, 0.5 * sensitivity[name] * saved, base.steps, weight.module, weight.transposed
+            form, name, codes, 0.5 * sensitivity[name] * saved, base.scales, weight.module, weight.transposed
         )
 
 
@@ -96,12 +96,12 @@ def _gptq(W: Tensor, scheme: Scheme, known: KnownInput, dtype: torch.dtype) -> C
     return rounded(W, wanted, dtype=dtype, known=known)[0]
 
 
-def _restepped(W: Tensor, base: Codes, _scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _rescaled(W: Tensor, base: Codes, _scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
     assert known.H is not None
-    return replace(base, steps=fit_scales(W, base.codes, base.steps, H=known.H.cpu()).to(dtype))
+    return replace(base, scales=fit_scales(W, base.codes, base.scales, H=known.H.cpu()).to(dtype))
 
 
-FORMS: Mapping[Form, Callable[..., Codes]] = {"residual": _residual, "codes": _anew, "steps": _restepped}
+FORMS: Mapping[Form, Callable[..., Codes]] = {"residual": _residual, "codes": _anew, "steps": _rescaled}
 
 
 def _energy(change: Tensor, H: Tensor) -> Tensor:

@@ -18,7 +18,10 @@ BASE = "base"
 
 
 Form = Literal["residual", "codes", "steps"]
-"""What is stored of a row: what the base's lacks, the row anew, or other steps for the codes that the base has."""
+"""What is stored of a row: what the base's lacks, the row anew, or other scales for the codes that the base has.
+
+The last is called "steps" in files and on the command line.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +30,9 @@ class Patch:
 
     `tensor`      the map in the files of the base, `module` in the loaded model, `transposed` there
     `rows`        which rows, int64 (n,); None: all
-    `steps`       (n, groups), in the type that is stored
+    `scales`      (n, groups), in the type that is stored
     `codes`       int8 (n, in) of `bits` each; None: those of the base stay
-    `base_steps`  what `steps` replace where the codes stay
+    `base_scales`  what `scales` replace where the codes stay
     """
 
     form: Form
@@ -37,29 +40,29 @@ class Patch:
     module: str
     bits: int
     rows: Tensor | None
-    steps: Tensor
+    scales: Tensor
     codes: Tensor | None = None
-    base_steps: Tensor | None = None
+    base_scales: Tensor | None = None
     transposed: bool = False
 
     @property
     def count(self) -> int:
         """How many rows it changes."""
-        return len(self.steps)
+        return len(self.scales)
 
     def on(self, device: torch.device) -> "Patch":
         """Returns the patch where the model is."""
-        rows, codes, base_steps = (
-            None if each is None else each.to(device) for each in (self.rows, self.codes, self.base_steps)
+        rows, codes, base_scales = (
+            None if each is None else each.to(device) for each in (self.rows, self.codes, self.base_scales)
         )
-        return replace(self, rows=rows, steps=self.steps.to(device), codes=codes, base_steps=base_steps)
+        return replace(self, rows=rows, scales=self.scales.to(device), codes=codes, base_scales=base_scales)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what is stored of it; the steps that it replaces are in the base."""
+        """Returns what is stored of it; the scales that it replaces are in the base."""
         if self.codes is None:
-            stored = {f"{self.tensor}_scale": self.steps.contiguous()}
+            stored = {f"{self.tensor}_scale": self.scales.contiguous()}
         else:
-            stored = packed_tensors(self.tensor, Codes(self.codes, self.steps, self.bits))
+            stored = packed_tensors(self.tensor, Codes(self.codes, self.scales, self.bits))
             del stored[f"{self.tensor}_shape"]  # the base has it
         if self.rows is not None:
             stored[f"{self.tensor}_rows"] = self.rows.to(torch.int32)

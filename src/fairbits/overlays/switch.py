@@ -3,10 +3,10 @@
 It is not a `SwappedModel`, which replaces whole matrices and reads them from the checkpoint to restore them. A switch
 touches only the rows that an overlay changes, between two requests of a server, and has no checkpoint to read.
 
-Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only steps change, nothing is
+Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only scales change, nothing is
 kept: the codes k are read off the weights. A weight is k·s rounded to the type of the model; bfloat16, the coarsest,
 moves it by 2^−8/(1 + 2^−8) of its value at most, so w/s lies within ½ of k for all |k| ≤ 128, if it is not rounded to
-that type again. Where a step is 0, or a weight beyond the type, the rows are kept after all.
+that type again. Where a scale is 0, or a weight beyond the type, the rows are kept after all.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model.codes import Codes
+from fairbits.model.groups import dequantize, divisors, split_like
 from fairbits.model.swapped_model import matrix_at
 from fairbits.overlays.overlay import BASE, Overlay, Patch
 
@@ -79,7 +80,7 @@ class Switch:
             W, patch, kept = self._kept[-1]
             if kept is None:
                 own = W if patch.rows is None else W.index_select(0, patch.rows)
-                kept = _restepped(own, patch, back=True)
+                kept = _rescaled(own, patch, back=True)
                 self._kept[-1] = (W, patch, kept)  # may be written twice, and not be computed twice
             _write(W, patch.rows, kept)
             self._kept.pop()
@@ -88,21 +89,20 @@ class Switch:
 def _values(own: Tensor, patch: Patch) -> Tensor:
     """Returns what the patch puts in the place of rows."""
     if patch.codes is None:
-        return _restepped(own, patch, back=False)
-    # a loader takes steps to the type of the model first, and multiplies there
-    values = Codes(patch.codes, patch.steps.to(own.dtype), patch.bits).dequantized
+        return _rescaled(own, patch, back=False)
+    # a loader takes scales to the type of the model first, and multiplies there
+    values = Codes(patch.codes, patch.scales.to(own.dtype), patch.bits).dequantized
     return values.add_(own) if patch.form == "residual" else values
 
 
-def _restepped(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
-    """Returns rows with other steps, whose codes stay."""
-    assert patch.base_steps is not None
-    old, new = (patch.steps, patch.base_steps) if back else (patch.base_steps, patch.steps)
-    blocks = own.reshape(len(own), old.shape[1], -1)
-    old, new = (steps.to(own.dtype)[:, :, None] for steps in (old, new))
+def _rescaled(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
+    """Returns rows with other scales, whose codes stay."""
+    assert patch.base_scales is not None
+    old, new = (patch.scales, patch.base_scales) if back else (patch.base_scales, patch.scales)
+    old, new = old.to(own.dtype), new.to(own.dtype)
     wide = torch.promote_types(own.dtype, torch.float32)
-    codes = (blocks.to(wide) / torch.where(old == 0, 1.0, old).to(wide)).round_()
-    return (codes.to(own.dtype) * new).reshape(own.shape)
+    codes = (split_like(own, old).to(wide) / divisors(old).to(wide)[:, :, None]).round_()
+    return dequantize(codes.reshape(own.shape), new)
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def _is_readable(W: Tensor, patch: Patch) -> bool:
     if patch.codes is not None:
         return False
     own = W if patch.rows is None else W.index_select(0, patch.rows)
-    again = _restepped(_restepped(own, patch, back=False), patch, back=True)
+    again = _rescaled(_rescaled(own, patch, back=False), patch, back=True)
     # 0 and −0 are equal
     return torch.equal(own, again) and torch.equal(own.signbit(), again.signbit())
 
@@ -134,7 +134,7 @@ def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
     rows = torch.arange(len(W)) if patch.rows is None else patch.rows
     columns = W.shape[1] if patch.codes is None else patch.codes.shape[1]
     fits = len(rows) == patch.count > 0 and bool((rows >= 0).all() and (rows < len(W)).all())
-    if not fits or columns != W.shape[1] or W.shape[1] % patch.steps.shape[1]:
+    if not fits or columns != W.shape[1] or W.shape[1] % patch.scales.shape[1]:
         raise InputError(
             f"an overlay changes {patch.count} rows of {columns} columns in {patch.module}, up to row "
             f"{int(rows.max()) if len(rows) else None}, and the model has {tuple(W.shape)} there; "

@@ -135,13 +135,13 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Learning:
-    """How codes and steps are learned from the calibration text once they have been rounded.
+    """How codes and scales are learned from the calibration text once they have been rounded.
 
     `block_steps`   how often those of a block are changed, to give what the full-precision block gives
     `block_tokens`  tokens of each language, about, for which this is done; all there are where nothing follows
     `model_steps`   how often those of all blocks are then changed, to give the answers of the full-precision model
     `rows`          windows of text that are read each time, at least
-    `rate`          the largest change of a weight each time, in units of its step, about
+    `rate`          the largest change of a weight each time, in units of its scale, about
     `objective`     what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
     """
 
@@ -166,7 +166,7 @@ class Plan:
     """What is decided for every linear map, embedding and head, in the order of the model.
 
     `languages` are the weights π of the languages that count, summing to 1; empty if no text is read.
-    `calibration` is the text they were decided for. `thresholds`: whether the exact steps of every language alone are
+    `calibration` is the text they were decided for. `thresholds`: whether the exact scales of every language alone are
     saved beside the model. `size_bytes` is what all tensors of the quantized model will take.
     """
 

@@ -115,7 +115,7 @@ def _made(content: Mapping[str, Any]) -> str:
     parts = [
         f"policy {name}" + (f" with the mix {mix}" if mix else ""),
         _widths(content["allocation"]),
-        f"groups of {group}" if isinstance(group, int) else f"one step per {group}",
+        f"groups of {group}" if isinstance(group, int) else f"one scale per {group}",
         *_outside(content["allocation"]),
     ]
     return f"{model}, quantized by fairbits: {', '.join(parts)}; {_calibrated(found)}."

@@ -43,7 +43,7 @@ FOUNDING_MODELS = {
 CAVEAT = (
     "class, C1, C2: the founding documents' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
     "no language suffers (001-09). max κ counts the linear maps of a block together, tensor κ the worst one alone."
-    " D̂: predicted nats per token, one step per channel, no clipping."
+    " D̂: predicted nats per token, one scale per channel, no clipping."
 )
 
 

@@ -19,7 +19,7 @@ from fairbits.model.files.packed import (
     packed_tensors,
     planned_bytes,
     read_packed,
-    step_dtype,
+    scale_dtype,
     stored_bytes,
     table_tensors,
     tied_copies,
@@ -58,7 +58,7 @@ def test_packing_is_the_one_written_bit_by_bit_and_its_inverse_is_exact(bits: in
     assert tensors["a.b.weight_shape"].tolist() == [5, columns]
     back = read_packed(tensors, "a.b.weight", bits=bits)
     assert torch.equal(back.codes, codes.codes)
-    assert torch.equal(back.steps, codes.steps)
+    assert torch.equal(back.scales, codes.scales)
     assert back.bits == bits
 
 
@@ -129,7 +129,7 @@ def test_planned_bytes_count_what_is_kept_too(reading_model: Reading) -> None:
 
 
 def test_steps_are_of_the_type_that_loaders_compute_in() -> None:
-    assert step_dtype(Checkpoint("embedded:tiny")) == torch.float16
+    assert scale_dtype(Checkpoint("embedded:tiny")) == torch.float16
 
 
 REFUSED = [

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes, nearest
-from fairbits.model.files.packed import planned_bytes, step_dtype
+from fairbits.model.files.packed import planned_bytes, scale_dtype
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Scheme
 from fairbits.theory.grid import Grid
@@ -73,8 +73,8 @@ def rounded(checkpoint: Checkpoint, stored: dict[str, Scheme]) -> dict[str, Code
     for name, how in stored.items():
         W = checkpoint.read(name)
         blocks = W.float().reshape(W.shape[0], how.groups(W.shape[1]), -1)
-        steps = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(step_dtype(checkpoint))
-        made[name] = nearest(W, steps, grid=Grid(how.bits, "twos"))
+        scales = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(scale_dtype(checkpoint))
+        made[name] = nearest(W, scales, grid=Grid(how.bits, "twos"))
     return made
 
 
@@ -112,7 +112,7 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
         for name, each in codes.items():
             fake.get_submodule(weights[name].module).weight.copy_(each.dequantized)
     loaded = cls.from_pretrained(out)
-    assert loaded.dtype == fake.dtype == step_dtype(checkpoint)
+    assert loaded.dtype == fake.dtype == scale_dtype(checkpoint)
     tokens = torch.arange(3, 35)[None]
     with torch.no_grad():
         got, expected = loaded(tokens).logits.float(), fake(tokens).logits.float()
@@ -330,7 +330,7 @@ def test_finished_block_comes_back(make: Make, tmp_path: Path) -> None:
     assert found.layers.keys() == blocks[0].keys()
     for name, codes in found.layers.items():
         assert torch.equal(codes.codes, blocks[0][name].codes)
-        assert torch.equal(codes.steps, blocks[0][name].steps)
+        assert torch.equal(codes.scales, blocks[0][name].scales)
         assert codes.bits == 8
     assert writer.finished(1) is None
     with pytest.raises(InputError, match="block 1 was not added"):
@@ -371,14 +371,14 @@ def test_draft_of_another_plan_is_not_continued(make: Make, tmp_path: Path) -> N
         QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY | {"plan": "q"}, resume=True)
     other = dict.fromkeys(stored, Scheme(4, "channel"))
     with pytest.raises(InputError, match="begun for another stored;"):
-        QuantizedWriter(checkpoint, tmp_path / "out", stored=other, identity=IDENTITY, resume=True)
+        QuantizedWriter(checkpoint, tmp_path / "out", schemes=other, identity=IDENTITY, resume=True)
     with pytest.raises(InputError, match="--resume, or delete it"):
         QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY)
 
 
 def test_directories_of_others_are_left_alone(make: Make, tmp_path: Path) -> None:
     checkpoint = make("llama")
-    options: dict[str, Any] = {"stored": mixed(checkpoint), "identity": IDENTITY}
+    options: dict[str, Any] = {"schemes": mixed(checkpoint), "identity": IDENTITY}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
     with pytest.raises(InputError, match="exists and is not empty"):
@@ -417,7 +417,7 @@ def test_blocks_must_come_as_they_were_planned(make: Make, tmp_path: Path) -> No
         writer.add(1, blocks[0])
     name, codes = next(iter(blocks[1].items()))
     with pytest.raises(InputError, match="came with shape"):
-        writer.add(1, blocks[1] | {name: Codes(codes.codes, codes.steps.float(), codes.bits)})
+        writer.add(1, blocks[1] | {name: Codes(codes.codes, codes.scales.float(), codes.bits)})
     writer.add(1, blocks[1])
     with pytest.raises(InputError, match="cannot be added"):
         writer.finish({"../a.json": b""})

@@ -20,7 +20,7 @@ BLOCKS = range(1, 5)
 
 @pytest.fixture(scope="session")
 def llama_base(reading_model: Callable[[str], Checkpoint], tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """Returns a small random Llama in 3 bits, 16 weights to a step."""
+    """Returns a small random Llama in 3 bits, 16 weights to a scale."""
     model, out = reading_model("llama"), tmp_path_factory.mktemp("llama") / "base"
     quantize(model, plan(model, policy="rtn", bits=3, group=16), out=out)
     return Checkpoint(out)

@@ -56,7 +56,7 @@ def test_rows_take_as_many_bytes_of_a_file_as_they_say(found: dict[Form, list[Ca
             stored = sum(info.nbytes for info in read_header(tmp_path / "a.safetensors").values())
             assert stored == count * each.row_bytes == overlay.size_bytes
     weight = found["residual"][0].codes.codes.shape[1]
-    assert found["residual"][0].row_bytes == weight * 2 / 8 + 2 + 4  # 2 bits each, a step in float16, a row number
+    assert found["residual"][0].row_bytes == weight * 2 / 8 + 2 + 4  # 2 bits each, a scale in float16, a row number
 
 
 def test_codes_stay_where_steps_change(workshop: Workshop, found: dict[Form, list[Candidate]]) -> None:
@@ -65,6 +65,6 @@ def test_codes_stay_where_steps_change(workshop: Workshop, found: dict[Form, lis
         patch = each.patch(None)
         assert torch.equal(each.codes.codes, base.codes)
         assert patch.codes is None
-        assert patch.base_steps is not None
-        assert torch.equal(patch.base_steps, base.steps)
-        assert patch.steps.dtype == base.steps.dtype
+        assert patch.base_scales is not None
+        assert torch.equal(patch.base_scales, base.scales)
+        assert patch.scales.dtype == base.scales.dtype

@@ -14,7 +14,7 @@ from fairbits.overlays.selection import patches_within
 def candidate(name: str, saved: list[float], *, columns: int, bits: int, groups: int, form: Form) -> Candidate:
     rows = len(saved)
     codes = Codes(torch.zeros(rows, columns, dtype=torch.int8), torch.ones(rows, groups, dtype=torch.float16), bits)
-    return Candidate(form, name, codes, torch.tensor(saved, dtype=torch.float64), codes.steps, name, False)
+    return Candidate(form, name, codes, torch.tensor(saved, dtype=torch.float64), codes.scales, name, False)
 
 
 def size_of(patches: tuple[Patch, ...]) -> int:

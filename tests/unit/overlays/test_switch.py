@@ -29,15 +29,15 @@ def one_map(W: Tensor) -> Any:
     return model
 
 
-def restepped(old: Tensor, new: Tensor, rows: Tensor | None = None) -> Overlay:
+def rescaled(old: Tensor, new: Tensor, rows: Tensor | None = None) -> Overlay:
     return Overlay("a", (), (Patch("steps", "w", "0", 8, rows, new, None, old),))
 
 
 def there_and_back(codes: Tensor, old: Tensor, new: Tensor, dtype: torch.dtype) -> tuple[Tensor, bool]:
-    """Returns the weights under other steps, and whether rows were kept; the way back is checked."""
+    """Returns the weights under other scales, and whether rows were kept; the way back is checked."""
     W = codes.to(dtype) * old.to(dtype)
     model = one_map(W)
-    switch = Switch(model, [restepped(old, new)])
+    switch = Switch(model, [rescaled(old, new)])
     for _ in range(2):
         switch.to("a")
         put, kept = model[0].weight.data.clone(), any(own is not None for *_, own in switch._kept)
@@ -90,7 +90,7 @@ def test_groups_and_rows_take_their_own_steps(dtype: torch.dtype) -> None:
     W = (codes.reshape(40, 4, 16).to(dtype) * old.to(dtype)[:, :, None]).reshape(40, 64)
     expected = (codes.reshape(40, 4, 16).to(dtype) * new.to(dtype)[:, :, None]).reshape(40, 64)
     rows, model = torch.tensor([3, 0, 39, 17]), one_map(W)
-    switch = Switch(model, [restepped(old[rows], new[rows], rows)])
+    switch = Switch(model, [rescaled(old[rows], new[rows], rows)])
     switch.to("a")
     others = torch.ones(40, dtype=torch.bool).index_fill_(0, rows, False)
     assert torch.equal(model[0].weight[rows], expected[rows])
@@ -102,22 +102,22 @@ def test_groups_and_rows_take_their_own_steps(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kept"),
     [
-        pytest.param(0.0, 0.0, False, id="no step"),  # codes below 0 make −0 of it
-        pytest.param(0.01, 0.0, True, id="a step that becomes 0"),
-        pytest.param(0.01, 1e-9, True, id="a step that float16 has not"),
+        pytest.param(0.0, 0.0, False, id="no scale"),  # codes below 0 make −0 of it
+        pytest.param(0.01, 0.0, True, id="a scale that becomes 0"),
+        pytest.param(0.01, 1e-9, True, id="a scale that float16 has not"),
         pytest.param(0.01, 6e4, True, id="weights beyond float16"),
         pytest.param(0.01, 0.02, False, id="ordinary steps"),
     ],
 )
 def test_rows_are_kept_where_codes_cannot_be_read_off(old: float, new: float, kept: bool) -> None:
-    before, after = (torch.tensor([[0.01], [step]]) for step in (old, new))
+    before, after = (torch.tensor([[0.01], [scale]]) for scale in (old, new))
     assert there_and_back(ALL_CODES.expand(2, -1), before, after, torch.float16)[1] is kept
 
 
 def test_groups_of_zeros_need_nothing_kept() -> None:
-    steps = torch.tensor([[0.0], [0.5]])
+    scales = torch.tensor([[0.0], [0.5]])
     codes = torch.tensor([[0, 0], [3, -3]])
-    put, kept = there_and_back(codes, steps, 2 * steps, torch.float16)
+    put, kept = there_and_back(codes, scales, 2 * scales, torch.float16)
     assert put.tolist() == [[0, 0], [3, -3]]
     assert not kept
 
@@ -128,11 +128,11 @@ def test_groups_of_zeros_need_nothing_kept() -> None:
 def test_rows_with_codes_lie_over_those_of_the_base(form: Any, transposed: bool, dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(2)
     W, codes = torch.randn(24, 16, generator=rng).to(dtype), torch.randint(-2, 2, (5, 16), generator=rng).to(torch.int8)
-    rows, steps = torch.tensor([1, 2, 3, 20, 23]), torch.rand(5, 2, generator=rng).half()
+    rows, scales = torch.tensor([1, 2, 3, 20, 23]), torch.rand(5, 2, generator=rng).half()
     model = one_map(W.T if transposed else W)
-    switch = Switch(model, [Overlay("a", (), (Patch(form, "w", "0", 2, rows, steps, codes, transposed=transposed),))])
+    switch = Switch(model, [Overlay("a", (), (Patch(form, "w", "0", 2, rows, scales, codes, transposed=transposed),))])
     switch.to("a")
-    added = codes.to(dtype) * steps.to(dtype).repeat_interleave(8, dim=1)
+    added = codes.to(dtype) * scales.to(dtype).repeat_interleave(8, dim=1)
     expected = W.index_copy(0, rows, added + W[rows] if form == "residual" else added)
     own = model[0].weight.data.T if transposed else model[0].weight.data
     assert torch.equal(own, expected)
@@ -141,8 +141,8 @@ def test_rows_with_codes_lie_over_those_of_the_base(form: Any, transposed: bool,
 
 
 def test_overlays_with_the_same_patches_are_switched_without_writing() -> None:
-    steps = torch.tensor([[0.5]])
-    first = restepped(steps, 2 * steps)
+    scales = torch.tensor([[0.5]])
+    first = rescaled(scales, 2 * scales)
     model = one_map(torch.tensor([[1.0, 2.0]]))
     switch = Switch(model, [first, Overlay("b", (), first.patches)])
     switch.to("a")
@@ -154,8 +154,8 @@ def test_overlays_with_the_same_patches_are_switched_without_writing() -> None:
     assert model[0].weight.tolist() == [[7, 7]]
 
 
-STEPS, CODES = torch.ones(2, 1), torch.zeros(2, 4, dtype=torch.int8)
-FITTING: dict[str, Any] = {"module": "0", "rows": torch.tensor([0, 2]), "steps": STEPS, "codes": CODES}
+SCALES, CODES = torch.ones(2, 1), torch.zeros(2, 4, dtype=torch.int8)
+FITTING: dict[str, Any] = {"module": "0", "rows": torch.tensor([0, 2]), "scales": SCALES, "codes": CODES}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ FITTING: dict[str, Any] = {"module": "0", "rows": torch.tensor([0, 2]), "steps":
         {"rows": torch.tensor([-1, 2])},
         {"rows": torch.tensor([0, 1, 2])},
         {"rows": None},
-        {"rows": torch.zeros(0, dtype=torch.int64), "steps": STEPS[:0], "codes": CODES[:0]},
+        {"rows": torch.zeros(0, dtype=torch.int64), "scales": SCALES[:0], "codes": CODES[:0]},
         {"codes": torch.zeros(2, 5, dtype=torch.int8)},
-        {"steps": torch.ones(2, 3)},
+        {"scales": torch.ones(2, 3)},
     ],
 )
 def test_a_patch_that_does_not_fit_the_model_is_refused(wrong: dict[str, Any]) -> None:
@@ -183,9 +183,9 @@ def test_a_patch_that_does_not_fit_the_model_is_refused(wrong: dict[str, Any]) -
 
 
 def test_an_overlay_that_is_not_there_changes_nothing() -> None:
-    steps = torch.tensor([[0.5]])
+    scales = torch.tensor([[0.5]])
     model = one_map(torch.tensor([[1.0, 2.0]]))
-    switch = Switch(model, [restepped(steps, 2 * steps)])
+    switch = Switch(model, [rescaled(scales, 2 * scales)])
     switch.to("a")
     with pytest.raises(InputError, match="there is no overlay 'b'; there are base, a"):
         switch.to("b")
@@ -194,9 +194,9 @@ def test_an_overlay_that_is_not_there_changes_nothing() -> None:
 
 
 def test_a_map_cannot_be_changed_twice() -> None:
-    steps = torch.tensor([[0.5]])
+    scales = torch.tensor([[0.5]])
     with pytest.raises(InputError, match="changes w twice"):
-        Overlay("a", (), 2 * restepped(steps, steps).patches)
+        Overlay("a", (), 2 * rescaled(scales, scales).patches)
 
 
 def test_the_base_serves_languages_without_an_overlay() -> None:

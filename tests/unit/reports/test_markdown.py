@@ -152,7 +152,7 @@ def test_it_begins_with_what_the_model_is(found) -> None:
     own = copy.deepcopy(found)
     own["model"] = "org/model"
     assert opening(card(own)) == (
-        "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one step per channel, "
+        "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one scale per channel, "
         "embedding kept, head kept; calibration text udhr, up to 64 tokens per language, 4 languages."
     )
     own["allocation"]["bits"][0][0] = 8

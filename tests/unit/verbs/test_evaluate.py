@@ -32,7 +32,7 @@ def rounded(W: torch.Tensor, bits: int) -> Codes:
 
 
 def pack(source: Checkpoint, directory: Path, *, bits: int) -> Checkpoint:
-    """Writes a checkpoint whose blocks are packed as compressed-tensors packs them, one step per channel."""
+    """Writes a checkpoint whose blocks are packed as compressed-tensors packs them, one scale per channel."""
     directory.mkdir()
     linears = {name for block in source.architecture.blocks for name in block.linears}
     tensors = {}
@@ -40,7 +40,7 @@ def pack(source: Checkpoint, directory: Path, *, bits: int) -> Checkpoint:
         if info.name in linears:
             module, codes = info.name.removesuffix(".weight"), rounded(W, bits)
             tensors[f"{module}.weight_packed"] = pack_to_int32(codes.codes, bits)
-            tensors[f"{module}.weight_scale"] = codes.steps
+            tensors[f"{module}.weight_scale"] = codes.scales
             tensors[f"{module}.weight_shape"] = torch.tensor(W.shape)
         else:
             tensors[info.name] = W.clone()

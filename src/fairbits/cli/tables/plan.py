@@ -12,7 +12,7 @@ from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import counted, printable
 from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.packed import is_table, step_dtype, stored_bytes
+from fairbits.model.files.packed import is_table, scale_dtype, stored_bytes
 from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import LayerPlan, Outcome, Plan, schemes_of
 from fairbits.units import megabytes
@@ -101,7 +101,7 @@ def _look(members: Sequence[LayerPlan]) -> set[object]:
 
 
 def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
-    weights, schemes, dtype = checkpoint.architecture.weights, schemes_of(members), step_dtype(checkpoint)
+    weights, schemes, dtype = checkpoint.architecture.weights, schemes_of(members), scale_dtype(checkpoint)
     packed = (
         stored_bytes(weights[name].shape, scheme, dtype, table=is_table(weights[name]))
         for name, scheme in schemes.items()

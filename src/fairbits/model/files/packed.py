@@ -42,21 +42,21 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
     rows = torch.split(codes.codes, _rows_at_once(codes.codes.shape[1]))
     packed = torch.cat([pack_to_int32(part, codes.bits) for part in rows])
     shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
-    return {f"{name}_packed": packed, f"{name}_scale": codes.steps.contiguous(), f"{name}_shape": shape}
+    return {f"{name}_packed": packed, f"{name}_scale": codes.scales.contiguous(), f"{name}_shape": shape}
 
 
 def table_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """Returns the tensors that hold the embedding `name`; `tied` are the other parameters that are the same."""
-    scales = {f"{each}_scale": codes.steps.contiguous() for each in (name, *tied)}
+    scales = {f"{each}_scale": codes.scales.contiguous() for each in (name, *tied)}
     return {name: codes.codes.contiguous()} | scales
 
 
 def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
     """Returns the codes of `bits` bits that `packed_tensors` or `table_tensors` wrote."""
     try:
-        steps = tensors[f"{name}_scale"].clone()
+        scales = tensors[f"{name}_scale"].clone()
         if name in tensors:
-            return Codes(tensors[name].clone(), steps, bits)
+            return Codes(tensors[name].clone(), scales, bits)
         packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
     except KeyError as missing:
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
@@ -65,25 +65,25 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
     columns = int(shape[1])
     rows = torch.split(packed, _rows_at_once(columns))
     codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
-    return Codes(torch.cat(codes), steps, bits)
+    return Codes(torch.cat(codes), scales, bits)
 
 
 def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, table: bool = False) -> int:
-    """Returns the bytes of a map (out, in) with steps of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
+    """Returns the bytes of a map (out, in) with scales of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
 
     >>> stored_bytes((10, 64), Scheme(3, 32), torch.float16)
     296
     """
     out, columns = shape
-    steps = out * scheme.groups(columns) * dtype.itemsize
+    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
     if table:
-        return out * columns + steps
-    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + steps + SHAPE_BYTES
+        return out * columns + scale_bytes
+    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
 
 
 def planned_bytes(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> int:
     """Returns what all tensors take once those with a scheme are quantized, those that are kept included."""
-    weights, dtype, left_out = checkpoint.architecture.weights, step_dtype(checkpoint), tied_copies(checkpoint)
+    weights, dtype, left_out = checkpoint.architecture.weights, scale_dtype(checkpoint), tied_copies(checkpoint)
     total = 0
     for name, info in checkpoint.tensors.items():
         if name in schemes:
@@ -91,15 +91,15 @@ def planned_bytes(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> in
             table = is_table(weight)
             total += stored_bytes(weight.shape, scheme, dtype, table=table)
             if table:
-                steps = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
-                total += steps * len(tied_parameters(checkpoint, name))
+                scale_bytes = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
+                total += scale_bytes * len(tied_parameters(checkpoint, name))
         elif name not in left_out:
             total += info.nbytes
     return total
 
 
-def step_dtype(checkpoint: "Checkpoint") -> torch.dtype:
-    """Returns the type that loaders cast steps to, in which they must be stored: that of the configuration."""
+def scale_dtype(checkpoint: "Checkpoint") -> torch.dtype:
+    """Returns the type that loaders cast scales to, in which they must be stored: that of the configuration."""
     stated = checkpoint.config.dtype
     if isinstance(stated, torch.dtype):
         return stated

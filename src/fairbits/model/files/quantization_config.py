@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
-from fairbits.model.files.packed import is_table, step_dtype, tied_copies, tied_parameters
+from fairbits.model.files.packed import is_table, scale_dtype, tied_copies, tied_parameters
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairbits.model.checkpoint import Checkpoint
 
 PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
-STEP_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TABLE_BITS = 8
 EXPERTS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
 PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
@@ -31,8 +31,8 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
     if not stored:
         raise InputError("no tensor is to be quantized; give at least one linear map fewer bits")
     architecture = checkpoint.architecture
-    dtype = step_dtype(checkpoint)
-    if dtype not in STEP_DTYPES:
+    dtype = scale_dtype(checkpoint)
+    if dtype not in SCALE_DTYPES:
         raise InputError(f"{checkpoint.target} computes in {dtype}; it must be float16, bfloat16 or float32")
     copies = tied_copies(checkpoint)
     for name, how in stored.items():

@@ -27,7 +27,7 @@ from fairbits.model.files.packed import (
     packed_tensors,
     planned_bytes,
     read_packed,
-    step_dtype,
+    scale_dtype,
     table_tensors,
     tied_copies,
     tied_parameters,
@@ -88,7 +88,7 @@ class QuantizedWriter:
         self.draft = draft_of(directory)
         self.directory = self.draft.with_name(Path(directory).absolute().name)
         self._model, self._done = self.draft / "model", self.draft / "done"
-        self._step_dtype = step_dtype(checkpoint)
+        self._scale_dtype = scale_dtype(checkpoint)
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
         stored = {name: [scheme.bits, scheme.group_size] for name, scheme in self.schemes.items()}
         with self._writing():
@@ -229,12 +229,12 @@ class QuantizedWriter:
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
         """Returns the tensors of the file for one that is quantized, if it came as planned."""
         scheme, weight = self.schemes[name], self.checkpoint.architecture.weights[name]
-        steps = (weight.shape[0], scheme.groups(weight.shape[1]))
-        found = (tuple(codes.codes.shape), tuple(codes.steps.shape), codes.bits, codes.steps.dtype)
-        if found != (weight.shape, steps, scheme.bits, self._step_dtype):
+        scales = (weight.shape[0], scheme.groups(weight.shape[1]))
+        found = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.scales.dtype)
+        if found != (weight.shape, scales, scheme.bits, self._scale_dtype):
             raise InputError(
-                f"{name} came with shape, steps, bits and type of steps {found}; "
-                f"they must be {(weight.shape, steps, scheme.bits, self._step_dtype)}"
+                f"{name} came with shape, scales, bits and type of scales {found}; "
+                f"they must be {(weight.shape, scales, scheme.bits, self._scale_dtype)}"
             )
         if is_table(weight):
             return table_tensors(name, codes, tied=tied_parameters(self.checkpoint, name))
@@ -273,7 +273,7 @@ class QuantizedWriter:
     def _write_config(self) -> None:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
-            config["dtype"] = str(self._step_dtype).removeprefix("torch.")
+            config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
         config["quantization_config"] = quantization_config(self.checkpoint, self.schemes)
         write_whole(self._model / CONFIG, [_json(config)])
 

@@ -1,4 +1,4 @@
-"""Learns codes and steps of one block after the other: each shall give what the full-precision model gives there.
+"""Learns codes and scales of one block after the other: each shall give what the full-precision model gives there.
 
 The error of a language is Σ‖ŷ − y‖² / Σ‖y‖² over its positions of text: ŷ is what the block gives with its codes for
 what the quantized blocks before it give, y the hidden states of the full-precision model. So a block also makes up

@@ -72,7 +72,7 @@ def save_course(path: Path, course: Course, latents: Mapping[str, Latents], opti
             moments = optimizer.state[parameter]
             tensors |= {f"{name}|{kind}.{moment}": moments[moment].cpu() for moment in MOMENTS}
     for name, codes in course.best.items():
-        tensors |= {f"{name}|best.codes": codes.codes, f"{name}|best.steps": codes.steps}
+        tensors |= {f"{name}|best.codes": codes.codes, f"{name}|best.steps": codes.scales}
     _written(path, tensors)
 
 
@@ -104,7 +104,7 @@ def load_course(path: Path, latents: Mapping[str, Latents], optimizer: torch.opt
 def save_codes(path: Path, layers: Mapping[str, Codes]) -> None:
     """Writes codes, whole or not at all."""
     tensors = {f"{name}|codes": each.codes for name, each in layers.items()}
-    _written(path, tensors | {f"{name}|steps": each.steps for name, each in layers.items()})
+    _written(path, tensors | {f"{name}|steps": each.scales for name, each in layers.items()})
 
 
 def load_codes(path: Path, widths: Mapping[str, int]) -> dict[str, Codes]:

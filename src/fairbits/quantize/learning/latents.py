@@ -1,6 +1,6 @@
-"""What is learned of a linear map: how far each weight is from its code, and the steps. Only codes reach the model.
+"""What is learned of a linear map: how far each weight is from its code, and the scales. Only codes reach the model.
 
-W = s·(c + round(v)), c the codes at the start, v bounded offsets in units of a step, s = s₀ eʳ in the type that is
+W = s·(c + round(v)), c the codes at the start, v bounded offsets in units of the scale, s = s₀ eʳ in the type that is
 stored. The rounding passes gradients straight through: ∂/∂v = s·∂/∂W, and ∂/∂r = s Σ (c + round(v))·∂/∂W over a group.
 """
 
@@ -16,6 +16,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.codes import Codes
 from fairbits.model.device import autocast_dtype
+from fairbits.model.groups import divisors, split_like
 from fairbits.theory.grid import Grid
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, offsets: Tensor, logs: Tensor, own: "Latents") -> Tensor:
-        codes, steps = own.codes_now(offsets), own.steps_now(logs)
-        ctx.save_for_backward(codes, steps)
-        return (codes * steps).to(own.stored).to(autocast_dtype(offsets.device))  # as a loader would make them
+        codes, scales = own.codes_now(offsets), own.scales_now(logs)
+        ctx.save_for_backward(codes, scales)
+        return (codes * scales).to(own.stored).to(autocast_dtype(offsets.device))  # as a loader would make them
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        codes, steps = ctx.saved_tensors
-        scaled = grad * steps
+        codes, scales = ctx.saved_tensors
+        scaled = grad * scales
         return scaled, (scaled * codes).sum(2, keepdim=True), None
 
 
@@ -47,21 +48,19 @@ class Latents(nn.Module):
     """The parametrization of one linear map (out, in)."""
 
     start: Tensor
-    first_steps: Tensor
+    first_scales: Tensor
 
     def __init__(self, W: Tensor, codes: Codes, *, grid: Grid, transposed: bool) -> None:
         super().__init__()
-        out, columns = codes.codes.shape
-        blocks = (out, codes.steps.shape[1], columns // codes.steps.shape[1])
         self.bits, self.lowest, self.highest = grid.bits, int(grid.lowest), int(grid.highest)
-        self.transposed, self.stored = transposed, codes.steps.dtype
-        self.shape = (out, columns)
-        self.register_buffer("start", codes.codes.reshape(blocks).to(W.device))
-        self.register_buffer("first_steps", codes.steps.float()[:, :, None].to(W.device))
-        divisors = torch.where(self.first_steps == 0, 1.0, self.first_steps)
-        away = (W.float().reshape(blocks) / divisors).sub_(self.start).clamp_(-0.5, 0.5)
+        self.transposed, self.stored = transposed, codes.scales.dtype
+        self.shape = codes.codes.shape
+        self.register_buffer("start", split_like(codes.codes, codes.scales).to(W.device))
+        self.register_buffer("first_scales", codes.scales.float()[:, :, None].to(W.device))
+        away = split_like(W.float(), codes.scales) / divisors(self.first_scales)
+        away = away.sub_(self.start).clamp_(-0.5, 0.5)
         self.offsets = nn.Parameter(away.mul_(PRIOR))
-        self.logs = nn.Parameter(torch.zeros_like(self.first_steps))
+        self.logs = nn.Parameter(torch.zeros_like(self.first_scales))
 
     def forward(self, _original: Tensor) -> Tensor:
         """Returns the weights that a loader would make of the codes now."""
@@ -72,9 +71,9 @@ class Latents(nn.Module):
         """Returns the codes, in float32."""
         return offsets.round().add_(self.start).clamp_(self.lowest, self.highest)
 
-    def steps_now(self, logs: Tensor) -> Tensor:
-        """Returns the steps as they will be stored, in float32."""
-        return (self.first_steps * logs.exp()).to(self.stored).float()
+    def scales_now(self, logs: Tensor) -> Tensor:
+        """Returns the scales as they will be stored, in float32."""
+        return (self.first_scales * logs.exp()).to(self.stored).float()
 
     @torch.no_grad()
     def bound(self) -> None:
@@ -85,7 +84,7 @@ class Latents(nn.Module):
     def found(self) -> Codes:
         """Returns the codes as they are now, on the CPU."""
         codes = self.codes_now(self.offsets).to(torch.int8).reshape(self.shape)
-        return Codes(codes.cpu(), self.steps_now(self.logs)[:, :, 0].to(self.stored).cpu(), self.bits)
+        return Codes(codes.cpu(), self.scales_now(self.logs)[:, :, 0].to(self.stored).cpu(), self.bits)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Learns codes and steps of a whole model end to end: its answers shall be those of the full-precision model."""
+"""Learns codes and scales of a whole model end to end: its answers shall be those of the full-precision model."""
 
 import math
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ MODEL_RATE = 10.0
 
 A gradient of the whole model has more noise, and noise carries weights as far as the root of the number of steps.
 """
-STEP_RATE = 0.1
-"""Rate of the logarithm of steps, as a share of that of the offsets."""
+SCALE_RATE = 0.1
+"""Rate of the logarithm of scales, as a share of that of the offsets."""
 BETAS = (0.9, 0.99)
 EPSILON = 1e-15
 """What Adam adds to the size of a gradient: that of one weight comes near its usual 10⁻⁸, which would slow it."""
@@ -96,10 +96,10 @@ def schedule(step: int, steps: int) -> float:
 
 
 def optimizer_of(latents: Mapping[str, Latents], rate: float) -> torch.optim.Adam:
-    """Returns Adam over offsets and logarithms of steps, each group with its `peak` rate."""
+    """Returns Adam over offsets and logarithms of scales, each group with its `peak` rate."""
     offsets = [each.offsets for each in latents.values()]
     logs = [each.logs for each in latents.values()]
-    groups = [{"params": offsets, "peak": rate}, {"params": logs, "peak": STEP_RATE * rate}]
+    groups = [{"params": offsets, "peak": rate}, {"params": logs, "peak": SCALE_RATE * rate}]
     return torch.optim.Adam(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)
 
 

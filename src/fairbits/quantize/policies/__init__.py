@@ -5,7 +5,7 @@
 | rtn      | the largest weight is a level, the others go to the nearest              | no         |
 | aciq     | Banner's closed forms for Gaussian and Laplace weights                   | no         |
 | kappa    | the founding documents' α = σ·(2.5 + 0.3 ln(1 + κ))                      | no         |
-| mse      | the exact clip: the step of least squared error                          | no         |
+| mse      | the exact clip: the scale of least squared error                         | no         |
 | weighted | the exact clip, every weight counting with E[x²] of its input            | yes        |
 | laaciq   | the same for the mean, the worst or the worst regret of languages, or one | yes        |
 | mixed    | 8 bits where κ_l > τ, else 4 (option B of the founding documents)        | yes        |
@@ -13,7 +13,7 @@
 | gateway  | first and last block and the bottleneck at 8 bits (their theorem 3)      | yes        |
 | protect  | the k blocks at 8 bits whose protection helps most, as measured          | yes        |
 | gptq     | errors are made up for by later weights, under a mixture of languages    | yes        |
-| fair     | gptq, whose codes and steps are then learned for the worst language      | yes        |
+| fair     | gptq, whose codes and scales are then learned for the worst language     | yes        |
 
 The default is gptq with equal weights. Policies of widths are carried out with its rounding, so that they differ from
 it in widths alone. Every policy takes `PolicyOptions`; its other options are in its signature, and `decide` refuses

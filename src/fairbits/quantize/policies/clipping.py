@@ -1,4 +1,4 @@
-"""Policies of clipping: which step each group of weights has; every weight goes to its nearest code."""
+"""Policies of clipping: which scale each group of weights has; every weight goes to its nearest code."""
 
 from dataclasses import replace
 from typing import Literal
@@ -48,7 +48,7 @@ def kappa(evidence: Evidence, options: PolicyOptions) -> Plan:
 
 
 def mse(evidence: Evidence, options: PolicyOptions) -> Plan:
-    """Returns the exact clip: of all steps the one with the least Σ (w − Q(w))²."""
+    """Returns the exact clip: of all scales the one with the least Σ (w − Q(w))²."""
     return assemble("mse", evidence, options, scheme=replace(options.scheme, clip="exact"), notes=[BLIND])
 
 
@@ -62,7 +62,7 @@ def laaciq(
 ) -> Plan:
     """Returns the exact clip for the worst language, unless another objective is given, or for one language alone.
 
-    The steps that each language alone would choose are saved beside the model (option A).
+    The scales that each language alone would choose are saved beside the model (option A).
     """
     if language is None:
         aim, pi = objective or "worst", equal_mix(evidence)

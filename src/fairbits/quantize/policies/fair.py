@@ -1,4 +1,4 @@
-"""The policy whose codes and steps are learned after they were rounded."""
+"""The policy whose codes and scales are learned after they were rounded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,14 +30,14 @@ def fair(
     widths: Sequence[int] = WIDTHS,
     sensitivity: How = "predicted",
 ) -> Plan:
-    """Returns GPTQ under an equal mix, whose codes and steps are then learned for the mean or the worst language.
+    """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
     First block by block, then, where the blocks have at most 500 million weights or `model_steps` says so, all of them
     together against the answers of the full-precision model. With `avg_bits` blocks have the widths that `allocate`
     gives them.
     """
     if options.group == "tensor":
-        raise InputError("group is tensor; steps are learned per channel or per group of weights: choose one of these")
+        raise InputError("group is tensor; scales are learned per channel or per group of weights: choose one of these")
     gpu = is_gpu(evidence.device)
     if rows is None:
         rows = GPU_ROWS if gpu else Learning.rows

@@ -67,7 +67,7 @@ def allocate(
 ) -> Plan:
     """Returns the widths with the least mean or worst damage, or regret, among those of `avg_bits` on average.
 
-    The average is over the codes of the blocks' linear maps; steps, embedding and head are not counted.
+    The average is over the codes of the blocks' linear maps; scales, embedding and head are not counted.
     """
     one_of("objective", objective, ("mean", "worst", "regret"))
     one_of("sensitivity", sensitivity, HOW)

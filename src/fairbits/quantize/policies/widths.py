@@ -24,7 +24,7 @@ def within_budget(
 ) -> tuple[Allocation, tuple[str, ...]]:
     """Returns the best width of every block at `avg_bits` bits per weight on average, and what must be said of it.
 
-    Counted are the codes of the blocks' linear maps, not their steps; `avg_bits` lies within the widths. Objective
+    Counted are the codes of the blocks' linear maps, not their scales; `avg_bits` lies within the widths. Objective
     "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
     leave no language worse than the widest uniform width within the budget does.
     """

@@ -1,1 +1,1 @@
-"""From a plan to codes: steps, rounding, and the walk through a model block by block."""
+"""From a plan to codes: scales, rounding, and the walk through a model block by block."""

@@ -21,7 +21,7 @@ from fairbits.model.architecture import Block, Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import is_gpu
-from fairbits.model.files.packed import step_dtype
+from fairbits.model.files.packed import scale_dtype
 from fairbits.model.groups import grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
@@ -44,7 +44,7 @@ class RoundedBlock:
 
     `layers`      codes by the name of the tensor in the checkpoint
     `outcomes`    what came of each
-    `thresholds`  steps of each language of the plan alone, (languages, out, groups), if the plan asks for them
+    `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan asks for them
     `learned`     what learning came to, with the last of them
     """
 
@@ -117,7 +117,7 @@ class _Job:
 
     def rounded(self, index: int | None, inputs: Inputs | None = None) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with its codes, the errors of languages still missing, and ΔW of every map in it."""
-        dtype, weights = step_dtype(self.checkpoint), self.checkpoint.architecture.weights
+        dtype, weights = scale_dtype(self.checkpoint), self.checkpoint.architecture.weights
         layers: dict[str, Codes] = {}
         outcomes: list[Outcome] = []
         changes, thresholds = {}, {}

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
 from fairbits.model.codes import Codes, nearest
+from fairbits.model.groups import divisors
 from fairbits.theory.grid import Grid
 
 TRIES = 4
@@ -77,7 +78,7 @@ def factored(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple[
 def gptq(
     W: Tensor,
     H: Tensor,
-    steps: Tensor,
+    scales: Tensor,
     *,
     grid: Grid,
     damp: float = 0.01,
@@ -85,9 +86,9 @@ def gptq(
     columns_at_once: int = 128,
     factor: Factor | None = None,
 ) -> GPTQResult:
-    """Returns codes of W (out, in) with small errors e H eᵀ for fixed `steps` (out, groups), H = E[x xᵀ].
+    """Returns codes of W (out, in) with small errors e H eᵀ for fixed `scales` (out, groups), H = E[x xᵀ].
 
-    The steps belong to the original groups, whatever the order of the columns. A row whose error is larger than that of
+    The scales belong to the original groups, whatever the order of the columns. A row whose error is larger than with
     nearest rounding keeps the nearest codes. Maps that see the same input share a `factor` of their H.
 
     >>> W, H = torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.9], [0.9, 1.0]])
@@ -95,7 +96,7 @@ def gptq(
     [[0, 1]]
     """
     whole("columns_at_once", columns_at_once, least=1)
-    plain = nearest(W, steps, grid=grid)
+    plain = nearest(W, scales, grid=grid)
     if H.shape != (W.shape[1], W.shape[1]):
         raise InputError(f"H has shape {tuple(H.shape)} but W is {tuple(W.shape)}; it must be (in, in)")
     notes: tuple[str, ...] = ()
@@ -105,13 +106,13 @@ def gptq(
             return GPTQResult(plain, len(W), notes)
     weights = _ordered(W, factor)
     errors = torch.empty_like(weights)
-    chosen, damage = _walk(weights, steps, factor, grid=grid, columns_at_once=columns_at_once, errors=errors)
+    chosen, damage = _walk(weights, scales, factor, grid=grid, columns_at_once=columns_at_once, errors=errors)
     torch.sub(_ordered(plain.dequantized, factor), weights, out=errors)
     better = _costs_more(errors, factor, columns_at_once, than=damage)
     codes = chosen[torch.argsort(factor.order)].T.contiguous()
     worse = ~better & (codes != plain.codes).any(1)
     codes[worse] = plain.codes[worse]
-    return GPTQResult(Codes(codes, steps, grid.bits), int(worse.sum()), notes)
+    return GPTQResult(Codes(codes, scales, grid.bits), int(worse.sum()), notes)
 
 
 def _ordered(W: Tensor, factor: Factor) -> Tensor:
@@ -120,13 +121,13 @@ def _ordered(W: Tensor, factor: Factor) -> Tensor:
 
 
 def _walk(
-    weights: Tensor, steps: Tensor, factor: Factor, *, grid: Grid, columns_at_once: int, errors: Tensor
+    weights: Tensor, scales: Tensor, factor: Factor, *, grid: Grid, columns_at_once: int, errors: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Returns the codes (in, out) in the order of the factor and e H eᵀ of every row; `errors` is where ŵ − w goes."""
     columns, out = weights.shape
-    group = (factor.order // (columns // steps.shape[1])).tolist()
-    stored = steps.T.contiguous()
-    divisors = torch.where(stored == 0, 1.0, stored).to(weights.dtype)
+    group = (factor.order // (columns // scales.shape[1])).tolist()
+    stored = scales.T.contiguous()
+    divide_by = divisors(stored).to(weights.dtype)
     codes = torch.empty(columns, out, dtype=torch.int8, device=weights.device)
     damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
     for start in range(0, columns, columns_at_once):
@@ -135,7 +136,7 @@ def _walk(
         wanted = torch.addmm(weights[start:stop], factor.feedback[start:stop, :start], errors[:start], alpha=-1)
         for i, k in enumerate(range(start, stop)):
             wanted[i].addmv_(errors[start:k].T, factor.feedback[k, start:k], alpha=-1)
-            code = (wanted[i] / divisors[group[k]]).round_().clamp_(grid.lowest, grid.highest)
+            code = (wanted[i] / divide_by[group[k]]).round_().clamp_(grid.lowest, grid.highest)
             codes[k] = code
             # the value that a loader will make of it
             torch.sub((code.to(stored.dtype) * stored[group[k]]).to(weights.dtype), weights[k], out=errors[k])

@@ -57,26 +57,26 @@ def rounded(W: Tensor, scheme: Scheme, *, dtype: torch.dtype, known: KnownInput 
     """
     grid = grid_of(scheme)
     if not scheme.reads_text:
-        steps, notes = choose_scales(W, scheme, dtype=dtype)
-        return nearest(W, steps, grid=grid), notes
+        scales, notes = choose_scales(W, scheme, dtype=dtype)
+        return nearest(W, scales, grid=grid), notes
     if known is None:
         # not the unweighted exact clip, which may cut off weights that are vital
-        steps, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
-        return nearest(W, steps, grid=grid), (UNSEEN, *notes)
+        scales, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
+        return nearest(W, scales, grid=grid), (UNSEEN, *notes)
     H, importance, pi = known.H, known.squares, known.pi
     if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
-    steps, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
+    scales, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
     if scheme.rounding == "nearest" or H is None or known.factor is None:
-        return nearest(W, steps, grid=grid), (*notes, *(known.notes if scheme.rounding == "gptq" else ()))
-    found = gptq(W.to(H.device), H, steps.to(H.device), grid=grid, factor=known.factor)
-    codes = Codes(found.codes.codes.cpu(), steps, grid.bits)
+        return nearest(W, scales, grid=grid), (*notes, *(known.notes if scheme.rounding == "gptq" else ()))
+    found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=known.factor)
+    codes = Codes(found.codes.codes.cpu(), scales, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
     return codes, (*notes, *known.notes, *([kept] if found.kept_nearest else []))
 
 
 def thresholds_of(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
-    """Returns the exact steps of each language alone, (languages, out, groups), given E_λ[x²]."""
+    """Returns the exact scales of each language alone, (languages, out, groups), given E_λ[x²]."""
     alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
     return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
 
@@ -84,12 +84,12 @@ def thresholds_of(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dt
 def outcome_of(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[Outcome, Tensor]:
     """Returns what came of a linear map, still without the error of each language, and ΔW in float32."""
     change = replace(codes).dequantized.float().sub_(W)  # a copy's, as codes keep what they were dequantized to
-    alpha = grid_of(scheme).alpha(codes.steps.double().numpy())
+    alpha = grid_of(scheme).alpha(codes.scales.double().numpy())
     energy = float(W.double().square().sum())
     outcome = Outcome(
         name=weight.name,
         bits=scheme.bits,
-        size_bytes=stored_bytes(weight.shape, scheme, codes.steps.dtype, table=is_table(weight)),
+        size_bytes=stored_bytes(weight.shape, scheme, codes.scales.dtype, table=is_table(weight)),
         alpha=(float(alpha.min()), float(np.median(alpha)), float(alpha.max())),
         weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
         notes=notes,

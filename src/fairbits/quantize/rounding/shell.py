@@ -117,7 +117,7 @@ class Shell:
         table = torch.empty(whole.shape, dtype=torch.float32)
         if name in codes:
             given = codes[name]
-            table[ids] = Codes(given.codes[ids], given.steps[ids], given.bits).dequantized.float()
+            table[ids] = Codes(given.codes[ids], given.scales[ids], given.bits).dequantized.float()
         else:
             table[ids] = whole[ids].float()
         return table

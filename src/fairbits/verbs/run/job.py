@@ -32,7 +32,7 @@ AS_ELSEWHERE = "gptq:mix=english"
 """How models are quantized elsewhere."""
 PLAIN = "rtn"
 LONGEST_NAME = 80
-PER_TENSOR = "the audit predicts for one step per channel, as it knows none per tensor"
+PER_TENSOR = "the audit predicts for one scale per channel, as it knows none per tensor"
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ def made(llama_base: Checkpoint) -> Overlays:
     """Returns overlays in all forms, with some rows and with all; two of them share theirs, one has none."""
     rng = torch.Generator().manual_seed(0)
 
-    def steps(name: str) -> torch.Tensor:
+    def scales(name: str) -> torch.Tensor:
         return llama_base.read(f"{name}.weight_scale").clone()
 
     def codes(rows: int, bits: int) -> torch.Tensor:
@@ -40,11 +40,11 @@ def made(llama_base: Checkpoint) -> Overlays:
         return Patch(form, f"{name}.weight", name, bits, **rest)
 
     shared = (
-        patch("residual", Q, 2, rows=ROWS, steps=0.1 * steps(Q)[ROWS], codes=codes(3, 2)),
-        patch("codes", K, 3, rows=None, steps=steps(K), codes=codes(len(steps(K)), 3)),
-        patch("steps", V, 3, rows=None, steps=1.1 * steps(V), base_steps=steps(V)),
+        patch("residual", Q, 2, rows=ROWS, scales=0.1 * scales(Q)[ROWS], codes=codes(3, 2)),
+        patch("codes", K, 3, rows=None, scales=scales(K), codes=codes(len(scales(K)), 3)),
+        patch("steps", V, 3, rows=None, scales=1.1 * scales(V), base_scales=scales(V)),
     )
-    own = (patch("steps", Q, 3, rows=ROWS, steps=1.2 * steps(Q)[ROWS], base_steps=steps(Q)[ROWS]),)
+    own = (patch("steps", Q, 3, rows=ROWS, scales=1.2 * scales(Q)[ROWS], base_scales=scales(Q)[ROWS]),)
     served = {"eng_Latn": "eng_Latn", "heb_Hebr": "heb_Hebr", "jpn_Jpan": "jpn_Jpan", "fra_Latn": BASE}
     overlays = (
         Overlay("eng_Latn", ("eng_Latn",), shared),

@@ -107,4 +107,4 @@ def test_rows_take_what_their_patch_says(made: Overlays) -> None:
     residual = made.overlays[0].patches[0]
     stored = sum(each.nbytes for each in residual.tensors().values())
     words = 32 * 2 // 32
-    assert stored == 3 * (4 * words + 2 * residual.steps.itemsize + 4)
+    assert stored == 3 * (4 * words + 2 * residual.scales.itemsize + 4)

@@ -53,7 +53,7 @@ def same(one, other):
         assert a.learned == b.learned
         for name, codes in a.layers.items():
             assert torch.equal(codes.codes, b.layers[name].codes)
-            assert torch.equal(codes.steps, b.layers[name].steps)
+            assert torch.equal(codes.scales, b.layers[name].scales)
 
 
 def test_codes_change_a_little_and_every_language_gains(tiny, learned):
@@ -66,7 +66,7 @@ def test_codes_change_a_little_and_every_language_gains(tiny, learned):
     assert after.keys() == start.keys()
     moved = np.mean([(after[name].codes != start[name].codes).float().mean() for name in start])
     assert moved < 0.05
-    assert any(not torch.equal(after[name].steps, start[name].steps) for name in start)
+    assert any(not torch.equal(after[name].scales, start[name].scales) for name in start)
     found = learned[-1].learned
     assert [block.learned for block in learned[:-1]] == [None] * 2
     assert found.step > 0

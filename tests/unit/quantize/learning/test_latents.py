@@ -10,8 +10,8 @@ from fairbits.theory.grid import Grid
 
 def latents_of(W, *, bits=3, groups=2, kind="twos", transposed=False):
     grid = Grid(bits, kind)
-    steps = torch.full((len(W), groups), 0.25, dtype=torch.float16)
-    codes = nearest(W, steps, grid=grid)
+    scales = torch.full((len(W), groups), 0.25, dtype=torch.float16)
+    codes = nearest(W, scales, grid=grid)
     return codes, Latents(W, codes, grid=grid, transposed=transposed)
 
 
@@ -27,16 +27,16 @@ def test_before_anything_is_learned_the_codes_are_those_given(W, transposed):
     assert torch.equal(made.T if transposed else made, codes.dequantized.float())
     found = latents.found()
     assert torch.equal(found.codes, codes.codes)
-    assert torch.equal(found.steps, codes.steps)
-    assert (found.bits, found.steps.dtype) == (3, torch.float16)
+    assert torch.equal(found.scales, codes.scales)
+    assert (found.bits, found.scales.dtype) == (3, torch.float16)
 
 
 def test_gradients_pass_straight_through(W):
     codes, latents = latents_of(W)
     pull = torch.randn(W.shape, generator=torch.Generator().manual_seed(1))
     (latents(torch.empty(0)) * pull).sum().backward()
-    step = 0.25
-    assert torch.allclose(latents.offsets.grad.reshape(W.shape), pull * step)
+    scale = 0.25
+    assert torch.allclose(latents.offsets.grad.reshape(W.shape), pull * scale)
     by_group = (pull * codes.dequantized.float()).reshape(6, 2, 4).sum(2)  # ∂W/∂r = W
     assert torch.allclose(latents.logs.grad[:, :, 0], by_group, atol=1e-6)
 
@@ -57,9 +57,9 @@ def test_no_code_leaves_its_grid_or_goes_beyond_its_neighbours(W, kind, lowest):
 def test_steps_are_learned_in_the_type_that_is_stored(W):
     _, latents = latents_of(W)
     latents.logs.data.fill_(1e-5)  # less than float16 can tell
-    assert torch.equal(latents.found().steps, torch.full((6, 2), 0.25, dtype=torch.float16))
+    assert torch.equal(latents.found().scales, torch.full((6, 2), 0.25, dtype=torch.float16))
     latents.logs.data.fill_(0.1)
-    assert torch.allclose(latents.found().steps.float(), torch.full((6, 2), 0.25) * torch.tensor(0.1).exp(), rtol=1e-3)
+    assert torch.allclose(latents.found().scales.float(), torch.full((6, 2), 0.25) * torch.tensor(0.1).exp(), rtol=1e-3)
 
 
 def test_a_group_of_zeros_stays_zero():
@@ -81,8 +81,8 @@ def test_what_was_attached_leaves_no_trace(reading_model):
         W = checkpoint.read(name).float()
         W = W.T if weight.transposed else W
         grid = Grid(4, "twos")
-        steps = (W.abs().amax(1, keepdim=True) / 7).half()
-        start[name] = nearest(W, steps, grid=grid), grid
+        scales = (W.abs().amax(1, keepdim=True) / 7).half()
+        start[name] = nearest(W, scales, grid=grid), grid
     ids = torch.tensor([[1, 2, 3]])
     with attached(model, checkpoint.architecture.weights, start) as latents, torch.no_grad():
         assert set(latents) == set(weights)

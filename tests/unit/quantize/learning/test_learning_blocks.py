@@ -101,7 +101,7 @@ def same(one, other):
 
 
 def same_codes(one, other):
-    return torch.equal(one.codes, other.codes) and torch.equal(one.steps, other.steps)
+    return torch.equal(one.codes, other.codes) and torch.equal(one.scales, other.scales)
 
 
 def test_no_language_has_more_error_on_text_kept_apart(llama, taught):

@@ -45,7 +45,7 @@ def same(one, other):
     assert list(one.layers) == list(other.layers)
     for name, codes in one.layers.items():
         assert torch.equal(codes.codes, other.layers[name].codes)
-        assert torch.equal(codes.steps, other.layers[name].steps)
+        assert torch.equal(codes.scales, other.layers[name].scales)
     assert one.outcomes == other.outcomes
 
 
@@ -69,7 +69,7 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
             W, codes = llama.read(each.name), block.layers[each.name]
             assert each.error == {}
             assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
-            assert each.alpha[0] == pytest.approx(float(codes.steps.min()) * 4)
+            assert each.alpha[0] == pytest.approx(float(codes.scales.min()) * 4)
             assert each.alpha[0] <= each.alpha[1] <= each.alpha[2]
 
 
@@ -122,7 +122,7 @@ def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, w
     for layer in plan.layers[:7]:
         h = measured.channels[measured.seen_by[layer.name]]
         expected, _ = choose_scales(llama.read(layer.name), layer.scheme, importance=h, dtype=torch.float32)
-        torch.testing.assert_close(first.layers[layer.name].steps, expected, rtol=1e-4, atol=0)
+        torch.testing.assert_close(first.layers[layer.name].scales, expected, rtol=1e-4, atol=0)
 
 
 def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
@@ -133,10 +133,10 @@ def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
         W = llama.read(layer.name)
         H = torch.from_numpy(np.tensordot([0.2, 0.8], measured.inputs[measured.seen_by[layer.name]], axes=1))
         h = H.diagonal()[None].numpy()
-        steps, _ = choose_scales(W, layer.scheme, importance=h, dtype=torch.float32)
+        scales, _ = choose_scales(W, layer.scheme, importance=h, dtype=torch.float32)
         codes = first.layers[layer.name]
-        torch.testing.assert_close(codes.steps, steps, rtol=1e-4, atol=0)
-        expected = gptq(W, H.float(), codes.steps, grid=Grid(3, "twos"))
+        torch.testing.assert_close(codes.scales, scales, rtol=1e-4, atol=0)
+        expected = gptq(W, H.float(), codes.scales, grid=Grid(3, "twos"))
         assert (codes.codes == expected.codes.codes).float().mean() > 0.99
 
 
@@ -271,7 +271,7 @@ def test_steps_have_the_type_that_loaders_use(saved, plan_of, weather):
     checkpoint = saved(t.LlamaForCausalLM(config).bfloat16())
     plan = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES)
     first = next(round_model(checkpoint, plan, text=weather(checkpoint)))
-    assert all(codes.steps.dtype == torch.bfloat16 for codes in first.layers.values())
+    assert all(codes.scales.dtype == torch.bfloat16 for codes in first.layers.values())
     assert all(codes.dequantized.dtype == torch.bfloat16 for codes in first.layers.values())
 
 
