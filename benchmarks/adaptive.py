@@ -30,7 +30,7 @@ from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.activations import text_of
 from fairbits.overlays.base_model import OverlayBase
-from fairbits.overlays.builder import Cluster, Workshop
+from fairbits.overlays.builder import Cluster, OverlayBuilder
 from fairbits.overlays.clusters import clusters
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import BASE, Overlay
@@ -148,17 +148,17 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
     words = text_for(checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed))
     with Reference.of(checkpoint, words, device=options.device) as reference:
         overlay_base = OverlayBase(checkpoint, base, device=options.device)
-        workshop = Workshop(overlay_base, reference, seed=options.seed)
+        builder = OverlayBuilder(overlay_base, reference, seed=options.seed)
         languages = tuple(words.languages)
         alone: list[Cluster] = [(code,) for code in languages]
         table = Table(title, judge.served(overlay_base, dict.fromkeys(alone)), overlay_base.size_bytes)
 
         def all_rows(name: str, form: str) -> None:
-            own = {each: workshop.overlay(each[0], each, workshop.candidates(each, form), None) for each in alone}
+            own = {each: builder.overlay(each[0], each, builder.candidates(each, form), None) for each in alone}
             table.add(name, judge.served(overlay_base, own), list(own.values()))
 
         all_rows("scale switching, own steps of every language", "steps")
-        grouped = _clustered(workshop, table, judge, options)
+        grouped = _clustered(builder, table, judge, options)
         all_rows("private copies, own codes of every language", "codes")
         all_rows("private residuals of 2 bits, all rows", "residual")
         table.close()
@@ -166,28 +166,28 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
 
 
 def _clustered(
-    workshop: Workshop, table: Table, judge: Judge, options: argparse.Namespace
+    builder: OverlayBuilder, table: Table, judge: Judge, options: argparse.Namespace
 ) -> tuple[Damage, dict[Cluster, Overlay]]:
     """Prints the rows of overlays; returns those of the middle budget and what they do."""
-    overlay_base, languages = workshop.overlay_base, tuple(workshop.text.languages)
+    overlay_base, languages = builder.overlay_base, tuple(builder.text.languages)
     count = options.clusters
     if count is None:
-        _, _, record = overlays_for(workshop, budget=MIDDLE, count=None, form="residual")
+        _, _, record = overlays_for(builder, budget=MIDDLE, count=None, form="residual")
         count, tried = record["clusters"], record["tried"].items()
         summary = "; ".join(f"{k}: worst {each['worst']:.4f}, mean {each['mean']:.4f}" for k, each in tried)
         table.notes.append(f"KL on the text kept apart, bits per byte, by number of clusters: {summary}")
-    groups = clusters(workshop.patterns(), count)
-    found: dict[Cluster, list[Candidate]] = {each: workshop.candidates(each, "residual") for each in groups}
-    whole = found.get(languages) or workshop.candidates(languages, "residual")
+    groups = clusters(builder.patterns(), count)
+    found: dict[Cluster, list[Candidate]] = {each: builder.candidates(each, "residual") for each in groups}
+    whole = found.get(languages) or builder.candidates(languages, "residual")
     middle, damages = None, {}
     for budget in options.budgets:
-        own = {each: workshop.overlay(each[0], each, found[each], budget) for each in groups}
+        own = {each: builder.overlay(each[0], each, found[each], budget) for each in groups}
         damages[budget] = judge.served(overlay_base, own)
         table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(own.values()))
         if budget == MIDDLE:
             middle = damages[budget], own
     for budget in sorted({*options.budgets, min(MIDDLE * count, 1.0)}):
-        one = workshop.overlay("one", languages, whole, budget)
+        one = builder.overlay("one", languages, whole, budget)
         same = judge.served(overlay_base, {languages: one})
         table.add(f"one for all of {budget:.0%}", same, [one])
         if budget in damages:

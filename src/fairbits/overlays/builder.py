@@ -1,4 +1,4 @@
-"""Workshop: makes overlays of a base from calibration text, and judges them by text of each language kept apart."""
+"""OverlayBuilder: makes overlays of a base from calibration text, and evaluates them on held-out text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,14 +23,14 @@ from fairbits.quantize.learning.teacher import Class
 from fairbits.units import bits
 
 APART = 3
-"""Of so many documents of a language one is kept apart."""
+"""One in this many documents of a language is held out."""
 Cluster = tuple[str, ...]
 
 
-class Workshop:
-    """A base, and what the model it was made from said to calibration text.
+class OverlayBuilder:
+    """A base, and how the model it was made from answered the calibration text.
 
-    The base is in the model whenever nothing is asked of the workshop.
+    Between two calls no overlay lies over the base.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Workshop:
         return Overlay(name, cluster, patches_within(found, limit))
 
     def damage(self, languages: Iterable[str], overlay: Overlay | None = None) -> dict[str, float]:
-        """Returns KL from the model as it was on the text kept apart, in bits per byte of each language."""
+        """Returns KL from the original model on held-out text, in bits per byte of each language."""
         wanted = set(languages)
         windows = [i for i, window in enumerate(self.text.windows) if self._is(window.document, wanted, apart=True)]
         switch = Switch(self.overlay_base.model, () if overlay is None else (overlay,))
         switch.to(BASE if overlay is None else overlay.name)
         try:
-            with np.errstate(invalid="ignore"):  # languages that are not asked have no tokens
+            with np.errstate(invalid="ignore"):  # languages that are not evaluated have no tokens
                 nats = self._school.damage(windows) * self._tokens_per_byte(windows)
         finally:
             switch.to(BASE)

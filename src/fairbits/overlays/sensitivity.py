@@ -52,7 +52,7 @@ def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
 
 
 def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
-    """Returns how many positions were asked, after a pass forward and back."""
+    """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
     rng, scores = torch.Generator().manual_seed(seed), Scores(len(text.lang))

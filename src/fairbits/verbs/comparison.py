@@ -63,14 +63,14 @@ class Entry:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said of the plans."""
+        """The notes on the plans."""
         return tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Every layer that was not treated as planned, and how."""
-        said = (f"{each.name}: {note}" for plan in self.plans for each in plan.outcomes for note in each.notes)
-        return tuple(dict.fromkeys(said))
+        found = (f"{each.name}: {note}" for plan in self.plans for each in plan.outcomes for note in each.notes)
+        return tuple(dict.fromkeys(found))
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
@@ -145,7 +145,7 @@ class PolicyContrast:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Entries by width, in the order in which policies were named; `baseline` is the policy the others are held to."""
+    """Entries by width, in the order in which policies were named; the others are compared with `baseline`."""
 
     model: str
     fingerprint: str

@@ -14,7 +14,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.overlays.activations import record_activations
 from fairbits.overlays.base_model import OverlayBase, check_base
-from fairbits.overlays.builder import Cluster, Workshop, best_count
+from fairbits.overlays.builder import Cluster, OverlayBuilder, best_count
 from fairbits.overlays.clusters import clusters
 from fairbits.overlays.files import Overlays, check_directory
 from fairbits.overlays.overlay import BASE, Form, Overlay
@@ -48,7 +48,7 @@ def overlay(
     """Returns overlays for a base that was made from a model, after writing them to `out` (BASE/overlays).
 
     `budget` is the share of the base's bytes that one overlay may take. Languages are put into clusters by what matters
-    to them; how many is decided by the damage of the worst language on text kept apart, or given by `clusters`. A
+    to them; how many is decided by the damage of the worst language on held-out text, or given by `clusters`. A
     language whose damage there does not fall stays with the base. `activations` is a width in bits: thresholds of the
     inputs of linear maps are then found for every language and for all together, in the base, and inputs are rounded.
     """
@@ -58,27 +58,27 @@ def overlay(
     _check(budget, clusters, form, activations)
     check_device(device)
     if out is None and below.kind != "directory":
-        raise InputError(f"{below.target} is no directory to write overlays into; say where (--out)")
+        raise InputError(f"{below.target} is not a directory to write overlays into; name one (--out)")
     place = check_directory(below.directory / "overlays" if out is None else Path(out))
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     words = text_for(checkpoint, corpus, request=request)
-    # what the model says is written down before the base is loaded: never are both in memory
+    # the answers of the model are written to disk before the base is loaded: both are never in memory
     with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
-        workshop = Workshop(OverlayBase(checkpoint, below, device=device), reference, seed=seed, progress=progress)
-        made, serving, record = overlays_for(workshop, budget=budget, count=clusters, form=form)
+        builder = OverlayBuilder(OverlayBase(checkpoint, below, device=device), reference, seed=seed, progress=progress)
+        made, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
             "fingerprint": checkpoint.fingerprint,
-            "base_bytes": workshop.overlay_base.size_bytes,
+            "base_bytes": builder.overlay_base.size_bytes,
             "text": {"corpus": corpus.name, **request.settings},
         }
         table = None
         if activations is not None:
             # thresholds are a language's own: so is its overlay then, with the rows of its cluster
             made, serving = _one_each(made, serving), {code: code for code in serving}
-            seen = record_activations(workshop.overlay_base.model, checkpoint.architecture, words)
+            seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
             table = seen.table(bits=activations)
     result = Overlays(below.fingerprint, made, serving, record, table)
     result.save(place)
@@ -86,20 +86,20 @@ def overlay(
 
 
 def overlays_for(
-    workshop: Workshop, *, budget: float, count: int | None, form: Form
+    builder: OverlayBuilder, *, budget: float, count: int | None, form: Form
 ) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
     """Returns the overlays, which of them serves a language, and how they were decided on."""
-    languages, patterns = workshop.text.languages, workshop.patterns()
+    languages, patterns = builder.text.languages, builder.patterns()
     counts = [each for each in COUNTS if each <= len(languages)] if count is None else [min(count, len(languages))]
-    before = workshop.damage(languages)
+    before = builder.damage(languages)
     found: dict[Cluster, tuple[Overlay, dict[str, float]]] = {}
     tried: dict[int, dict[str, float]] = {}
     for each in counts:
         tried[each] = {}
         for cluster in clusters(patterns, each):
             if cluster not in found:
-                own = workshop.overlay(_name(cluster), cluster, workshop.candidates(cluster, form), budget)
-                found[cluster] = own, workshop.damage(cluster, own)
+                own = builder.overlay(_name(cluster), cluster, builder.candidates(cluster, form), budget)
+                found[cluster] = own, builder.damage(cluster, own)
             tried[each] |= found[cluster][1]
     chosen = best_count({each: _at_most(damage, before) for each, damage in tried.items()}, spare=SPARE)
     after = tried[chosen]

@@ -1,4 +1,4 @@
-"""Plan: asks a policy what to do with a model, and finds out what the policy asks for."""
+"""Plan: what a policy decides for a model, with the evidence that the policy needs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,19 +56,19 @@ def plan(
     request = TextRequest("calibration", policies.tokens_for(policy) if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
-    told = {name: value for name, value in options.items() if value is not None}
-    policies.check(policy, told)  # before anything that takes time
+    given = {name: value for name, value in options.items() if value is not None}
+    policies.check(policy, given)  # before anything that takes time
     if audit is not None and policy != "mixed":
         raise InputError(f"{policy} takes nothing from an audit; only mixed does: leave the audit out")
     if languages is None and text is None and not policies.reads_text(policy):
-        return policies.decide(policy, Evidence(checkpoint), **told)
+        return policies.decide(policy, Evidence(checkpoint), **given)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
     source = Source(
         checkpoint,
         corpus,
         Calibration.of(corpus, request),
-        group=told.get("group", policies.PolicyOptions.group),
+        group=given.get("group", policies.PolicyOptions.group),
         audit=audit,
         device=device,
         progress=progress,
@@ -79,10 +79,10 @@ def plan(
         kappa=source.kappa,
         sensitivity=source.sensitivity,
         damage=source.damage,
-        minimax=lambda: source.minimax(evidence, told, rounds=rounds),
+        minimax=lambda: source.minimax(evidence, given, rounds=rounds),
         device=device,
     )
-    found = policies.decide(policy, evidence, calibration=source.calibration, **told)
+    found = policies.decide(policy, evidence, calibration=source.calibration, **given)
     return replace(found, notes=(*found.notes, *source.shortage(found)))
 
 
@@ -122,9 +122,9 @@ class Source:
         """Returns the measured damage of whole allocations, (allocations, languages)."""
         return measured_damage(self._trial, allocations, progress=self.progress)
 
-    def minimax(self, evidence: Evidence, told: Mapping[str, Any], *, rounds: int) -> Mix:
+    def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> Mix:
         """Returns the mix of languages for which the worst of them loses least."""
-        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**told, "mix": "equal"})
+        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**given, "mix": "equal"})
         return minimax_mix(
             self.checkpoint,
             equal,
@@ -136,7 +136,7 @@ class Source:
         )
 
     def shortage(self, plan: Plan) -> Iterator[str]:
-        """Yields a note if the text that a plan will be carried out with is clearly shorter than it asks for."""
+        """Yields a note if the calibration text of a plan is clearly shorter than requested."""
         if plan.calibration is None:
             return
         request = plan.calibration.request

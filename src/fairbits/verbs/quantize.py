@@ -46,10 +46,10 @@ def quantize(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Plan:
-    """Returns the plan with what came of it, after writing the quantized model and the plan into `out`.
+    """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
 
     `text` must be what the plan was made with; without it the embedded declaration is taken. `out` appears whole or
-    not at all. What an interrupted run has finished stays beside it, and `resume` goes on from there to the same bytes.
+    not at all. What an interrupted run has finished stays next to it; `resume` continues from there to the same bytes.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     instance("plan", plan, Plan)
@@ -105,8 +105,8 @@ def check_quantize(
     check_device(device)
     check_target(out)
     check_draft(out, resume=resume)
-    asked: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
-    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in asked.items() if each is not None})
+    given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in given.items() if each is not None})
     check_storable(checkpoint, plain.schemes)
 
 
@@ -118,19 +118,19 @@ def draft_plan(out: str | Path) -> Plan | None:
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
     """Returns the text that the plan was made with; None if it was made without."""
-    asked = plan.calibration
-    if asked is None:
+    calibration = plan.calibration
+    if calibration is None:
         return None
     # with all languages of then: parallel text loses what one of them lacks
-    corpus = open_corpus(text, asked.hashes).restrict(plan.languages)
+    corpus = open_corpus(text, calibration.hashes).restrict(plan.languages)
     found = corpus.hashes["calibration"]
-    other = [code for code in plan.languages if found[code] != asked.hashes.get(code)]
+    other = [code for code in plan.languages if found[code] != calibration.hashes.get(code)]
     if other:
         raise InputError(
-            f"the plan was made with other text of {', '.join(other)} ({asked.corpus}) than {corpus.name} has; "
+            f"the plan was made with other text of {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
             "give the same text, or plan again"
         )
-    return text_for(checkpoint, corpus, request=asked.request)
+    return text_for(checkpoint, corpus, request=calibration.request)
 
 
 def _record(block: RoundedBlock) -> bytes:

@@ -14,12 +14,12 @@ from fairbits.quantize.plan import Calibration
 from fairbits.quantize.policies import decide, takes
 
 WIDTH = ("bits", "avg_bits")
-"""What a variant is asked for beside its options."""
+"""Options that a variant is not written with, as the width is given separately."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A policy and the options it is told beside its width; `name` is how it was written."""
+    """A policy and its options other than the width; `name` is how it was written."""
 
     name: str
     policy: str
@@ -64,9 +64,9 @@ def check_variants(
     widths: Iterable[int],
     common: Mapping[str, Any],
 ) -> None:
-    """Raises unless every variant, told `common` and its own options, can be planned at every width of `widths`.
+    """Raises unless every variant, with `common` and its own options, can be planned at every width of `widths`.
 
-    Policies check what they are told before they ask for anything that takes time, and here they get no further.
+    Policies check their options before they request evidence, which takes time; here they get no further.
     """
     evidence = Evidence(
         checkpoint, tuple(corpus.calibration), kappa=_enough, sensitivity=_enough, damage=_enough, minimax=_enough

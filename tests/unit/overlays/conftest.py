@@ -1,4 +1,4 @@
-"""A base of 3 bits that is quick to load, and a workshop over the embedded model in 3 bits."""
+"""A base of 3 bits that is quick to load, and a builder over the embedded model in 3 bits."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.model import Checkpoint
 from fairbits.overlays.base_model import OverlayBase
-from fairbits.overlays.builder import Workshop
+from fairbits.overlays.builder import OverlayBuilder
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
 
@@ -35,8 +35,8 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def workshop(tiny_base: Path) -> Iterator[Workshop]:
-    """Returns the workshop of the embedded model, three languages and a third of its blocks."""
+def builder(tiny_base: Path) -> Iterator[OverlayBuilder]:
+    """Returns the builder of the embedded model, three languages and a third of its blocks."""
     model = Checkpoint("embedded:tiny")
     words = text_for(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
     with Reference.of(model, words) as reference:
@@ -45,4 +45,4 @@ def workshop(tiny_base: Path) -> Iterator[Workshop]:
         overlay_base.schemes = {
             name: each for name, each in overlay_base.schemes.items() if overlay_base.weight(name).block in BLOCKS
         }
-        yield Workshop(overlay_base, reference)
+        yield OverlayBuilder(overlay_base, reference)

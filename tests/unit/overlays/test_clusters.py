@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbits.overlays.builder import Workshop, best_count
+from fairbits.overlays.builder import OverlayBuilder, best_count
 from fairbits.overlays.clusters import clusters
 
 values = st.integers(0, 3)  # few, so that languages are often alike
@@ -42,10 +42,10 @@ def test_what_all_have_in_common_parts_no_languages() -> None:
     assert all(clusters(patterns, count) == clusters(moved, count) for count in range(1, 7))
 
 
-def test_patterns_say_which_inputs_matter_to_a_language(workshop: Workshop) -> None:
-    patterns = workshop.patterns()
-    assert tuple(patterns) == workshop.text.languages
-    overlay_base = workshop.overlay_base
+def test_patterns_say_which_inputs_matter_to_a_language(builder: OverlayBuilder) -> None:
+    patterns = builder.patterns()
+    assert tuple(patterns) == builder.text.languages
+    overlay_base = builder.overlay_base
     seen = {str(overlay_base.weight(name).sees): overlay_base.weight(name).shape[1] for name in overlay_base.schemes}
     for each in patterns.values():
         assert each.shape == (sum(seen.values()),)

@@ -8,7 +8,7 @@ import torch
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 from fairbits.overlays.base_model import dense
-from fairbits.overlays.builder import Workshop
+from fairbits.overlays.builder import OverlayBuilder
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import Form, Overlay
 
@@ -16,9 +16,9 @@ FORMS: tuple[Form, ...] = ("residual", "codes", "steps")
 
 
 @pytest.fixture(scope="module")
-def found(workshop: Workshop) -> dict[Form, list[Candidate]]:
+def found(builder: OverlayBuilder) -> dict[Form, list[Candidate]]:
     """Returns every linear map of the embedded model in every form, for Hebrew."""
-    return {form: workshop.candidates(("heb_Hebr",), form) for form in FORMS}
+    return {form: builder.candidates(("heb_Hebr",), form) for form in FORMS}
 
 
 @pytest.mark.parametrize(("form", "share"), [("residual", 0.99), ("codes", 0.99), ("steps", 0.9)])
@@ -29,9 +29,9 @@ def test_every_form_lowers_the_error_of_rows(found: dict[Form, list[Candidate]],
     assert -saved[saved < 0].sum() < 1e-3 * saved.sum()
 
 
-def test_saved_is_what_the_error_falls_by(workshop: Workshop, found: dict[Form, list[Candidate]]) -> None:
-    overlay_base = workshop.overlay_base
-    text, sensitivity = workshop._fitting(("heb_Hebr",)), workshop._sensitivity_of("heb_Hebr")
+def test_saved_is_what_the_error_falls_by(builder: OverlayBuilder, found: dict[Form, list[Candidate]]) -> None:
+    overlay_base = builder.overlay_base
+    text, sensitivity = builder._fitting(("heb_Hebr",)), builder._sensitivity_of("heb_Hebr")
     place = {name: i for i, name in enumerate(overlay_base.schemes)}
     inputs = {name: known.H for name, known in overlay_base.known(text) if place[name] % 6 == 0}
     assert len(inputs) >= 3
@@ -59,9 +59,9 @@ def test_rows_take_as_many_bytes_of_a_file_as_they_say(found: dict[Form, list[Ca
     assert found["residual"][0].row_bytes == weight * 2 / 8 + 2 + 4  # 2 bits each, a scale in float16, a row number
 
 
-def test_codes_stay_where_steps_change(workshop: Workshop, found: dict[Form, list[Candidate]]) -> None:
+def test_codes_stay_where_steps_change(builder: OverlayBuilder, found: dict[Form, list[Candidate]]) -> None:
     for each in found["steps"][::5]:
-        base = workshop.overlay_base.codes(each.name)
+        base = builder.overlay_base.codes(each.name)
         patch = each.patch(None)
         assert torch.equal(each.codes.codes, base.codes)
         assert patch.codes is None

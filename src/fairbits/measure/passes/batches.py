@@ -19,7 +19,7 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What goes into the model; `labels` (rows, length) say what every position of its output shall predict."""
+    """What goes into the model; `labels` (rows, length) say what every position of its output must predict."""
 
     inputs: Mapping[str, Tensor]
     labels: Tensor

@@ -21,7 +21,7 @@ class Split:
 
     body: Callable[[Batch], Tensor]
     head: Callable[[Tensor], Tensor]
-    apart: bool  # whether logits exist only where the head is asked
+    apart: bool  # whether logits exist only where the head is called
 
 
 @torch.no_grad()

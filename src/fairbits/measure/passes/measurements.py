@@ -23,7 +23,7 @@ class Measurements:
     Per document: `predicted` (tokens that had to be predicted), `nll` and `entropy` (nats, summed over those),
     `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
     Per language: `channels[point]` (languages, width): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
-    predicted token, g the Fisher gradient of the output; `inputs[point]`, if asked for, (languages, width, width):
+    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, width, width):
     E[x xᵀ] of every input point, in float32.
     `seen_by` names the point that is the input of each linear map; `left_out` says of which maps nothing is known.
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.

@@ -32,7 +32,7 @@ class Point:
 
 
 def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
-    """Returns the points of a model that modules can be asked for, in the order of blocks."""
+    """Returns the points of a model that can be observed, in the order of blocks."""
     modules = dict(model.named_modules())
     points: dict[str, Point] = {}
     for block in architecture.blocks:

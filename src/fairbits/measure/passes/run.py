@@ -128,8 +128,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Sco
     The loss of the positions is scored on the way.
     """
     gradient = torch.zeros_like(features)
-    asked = batch.labels != NO_LABEL
-    for at in torch.split(asked.nonzero(), GRADIENT_POSITIONS):
+    for at in torch.split((batch.labels != NO_LABEL).nonzero(), GRADIENT_POSITIONS):
         rows, columns = at.T
         part = features.detach()[rows, columns].requires_grad_()
         logits = split.head(part)
@@ -152,7 +151,7 @@ def _measurements(
     shape = len(text.languages), len(recorder.points)
     seen = torch.zeros(shape, dtype=torch.float64).index_add_(0, languages, recorder.positions)
     index = {point.name: i for i, point in enumerate(recorder.points)}
-    asked = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
+    predicted_tokens = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
     return Measurements(
         task=task,
         languages=text.languages,
@@ -167,7 +166,7 @@ def _measurements(
         norm=recorder.norm.numpy(),
         square=recorder.square.numpy(),
         channels={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.channels.items()},
-        gradients={name: _mean(sums, asked) for name, sums in recorder.gradients.items()},
+        gradients={name: _mean(sums, predicted_tokens) for name, sums in recorder.gradients.items()},
         inputs={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.inputs.items()},
         linears=tuple(recorder.linears),
         seen_by={name: f"{weight.sees}.input" for name, weight in recorder.linears.items()},

@@ -1,4 +1,4 @@
-"""Documents as windows of token ids: what goes into the model, what it shall predict, which positions are text."""
+"""Documents as windows of token ids: what goes into the model, what it must predict, which positions are text."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Task = Literal["causal", "masked", "completion"]
-"""What the model is asked: the next token, the masked tokens, or (encoder and decoder) the second half of a text."""
+"""What the model predicts: the next token, the masked tokens, or (encoder and decoder) the second half of a text."""
 
 NO_LABEL = -100
 MASKED_SHARE = 0.15
@@ -30,7 +30,7 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Part:
-    """Token ids of one stack; `labels[t]` is what position t shall predict, `text[t]` whether it holds text."""
+    """Token ids of one stack; `labels[t]` is what position t must predict, `text[t]` whether it holds text."""
 
     ids: Ids
     text: list[bool]
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a document that fits the model; `encoder` is the input of a model that has one beside its decoder."""
+    """A piece of a document that fits the model; `encoder` is what its encoder reads, if it has one."""
 
     document: int
     main: Part
@@ -85,7 +85,7 @@ class Cutter:
     mask: int | None
 
     def predicts(self, tokens: int) -> bool:
-        """Returns whether a document of so many tokens leaves anything to predict."""
+        """Returns whether a document of this many tokens leaves anything to predict."""
         needs_two = self.task == "completion" or (self.task == "causal" and self.start is None)
         return tokens > needs_two
 
@@ -121,11 +121,11 @@ class Cutter:
         half = len(piece) // 2
         if half == 0:  # one token has no second half
             return
-        given, asked = piece[:half], piece[half:]
+        given, target = piece[:half], piece[half:]
         encoder = _framed(given, [NO_LABEL] * half, None, self.end)
         assert self.start is not None
-        shifted = [self.start, *asked[:-1]]
-        yield Window(document, Part(shifted, [False] + [True] * (len(asked) - 1), asked), encoder)
+        shifted = [self.start, *target[:-1]]
+        yield Window(document, Part(shifted, [False] + [True] * (len(target) - 1), target), encoder)
 
 
 def cutter(tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None) -> Cutter:
@@ -180,10 +180,10 @@ def read_text(
         limit = math.inf if parallel else _limit([len(ids) for ids in chosen.values()], tokens)
         for index, ids in chosen.items():
             pieces = list(cut.windows(len(numbers), ids[: int(min(limit, len(ids)))]))
-            asked = sum(label != NO_LABEL for window in pieces for label in window.main.labels)
+            predicted = sum(label != NO_LABEL for window in pieces for label in window.main.labels)
             lang.append(code)
             numbers.append(index if parallel else len(numbers))
-            sizes.append(len(documents[code][index].encode()) * asked / len(ids))
+            sizes.append(len(documents[code][index].encode()) * predicted / len(ids))
             windows += pieces
     return Text(tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding)
 

@@ -39,7 +39,7 @@ SUMMARY = "fairbits.summary/1"
 
 @dataclass(frozen=True)
 class Identity:
-    """A model: what was asked for, the SHA-256 of configuration and weights, and the bytes of its tensors on disk."""
+    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk."""
 
     target: str
     fingerprint: str
@@ -104,7 +104,7 @@ class DocumentScores:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """A quantized model beside its reference, on the same text.
+    """A quantized model compared with its reference model, on the same text.
 
     `kl_p99` is the 99th percentile of the divergence of single tokens, by language.
     """

@@ -12,7 +12,7 @@ from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, between
-from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab
 from fairbits.science.experiments.result import (
     Answer,
     Figure,
@@ -111,7 +111,7 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     )
 
 
-def outlier_blocks(lab: Lab) -> dict[int, float]:
+def outlier_blocks(lab: ModelLab) -> dict[int, float]:
     """Returns the κ of the blocks that a variant gets, those of two of the documents' outlier layers."""
     most, n = float(lab.kappa.max()), lab.n_blocks
     if most > FOUNDING_THRESHOLD:
@@ -157,7 +157,7 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
     }
 
 
-def _pattern(lab: Lab) -> Pattern:
+def _pattern(lab: ModelLab) -> Pattern:
     measured, (kind, measure) = lab.measured, HEADLINE
     sums, tokens = measured.sums(kind, measure), measured.sums(kind, "positions")
     return Pattern(measured.lang, measured.document, sums=sums, tokens=tokens, seed=lab.setting.seed)

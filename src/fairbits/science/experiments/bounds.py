@@ -12,7 +12,7 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes.weight_errors import column_errors
 from fairbits.model.scheme import Clip, Scheme, within_rows
 from fairbits.quantize.evidence import is_rounded
-from fairbits.science.experiments.laboratory import Lab, Laboratory, values
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values
 from fairbits.science.experiments.result import Answer, Cell, Figure, Result, Series, Table, brief, written
 from fairbits.science.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound
 from fairbits.stats import Estimate, pearson
@@ -117,7 +117,7 @@ def holding(answers: Sequence[Answer]) -> Answer:
     return Answer.SUPPORTED
 
 
-def _cases(lab: Lab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
+def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
     """Yields what the bounds say of one scheme, and what is so."""
     group = lab.setting.group
     scheme = Scheme(bits, within_rows(group), clip, "twos")
@@ -178,14 +178,14 @@ def exactly(value: float, n: int) -> Estimate:
     return Estimate(value, value, value, n)
 
 
-def _pattern(lab: Lab) -> Pattern:
+def _pattern(lab: ModelLab) -> Pattern:
     found = lab.measured
     return Pattern(
         found.lang, found.document, sums=found.sums("block", "norm"), tokens=found.sums("block", "positions")
     )
 
 
-def _sizes(lab: Lab) -> dict[str, int]:
+def _sizes(lab: ModelLab) -> dict[str, int]:
     return {each.name: int(np.prod(each.shape)) for block in lab.maps for each in block}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.science.experiments.gaps import needed
-from fairbits.science.experiments.laboratory import Lab, Laboratory, values
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values
 from fairbits.science.experiments.own_thresholds import RELEVANT, own_copies, reduced
 from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, brief, written
 from fairbits.stats import Estimate, LanguageFrame
@@ -149,7 +149,7 @@ def shares_of(laboratory: Laboratory) -> tuple[Mapping[str, float] | None, tuple
         return None, (f"no proportional mix: {unknown}",)
 
 
-def _clipped(lab: Lab, shares: Mapping[str, float] | None) -> dict[str, LanguageFrame]:
+def _clipped(lab: ModelLab, shares: Mapping[str, float] | None) -> dict[str, LanguageFrame]:
     found = {}
     for i, code in enumerate(lab.languages):
         lab.tell("clips for one language", i, len(lab.languages))
@@ -172,7 +172,7 @@ def _clipped(lab: Lab, shares: Mapping[str, float] | None) -> dict[str, Language
     return found
 
 
-def _compensated(lab: Lab, shares: Mapping[str, float] | None, tokens: int) -> dict[str, LanguageFrame]:
+def _compensated(lab: ModelLab, shares: Mapping[str, float] | None, tokens: int) -> dict[str, LanguageFrame]:
     found = {}
     for i, code in enumerate(lab.languages):
         lab.tell("GPTQ on one language", i, len(lab.languages))

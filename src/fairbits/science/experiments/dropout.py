@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairbits.quantize.rounding.layer import matrix
-from fairbits.science.experiments.laboratory import Lab
+from fairbits.science.experiments.laboratory import ModelLab
 from fairbits.stats import LanguageFrame
 
 DROPPED = 0.05
@@ -17,7 +17,7 @@ DROPPED = 0.05
 DRAWS = 4
 
 
-def dropped(lab: Lab) -> LanguageFrame:
+def dropped(lab: ModelLab) -> LanguageFrame:
     """Returns the damage of setting a random 5 % of the input columns of every linear map to 0, mean of the draws."""
     frames = []
     for seed in range(DRAWS):
@@ -26,7 +26,7 @@ def dropped(lab: Lab) -> LanguageFrame:
     return replace(frames[0], values=np.mean([each.values for each in frames], axis=0))
 
 
-def _without_columns(lab: Lab, seed: int) -> Iterator[tuple[str, Tensor]]:
+def _without_columns(lab: ModelLab, seed: int) -> Iterator[tuple[str, Tensor]]:
     rng = torch.Generator().manual_seed(seed)
     for each in chain.from_iterable(lab.maps):
         W = matrix(lab.checkpoint, each)

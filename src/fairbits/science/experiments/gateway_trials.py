@@ -12,7 +12,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.policies.widths import quiet_solver, random_sets
-from fairbits.science.experiments.laboratory import Lab
+from fairbits.science.experiments.laboratory import ModelLab
 from fairbits.stats import LanguageFrame
 from fairbits.theory.allocation import gateway_set, protect
 from fairbits.theory.allocation.protection import MAX_SETS
@@ -76,7 +76,7 @@ class Trials:
         return {0, self.n_blocks - 1} <= set(blocks)
 
 
-def measured(lab: Lab) -> tuple[Trials, dict[str, Choice]]:
+def measured(lab: ModelLab) -> tuple[Trials, dict[str, Choice]]:
     """Returns all that was measured, and how blocks are chosen on some of the records."""
     n = lab.n_blocks
     every = frozenset(range(n))
@@ -138,7 +138,7 @@ def minimax(alone: Floats) -> Blocks:
         return protect(alone, np.zeros_like(alone), k=KEPT, method=method).blocks
 
 
-def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
+def _kept(lab: ModelLab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
     """Returns the damage of every set; from one to the next only the blocks in which they differ are replaced."""
     group = lab.setting.group
     scheme = Scheme(BITS, within_rows(group), "absmax", "twos")
@@ -149,11 +149,11 @@ def _kept(lab: Lab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageF
             for block in sorted(now - set(kept)):
                 lab.replace_rounded(block, scheme)
             swapped.restore(each.name for block in set(kept) - now for each in lab.maps[block])
-            now, found[kept] = set(kept), lab.now()
+            now, found[kept] = set(kept), lab.damage()
     return found
 
 
-def _predicted(lab: Lab) -> Floats:
+def _predicted(lab: ModelLab) -> Floats:
     """Returns the predicted damage of every language by every block alone, in bits per byte of the evaluation text."""
     own = lab.setting
     lab.tell("predicting", 0, 1)

@@ -73,8 +73,8 @@ class Setting:
         return TextRequest("calibration", self.calibration, self.sequence, self.seed)
 
 
-class Lab:
-    """One model and its text. Damage is in bits per byte, paired by document with the model as it is."""
+class ModelLab:
+    """One model and its text. Damage is in bits per byte, paired by document with the unchanged model."""
 
     def __init__(self, model: str, setting: Setting, corpus: Corpus, tell: Progress) -> None:
         """Nothing is loaded before it is needed."""
@@ -134,10 +134,11 @@ class Lab:
         wanted, own = self._widths(bits), self.setting.group
         key = "rounded", wanted, clip
         if key not in self._found:
-            for block, width in enumerate(wanted):
-                if width != NOT_ROUNDED:
-                    self.replace_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
-            self._found[key] = self.frame()
+            with self.trial.swapped:
+                for block, width in enumerate(wanted):
+                    if width != NOT_ROUNDED:
+                        self.replace_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
+                self._found[key] = self.damage()
         return self._found[key]
 
     def replace_rounded(self, block: int, scheme: Scheme) -> None:
@@ -175,22 +176,19 @@ class Lab:
             found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
             corpus = self.corpus.restrict(found.languages)
             text = text_for(self.checkpoint, corpus, request=calibration.request)
-        for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
-            self.trial.swapped.replace(block.layers)
-        return self.frame()
+        with self.trial.swapped as swapped:
+            for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
+                swapped.replace(block.layers)
+            return self.damage()
 
     def changed(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
-        """Returns the damage of other weights (out, in) in the place of the named maps."""
-        for name, W in weights:
-            self.trial.swapped.replace({name: W})
-        return self.frame()
+        """Returns the damage of other weights (out, in) in place of the named linear maps."""
+        with self.trial.swapped as swapped:
+            for name, W in weights:
+                swapped.replace({name: W})
+            return self.damage()
 
-    def frame(self) -> LanguageFrame:
-        """Returns the damage of what is replaced now, and restores everything."""
-        with self.trial.swapped:
-            return self.now()
-
-    def now(self) -> LanguageFrame:
+    def damage(self) -> LanguageFrame:
         """Returns the damage of what is replaced now, and leaves it in place."""
         return LanguageFrame.from_nll(
             self.text.lang,
@@ -216,7 +214,7 @@ class Laboratory:
 
     setting: Setting
     progress: Progress | None = None
-    _lab: Lab | None = field(default=None, init=False)
+    _lab: ModelLab | None = field(default=None, init=False)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -224,11 +222,11 @@ class Laboratory:
         own = self.setting
         return corpus_for(Checkpoint(own.model), languages=own.languages, text=own.text)
 
-    def lab(self, model: str | None = None) -> Lab:
+    def lab(self, model: str | None = None) -> ModelLab:
         """Returns the lab of the model, or of a variant of it."""
         wanted = self.setting.model if model is None else model
         if self._lab is None or self._lab.checkpoint.target != wanted:
-            self._lab = Lab(wanted, self.setting, self.corpus, self.tell)
+            self._lab = ModelLab(wanted, self.setting, self.corpus, self.tell)
         return self._lab
 
     @cached_property
@@ -251,13 +249,13 @@ class Laboratory:
     def with_outliers(self, kappa: Mapping[int, float]) -> str:
         """Returns a variant of the model with the same function, whose blocks have these κ (block -> κ)."""
         own = self.setting.model
-        asked = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
+        wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
         if embedded_languages(own) is not None:
             if "?" in own:
                 raise InputError(f"{own} is itself a variant; give the model it was made from")
-            return f"{own}?outliers={asked}"
+            return f"{own}?outliers={wanted}"
         checkpoint = Checkpoint(own)
-        name = f"outliers-{checkpoint.fingerprint[:16]}-{asked.replace(':', '_').replace(',', '-')}"
+        name = f"outliers-{checkpoint.fingerprint[:16]}-{wanted.replace(':', '_').replace(',', '-')}"
         return str(kept_directory(name, lambda place: write_with_outliers(checkpoint, place, kappa)))
 
     def tell(self, what: str, done: float, total: float) -> None:

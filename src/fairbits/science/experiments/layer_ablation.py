@@ -10,7 +10,7 @@ from fairbits.errors import InputError
 from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, needed
-from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab
 from fairbits.science.experiments.result import Answer, Figure, Judgement, Result, Series, Table, every, written
 from fairbits.stats import Estimate
 
@@ -121,7 +121,7 @@ def falls_by_half(reduction: Estimate | None) -> Answer:
     return Answer.SUPPORTED if reduction.low > 0 else Answer.UNDECIDED
 
 
-def _ablations(lab: Lab, outliers: Blocks, sets: Sequence[Blocks]) -> dict[str, Ablation]:
+def _ablations(lab: ModelLab, outliers: Blocks, sets: Sequence[Blocks]) -> dict[str, Ablation]:
     done, total = 0, len(CLIPS) * (2 * len(BITS) + len(sets))
 
     def gap(protected: Blocks, bits: int, clip: str) -> Gap:

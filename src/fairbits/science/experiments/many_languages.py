@@ -11,7 +11,7 @@ from fairbits.language import udhr
 from fairbits.language.corpus import seeded
 from fairbits.language.lookup import language_of
 from fairbits.model.embedded import embedded_languages
-from fairbits.science.experiments.laboratory import Lab, Laboratory, Setting
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, Setting
 
 MOST = 100
 """Languages of the declaration that are looked at."""
@@ -73,7 +73,7 @@ def screening(model: str, sequence: int, seed: int, device: str) -> Screening:
     """Returns how well a model knows the languages of the declaration, after one pass over a little of each."""
     setting = Setting(model, tokens=SCREENED, sequence=sequence, seed=seed, device=device)
     corpus = udhr()
-    lab = Lab(model, setting, corpus, lambda *_: None)
+    lab = ModelLab(model, setting, corpus, lambda *_: None)
     return Screening(
         {code: bits / byte_entropy(corpus.evaluation[code]) for code, bits in lab.reference_bits().items()}
     )

@@ -15,7 +15,7 @@ from fairbits.measure.passes.measurements import Measure
 from fairbits.measure.passes.points import PointKind
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.dropout import dropped
-from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab
 from fairbits.science.experiments.many_languages import many
 from fairbits.science.experiments.traits_of_languages import ACTIVATION, KNOWN, MANY, OWN, Traits
 from fairbits.stats import LanguageFrame
@@ -69,7 +69,7 @@ def of_others(
 
 
 def measure(
-    lab: Lab, among: str, *, dropout: bool, treatments: Sequence[str], shares: Mapping[str, float] | None = None
+    lab: ModelLab, among: str, *, dropout: bool, treatments: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> Traits:
     """Returns the traits of the languages of a lab: one pass for the base loss, one for activations, one per damage."""
     codes, measured = lab.languages, lab.measured

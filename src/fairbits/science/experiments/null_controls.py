@@ -9,7 +9,7 @@ from torch import Tensor
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.rounding.layer import matrix
-from fairbits.science.experiments.laboratory import Lab, Laboratory, values
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values
 from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, written
 from fairbits.stats import Estimate, LanguageFrame, spearman
 
@@ -85,7 +85,7 @@ def null_controls(laboratory: Laboratory) -> Result:
     )
 
 
-def _noise(lab: Lab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
+def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yields every linear map with Gaussian noise that has, in every row, the norm of the rounding error."""
     rng = torch.Generator().manual_seed(seed)
     group = within_rows(lab.setting.group)

@@ -11,7 +11,7 @@ from fairbits.errors import InputError
 from fairbits.measure.audit.founding_documents import LOW_KAPPA
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.gaps import Gap, needed
-from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab
 from fairbits.science.experiments.result import (
     Answer,
     Figure,
@@ -31,7 +31,7 @@ KAPPA = (20.0, 100.0, 500.0)
 """The κ that two blocks are given."""
 BITS = (4, 3)
 ABSMAX, EXACT, GPTQ = "absmax", "exact clip", "GPTQ"
-QUANTIZERS: Mapping[str, Callable[[Lab, int], LanguageFrame]] = {
+QUANTIZERS: Mapping[str, Callable[[ModelLab, int], LanguageFrame]] = {
     ABSMAX: lambda lab, bits: lab.rounded(bits),
     EXACT: lambda lab, bits: lab.rounded(bits, clip="exact"),
     GPTQ: lambda lab, bits: lab.planned("gptq", bits),
@@ -134,7 +134,7 @@ def _runs(laboratory: Laboratory, models: Sequence[str]) -> Iterator[Run]:
             yield Run.of(float(lab.kappa.max()), QUANTIZERS[name](lab, bits), quantizer=name, bits=bits)
 
 
-def _gentle(lab: Lab) -> Iterator[Run]:
+def _gentle(lab: ModelLab) -> Iterator[Run]:
     """Yields the model with only its blocks of low κ rounded; of four looks, each has its share of the doubt."""
     low = [block for block, kappa in enumerate(lab.kappa) if kappa < LOW_KAPPA]
     if not low:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairbits.science.experiments.gaps import Gap, needed
-from fairbits.science.experiments.laboratory import Lab, Laboratory
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab
 from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, written
 from fairbits.stats import Contrast, Estimate, LanguageFrame
 
@@ -107,7 +107,7 @@ def reduced(difference: Estimate, before: float) -> Answer:
     return Answer.NOT_SUPPORTED if difference.low > min(0.0, -RELEVANT * before) else Answer.UNDECIDED
 
 
-def _copies(lab: Lab, bits: int) -> Copies:
+def _copies(lab: ModelLab, bits: int) -> Copies:
     found = {}
     for i, code in enumerate(lab.languages):
         lab.tell(f"copies of {bits} bits", i, len(lab.languages) + len(BASELINES))

@@ -12,7 +12,7 @@ from fairbits.language.corpus import seeded
 from fairbits.measure.passes.prepare import longest_input, task_of
 from fairbits.measure.passes.text import Ids, Text, cutter
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.science.experiments.laboratory import Lab
+from fairbits.science.experiments.laboratory import ModelLab
 
 MORE = 0.05
 """The share of tokens that are added; with a quarter more the loss of the embedded model doubles."""
@@ -20,14 +20,14 @@ Cuts = Callable[[int], list[tuple[int, int]]]
 """Returns every pair of tokens that a token can be cut into."""
 
 
-def retokenised(lab: Lab) -> Lab:
+def retokenised(lab: ModelLab) -> ModelLab:
     """Returns a lab whose text is that of another, document by document, in a quarter more tokens."""
     own = lab.setting
     if task_of(lab.checkpoint) != "causal":
         raise InputError(f"{lab.checkpoint.target} does not predict the next token; give a causal model")
     # a larger budget, as the same documents take more tokens
     setting = replace(own, tokens=round(own.tokens * (1 + MORE)), calibration=round(own.calibration * (1 + MORE)))
-    other = Lab(lab.checkpoint.target, setting, lab.corpus, lab.tell)
+    other = ModelLab(lab.checkpoint.target, setting, lab.corpus, lab.tell)
     other.checkpoint = CutFiner(lab.checkpoint.target, own.seed)
     tokenizer = lab.checkpoint.tokenizer()
     length = min(own.sequence, longest_input(lab.checkpoint))

@@ -13,7 +13,7 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes import Measurements
 from fairbits.measure.passes.points import PointKind
 from fairbits.science.experiments.gaps import Gap
-from fairbits.science.experiments.laboratory import Lab
+from fairbits.science.experiments.laboratory import ModelLab
 from fairbits.stats import LanguageFrame
 
 BASE, PENALTY = "base", "penalty"
@@ -81,7 +81,7 @@ def moved(arm: Sequence[float], base: Sequence[float]) -> int:
     return int(min(arm) - max(base) > room) - int(min(base) - max(arm) > room)
 
 
-def trained(lab: Lab) -> Trained:
+def trained(lab: ModelLab) -> Trained:
     """Returns what is measured of a model; three passes over the text and one over the calibration text."""
     frames = {bits: lab.rounded(bits) for bits in BITS}
     return Trained(

@@ -126,13 +126,13 @@ class RunDirectory:
     def _check_scores(self, name: str) -> None:
         """Raises unless scores are of this run's text, and of the very model, or plan, that the file is for."""
         found, job = Scores.load(self.file(name)), self.job
-        if (found.question, found.reference.fingerprint) != (job.question, job.checkpoint.fingerprint):
+        if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
             expected, right = read_record(self.file(RUN_FILE)).get("written"), True
         else:
-            asked, bits = measured_files(job)[name]
-            expected, right = digest_without_search(job, asked, bits=bits), method_of(found) == (asked.name, bits)
+            variant, bits = measured_files(job)[name]
+            expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
         if not right or expected not in (None, found.quantized.fingerprint):
             raise InputError(f"it has the scores of {found.quantized.target}, where those of another belong")
 

@@ -37,7 +37,7 @@ PER_TENSOR = "the audit predicts for one scale per channel, as it knows none per
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A model, its text, and how it is quantized and measured; `widths` are those beside `bits`, ascending."""
+    """A model, its text, and how it is quantized and measured; `widths` are those other than `bits`, ascending."""
 
     checkpoint: Checkpoint
     corpus: Corpus
@@ -58,7 +58,7 @@ class Job:
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
-    def question(self) -> EvaluationSetting:
+    def setting(self) -> EvaluationSetting:
         """What all models are evaluated on."""
         return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
@@ -108,7 +108,7 @@ def job_of(
     """Returns the job if all of it can be done; a width that the policy cannot have is left out, with a note."""
     check_device(device)
     whole("bits", bits, least=2, most=8)
-    beside = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
+    other_widths = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
     own = variant(policy)
     given = None if baselines is None else [variant(each) for each in dict.fromkeys(listed("baselines", baselines))]
     if given is not None and own.name in {each.name for each in given}:
@@ -117,7 +117,7 @@ def job_of(
     others = usual_baselines(own, corpus, enough_english=text is not None) if given is None else given
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [own, *others], widths=[bits], common=common)
-    kept, notes = _possible(checkpoint, corpus, own, widths=beside, common=common)
+    kept, notes = _possible(checkpoint, corpus, own, widths=other_widths, common=common)
     job = Job(
         checkpoint=checkpoint,
         corpus=corpus,
@@ -137,7 +137,7 @@ def job_of(
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
-    """Returns what a policy is held to: GPTQ calibrated on English, if that is a language of the text, and rtn.
+    """Returns what a policy is compared with: GPTQ calibrated on English, if that is a language of the text, and rtn.
 
     The first is what the headline of the report compares with. It is rtn for the embedded declaration, whose English
     has a small part of the tokens of all languages: calibrated on so little, GPTQ looks worse than it is.

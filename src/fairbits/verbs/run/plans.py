@@ -19,31 +19,31 @@ def plan_to_write(job: Job, *, progress: Progress | None = None) -> Plan:
     return _planned(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
 
 
-def plan_to_measure(job: Job, asked: Variant, *, bits: int, progress: Progress | None = None) -> Plan:
+def plan_to_measure(job: Job, variant: Variant, *, bits: int, progress: Progress | None = None) -> Plan:
     """Returns the plan of a baseline, or of the policy at another width."""
-    return _planned(job, asked, bits=bits, text=job.corpus if reads_text(asked.policy) else None, progress=progress)
+    return _planned(job, variant, bits=bits, text=job.corpus if reads_text(variant.policy) else None, progress=progress)
 
 
-def digest_without_search(job: Job, asked: Variant, *, bits: int) -> str | None:
+def digest_without_search(job: Job, variant: Variant, *, bits: int) -> str | None:
     """Returns the digest that `plan_to_measure` would have; None if the policy must look at weights or text for it."""
-    told = {"group": job.group, "embeddings": job.embeddings, **asked.at(bits)}
-    corpus, read = job.corpus, reads_text(asked.policy)
+    options = {"group": job.group, "embeddings": job.embeddings, **variant.at(bits)}
+    corpus, read = job.corpus, reads_text(variant.policy)
     evidence = Evidence(job.checkpoint, tuple(corpus.calibration) if read else ())
     text = Calibration.of(corpus, job.calibration)
     try:
-        return decide(asked.policy, evidence, calibration=text if read else None, **told).digest
-    except InputError:  # it asks for evidence that is not there; all else was checked when the job was made
+        return decide(variant.policy, evidence, calibration=text if read else None, **options).digest
+    except InputError:  # it needs evidence that is not there; all else was checked when the job was made
         return None
 
 
-def _planned(job: Job, asked: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
+def _planned(job: Job, variant: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
     found = planned(
         job.checkpoint,
-        policy=asked.policy,
+        policy=variant.policy,
         text=text,
         device=job.device,
         progress=progress,
-        **{"group": job.group, "embeddings": job.embeddings, **job.calibration.settings, **asked.at(bits)},
+        **{"group": job.group, "embeddings": job.embeddings, **job.calibration.settings, **variant.at(bits)},
     )
     gc.collect()  # what a plan is decided by refers to itself, and to the model if it took one
     return found

@@ -1,4 +1,4 @@
-"""Overlays made from text, and judged by text kept apart."""
+"""Overlays made from text, and evaluated on held-out text."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,79 +10,79 @@ from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.base_model import OverlayBase, dense
-from fairbits.overlays.builder import APART, Workshop, kept_apart
+from fairbits.overlays.builder import APART, OverlayBuilder, kept_apart
 from fairbits.overlays.overlay import Overlay
 
 BUDGET = 0.05
 
 
 @pytest.fixture(scope="module")
-def overlays(workshop: Workshop) -> dict[str, Overlay]:
+def overlays(builder: OverlayBuilder) -> dict[str, Overlay]:
     """Returns an overlay of every language."""
     made = {}
-    for code in workshop.text.languages:
-        found = workshop.candidates((code,), "residual")
-        made[code] = workshop.overlay(code, (code,), found, BUDGET)
+    for code in builder.text.languages:
+        found = builder.candidates((code,), "residual")
+        made[code] = builder.overlay(code, (code,), found, BUDGET)
     return made
 
 
 def test_an_overlay_lowers_the_damage_of_its_language_on_text_kept_apart(
-    workshop: Workshop, overlays: dict[str, Overlay]
+    builder: OverlayBuilder, overlays: dict[str, Overlay]
 ) -> None:
-    before = workshop.damage(workshop.text.languages)
+    before = builder.damage(builder.text.languages)
     for code, overlay in overlays.items():
-        after = workshop.damage((code,), overlay)
+        after = builder.damage((code,), overlay)
         assert after.keys() == {code}
         assert after[code] < 0.9 * before[code]
-        assert 0.9 * BUDGET < overlay.size_bytes / workshop.overlay_base.size_bytes <= BUDGET
-    assert workshop.damage(workshop.text.languages) == before
+        assert 0.9 * BUDGET < overlay.size_bytes / builder.overlay_base.size_bytes <= BUDGET
+    assert builder.damage(builder.text.languages) == before
 
 
-def test_the_base_is_in_the_model_afterwards_bit_for_bit(workshop: Workshop, overlays: dict[str, Overlay]) -> None:
-    workshop.damage(workshop.text.languages, next(iter(overlays.values())))
-    base = workshop.overlay_base.base.load().state_dict()
-    now = workshop.overlay_base.model.state_dict()
+def test_the_base_is_in_the_model_afterwards_bit_for_bit(builder: OverlayBuilder, overlays: dict[str, Overlay]) -> None:
+    builder.damage(builder.text.languages, next(iter(overlays.values())))
+    base = builder.overlay_base.base.load().state_dict()
+    now = builder.overlay_base.model.state_dict()
     assert now.keys() == base.keys()
     assert all(torch.equal(now[name].view(torch.int32), base[name].view(torch.int32)) for name in base)
 
 
-def test_the_damage_of_an_overlay_that_fails_leaves_the_base(workshop: Workshop, overlays: dict[str, Overlay]) -> None:
-    before = workshop.damage(("eng_Latn",))
+def test_an_overlay_that_fails_leaves_the_base(builder: OverlayBuilder, overlays: dict[str, Overlay]) -> None:
+    before = builder.damage(("eng_Latn",))
     patch = overlays["eng_Latn"].patches[0]
     with pytest.raises(InputError, match="has no matrix there"):
-        workshop.damage(("eng_Latn",), Overlay("x", (), (replace(patch, module="not.there"),)))
-    assert workshop.damage(("eng_Latn",)) == before
+        builder.damage(("eng_Latn",), Overlay("x", (), (replace(patch, module="not.there"),)))
+    assert builder.damage(("eng_Latn",)) == before
 
 
-def test_a_third_of_the_documents_of_every_language_is_kept_apart(workshop: Workshop) -> None:
-    text = workshop.text
+def test_a_third_of_the_documents_of_every_language_is_kept_apart(builder: OverlayBuilder) -> None:
+    text = builder.text
     apart = kept_apart(text)
     used = {window.document for window in text.windows}
     every = Counter(str(text.lang[document]) for document in used)
     for code, count in Counter(str(text.lang[document]) for document in apart).items():
         assert count == every[code] // APART
-    fitting = {window.document for window in workshop._fitting(text.languages).windows}
+    fitting = {window.document for window in builder._fitting(text.languages).windows}
     assert fitting | apart == used
     assert not fitting & apart
 
 
-def test_too_few_documents_are_told(workshop: Workshop) -> None:
-    text = workshop.text
+def test_too_few_documents_are_told(builder: OverlayBuilder) -> None:
+    text = builder.text
     own = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
     windows = tuple(window for window in text.windows if window.document not in own[2:])
     with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* need 3 of every language"):
         kept_apart(replace(text, windows=windows))
 
 
-def test_the_originals_repair_the_base_and_its_codes_restore_it(workshop: Workshop) -> None:
-    overlay_base, before = workshop.overlay_base, workshop.damage(("eng_Latn",))
+def test_the_originals_repair_the_base_and_its_codes_restore_it(builder: OverlayBuilder) -> None:
+    overlay_base, before = builder.overlay_base, builder.damage(("eng_Latn",))
     swapped = SwappedModel(overlay_base.checkpoint, overlay_base.model)
     swapped.replace({name: overlay_base.original(name) for name in overlay_base.schemes})
     try:
-        assert workshop.damage(("eng_Latn",))["eng_Latn"] < 0.8 * before["eng_Latn"]
+        assert builder.damage(("eng_Latn",))["eng_Latn"] < 0.8 * before["eng_Latn"]
     finally:
         swapped.replace({name: dense(overlay_base.codes(name)) for name in overlay_base.schemes})
-    assert workshop.damage(("eng_Latn",)) == before
+    assert builder.damage(("eng_Latn",)) == before
 
 
 def test_a_base_of_other_weights_is_refused(llama_base: Checkpoint) -> None:
