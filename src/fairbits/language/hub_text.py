@@ -9,8 +9,9 @@ from typing import Any
 from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
+from fairbits.language.documents import Collector
 from fairbits.language.lookup import own_language, wanted_languages
-from fairbits.language.reading import LIMIT, Pile, corpus_of
+from fairbits.language.reading import LIMIT, make_corpus
 
 
 def read_dataset(
@@ -26,30 +27,30 @@ def read_dataset(
     seed: int = 0,
     limit: int = LIMIT,
 ) -> Corpus:
-    """Returns one split of a dataset, an id on the Hub or a local directory, as a corpus of calibration and evaluation.
+    """Returns one split of a dataset, an id on the Hub or a local directory, as a corpus.
 
-    With `lang`, the column that names the language, all languages are in one table. Otherwise each language is a
-    configuration of the dataset, named as the language is given here or as a mapping says: {"fra": "20231101.fr"}.
-    Rows are streamed; no more than `limit` bytes per language are kept, and a note says so.
+    `lang` is the column that names the language, where all languages are in one table. Without it, each language is a
+    configuration of the dataset, called as the language is given here or as a mapping says: {"fra": "20231101.fr"}.
+    Rows are streamed; at most `limit` bytes per language are kept, and a note says where text was left out.
     """
     configurations = dict(languages) if isinstance(languages, Mapping) else {each: each for each in languages}
     named = dict(zip((each.code for each in wanted_languages(configurations)), configurations.values(), strict=True))
-    piles = {code: Pile(f"{name} ({code})", whole("limit", limit, least=1)) for code in named}
+    collectors = {code: Collector(f"{name} ({code})", whole("limit", limit, least=1)) for code in named}
     tables = named if lang is None else {None: None}  # one table per language, or one for all
     for only, configuration in tables.items():
-        waiting = [piles[only]] if only else list(piles.values())
+        waiting = [collectors[only]] if only else list(collectors.values())
         for row in _rows(
             name, configuration, split=split, revision=revision, columns=(text, *([lang] if lang else ()))
         ):
             code = only or _code(row[lang or ""], f"column {lang} of {name}")
-            if code in piles:
-                piles[code].add(_string(row[text], f"column {text} of {name}"))
-                if not parallel and all(pile.cut for pile in waiting):
+            if code in collectors:
+                collectors[code].add(_check_string(row[text], f"column {text} of {name}"))
+                if not parallel and all(each.full for each in waiting):
                     break
-    without = [pile.source for pile in piles.values() if not pile.seen]
+    without = [each.source for each in collectors.values() if not each.seen]
     if without:
-        raise InputError(f"no row in {', '.join(without)}, split {split}; every language asked for must have text")
-    return corpus_of(name, {"": piles}, parallel=parallel, evaluation_share=evaluation_share, seed=seed)
+        raise InputError(f"no row in {', '.join(without)}, split {split}; every requested language must have text")
+    return make_corpus(name, {"": collectors}, parallel=parallel, evaluation_share=evaluation_share, seed=seed)
 
 
 def _rows(
@@ -81,18 +82,18 @@ def _rows(
         ) from error
 
 
-def _string(value: object, where: str) -> str:
+def _check_string(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where} holds a {type(value).__name__}; it must hold strings")
     return value
 
 
 @cache
-def _known(name: str) -> str | None:
+def _code_of(name: str) -> str | None:
     with suppress(InputError):  # rows in languages that are not wanted may have any name
         return own_language(name).code
     return None
 
 
 def _code(value: object, where: str) -> str | None:
-    return _known(_string(value, where))
+    return _code_of(_check_string(value, where))

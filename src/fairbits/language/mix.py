@@ -9,21 +9,30 @@ from typing import Any
 
 from fairbits.checks import instance, one_of, positive, whole
 from fairbits.errors import InputError
-from fairbits.language.corpus import Corpus, seeded
+from fairbits.language.corpus import Corpus
+from fairbits.language.documents import seeded_hash
 from fairbits.language.lookup import find_language
 from fairbits.language.mix_file import Mix, Sample
-from fairbits.language.packing import Count, Ends, pack, token_count, token_ends, tokenizer_fingerprint
+from fairbits.language.samples import (
+    TokenCounter,
+    TokenEnds,
+    cut_samples,
+    token_counter,
+    token_ends,
+    tokenizer_fingerprint,
+)
 from fairbits.progress import Progress
 
 MOST_SAMPLES = 64
-"""Samples per language, on average, that a mix without a budget has at most."""
+"""The most samples per language, on average, of a mix without a budget."""
 MOST_TOKENS = 10**12
 NAMED = 10
-"""Languages that an error names; of more it says how many."""
+"""Languages that an error lists; of more it gives the number."""
 WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
-Shares = Mapping[str, Fraction]
+LanguageShares = Mapping[str, Fraction]
+"""The share of each language in the tokens of a mix, by its code; they sum to 1."""
 
 
 def build_mix(
@@ -44,30 +53,30 @@ def build_mix(
 
     `weights` are "equal" tokens per language, "proportional" to the tokens of its calibration text, or numbers per
     language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
-    and equal weights get equal numbers. Without a budget the mix is as large as the scarcest language allows, up to
-    64 samples per language. Documents come in an order that follows from the seed, the same in every language of a
-    parallel corpus, and are used once, unless `repeat` allows to begin again. `model`, whose tokenizer it is, and
-    `notes` on it are recorded in the mix.
+    and languages of equal weight get equally many samples. Without a budget the mix is as large as the scarcest
+    language allows, up to 64 samples per language. The seed decides the order of documents, which is the same in every
+    language of a parallel corpus. Each document is used once, unless `repeat` allows to start over. `model`, the owner
+    of the tokenizer, and `notes` on it are recorded in the mix.
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
-    maker = _Maker(
+    sampler = _Sampler(
         corpus,
-        token_count(tokenizer),
+        token_counter(tokenizer),
         token_ends(tokenizer),
         sequence=sequence,
         seed=whole("seed", seed, least=0),
         progress=progress,
     )
-    pi = _shares(weights, maker)
+    pi = _shares(weights, sampler)
     if tokens is None:
         if repeat:
             raise InputError("repeat is given without tokens; a mix that repeats text must have a budget: give tokens")
-        samples, note = _as_large_as_possible(pi, maker)
+        samples, note = _as_large_as_possible(pi, sampler)
     else:
-        samples, note = _of_budget(pi, maker, tokens=tokens, repeat=repeat)
+        samples, note = _spend_budget(pi, sampler, tokens=tokens, repeat=repeat)
     return Mix(
-        samples=interleaved(samples, seed),
+        samples=interleave(samples, seed),
         model=model,
         corpus=corpus.name,
         hashes=dict(corpus.hashes["calibration"]),
@@ -77,7 +86,7 @@ def build_mix(
         weights=weights if isinstance(weights, str) else "given",
         shares={code: float(share) for code, share in pi.items()},
         seed=seed,
-        rounds={code: rounds for code, rounds in maker.rounds.items() if rounds > 1},
+        rounds={code: rounds for code, rounds in sampler.rounds.items() if rounds > 1},
         notes=(*notes, *corpus.notes, *note),
     )
 
@@ -105,8 +114,8 @@ def parse_weights(text: str) -> Weights:
     return weights
 
 
-def allocate(shares: Shares, samples: int) -> dict[str, int]:
-    """Returns how many of the samples each language gets: its share, rounded so that the sum is met.
+def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
+    """Returns the number of samples that each language gets: its share, rounded so that the sum is not exceeded.
 
     The samples left after rounding down go to the largest remainders; languages with the same remainder get one
     each or none, so that equal shares stay equal.
@@ -127,13 +136,13 @@ def allocate(shares: Shares, samples: int) -> dict[str, int]:
     return counts
 
 
-def interleaved(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sample, ...]:
-    """Returns the samples of all languages in one order by seed, such that any first part has about the same shares.
+def interleave(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sample, ...]:
+    """Returns the samples of all languages in one order, in which every beginning has about the same shares.
 
-    Sample i of the n of a language stands at a random place of the stretch from i/n to (i + 1)/n.
+    Sample i of the n samples of a language gets a random position between i/n and (i + 1)/n.
     """
     placed = [
-        ((i + int.from_bytes(seeded(seed, "place", code, i)[:6]) / 2**48) / len(texts), code, i)
+        ((i + int.from_bytes(seeded_hash(seed, "place", code, i)[:6]) / 2**48) / len(texts), code, i)
         for code, texts in samples.items()
         for i in range(len(texts))
     ]
@@ -141,49 +150,49 @@ def interleaved(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sam
 
 
 @dataclass
-class _Maker:
-    """Makes samples of the calibration text; `rounds` remembers how often each language's text was gone through."""
+class _Sampler:
+    """Makes samples of the calibration text; `rounds` counts how often the text of each language was read."""
 
     corpus: Corpus
-    count: Count
-    ends: Ends | None
+    count: TokenCounter
+    ends: TokenEnds | None
     sequence: int
     seed: int
     progress: Progress | None = None
     rounds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A handful of tokens is no sample, whatever the tokenizer adds at the ends.
+        # A sample needs more than a handful of tokens, in addition to those that the tokenizer adds.
         self.added = self.count("")
         whole("sequence", self.sequence, least=self.added + 8, most=MOST_TOKENS)
 
     def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
-        """Up to `number` samples; fewer if the text ends before."""
+        """Returns up to `number` samples; fewer if there is not enough text."""
         codes = list(self.corpus.calibration)
         made: list[Sample] = []
-        packed = pack(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)
-        for text, tokens in islice(packed, number):
+        cut = cut_samples(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)
+        for text, tokens in islice(cut, number):
             made.append(Sample(text, code, tokens))
             if self.progress:
                 self.progress("cutting samples", codes.index(code) + len(made) / number, len(codes))
         return made
 
     def tokens(self, code: str) -> int:
-        """The tokens of the calibration text of a language."""
+        """Returns the tokens of the calibration text of a language."""
         return sum(self.count(document) - self.added for document in self.corpus.calibration[code])
 
     def _documents(self, code: str, *, repeat: bool) -> Iterator[str]:
         documents = self.corpus.calibration[code]
-        # a text without tokens would be read for ever
+        # text without tokens would be repeated for ever
         repeat = repeat and any(self.count(document) > self.added for document in documents)
         for number in whole_numbers(1) if repeat else (1,):
             self.rounds[code] = number
-            for i in sorted(range(len(documents)), key=lambda i: seeded(self.seed, number, i)):
+            for i in sorted(range(len(documents)), key=lambda i: seeded_hash(self.seed, number, i)):
                 yield documents[i]
 
 
-def _shares(weights: Weights, maker: _Maker) -> dict[str, Fraction]:
-    codes = list(maker.corpus.calibration)
+def _shares(weights: Weights, sampler: _Sampler) -> dict[str, Fraction]:
+    codes = list(sampler.corpus.calibration)
     if isinstance(weights, Mapping):
         given = {
             find_language(name, own=codes).code: positive(f"the weight of {name}", weights[name]) for name in weights
@@ -194,58 +203,58 @@ def _shares(weights: Weights, maker: _Maker) -> dict[str, Fraction]:
     elif one_of("weights", weights, WEIGHTINGS) == "equal":
         exact = dict.fromkeys(codes, Fraction(1))
     else:
-        exact = {code: Fraction(maker.tokens(code)) for code in codes}
+        exact = {code: Fraction(sampler.tokens(code)) for code in codes}
     total = sum(exact.values())
     if not total:
-        raise InputError(f"{maker.corpus.name} has no calibration text; a mix must have some")
+        raise InputError(f"{sampler.corpus.name} has no calibration text; a mix needs some")
     return {code: weight / total for code, weight in exact.items()}
 
 
-def _of_budget(
-    pi: Shares, maker: _Maker, *, tokens: int, repeat: bool
+def _spend_budget(
+    pi: LanguageShares, sampler: _Sampler, *, tokens: int, repeat: bool
 ) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
-    wanted = allocate(pi, whole("tokens", tokens, least=1, most=MOST_TOKENS) // maker.sequence)
-    _refuse_none(wanted, f"a budget of {tokens:,} tokens", maker.sequence)
-    samples = {code: maker.samples(code, number, repeat=repeat) for code, number in wanted.items()}
+    wanted = allocate(pi, whole("tokens", tokens, least=1, most=MOST_TOKENS) // sampler.sequence)
+    _check_none_empty(wanted, f"a budget of {tokens:,} tokens", sampler.sequence)
+    samples = {code: sampler.samples(code, number, repeat=repeat) for code, number in wanted.items()}
     lacking = [
-        f"{code} {(wanted[code] - len(texts)) * maker.sequence:,} tokens (it has {maker.tokens(code):,})"
+        f"{code} {(wanted[code] - len(texts)) * sampler.sequence:,} tokens (it has {sampler.tokens(code):,})"
         for code, texts in samples.items()
         if len(texts) < wanted[code]
     ]
     if lacking:
         raise InputError(
-            f"the calibration text of {maker.corpus.name} misses {_listed(lacking, '; ')}: each language must have "
-            f"text for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({maker.sequence}), add "
-            "text or allow it to repeat"
+            f"the calibration text of {sampler.corpus.name} lacks {_listed(lacking, '; ')}: each language must have "
+            f"text for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({sampler.sequence}), "
+            "add text or allow it to repeat"
         )
-    repeated = [f"{code}: text used {rounds} times" for code, rounds in maker.rounds.items() if rounds > 1]
+    repeated = [f"{code}: text used {rounds} times" for code, rounds in sampler.rounds.items() if rounds > 1]
     return samples, tuple(repeated)
 
 
-def _as_large_as_possible(pi: Shares, maker: _Maker) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
+def _as_large_as_possible(pi: LanguageShares, sampler: _Sampler) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:
     total = most = MOST_SAMPLES * len(pi)
     wanted = allocate(pi, most)
-    _refuse_none(wanted, f"a mix of {most:,} samples, the largest without a budget,", maker.sequence)
+    _check_none_empty(wanted, f"a mix of {most:,} samples, the largest without a budget,", sampler.sequence)
     scarcest = None
     samples: dict[str, list[Sample]] = {}
     for code in pi:
-        samples[code] = maker.samples(code, wanted[code])
-        if len(samples[code]) < wanted[code]:  # no other language needs more than goes with these
+        samples[code] = sampler.samples(code, wanted[code])
+        if len(samples[code]) < wanted[code]:  # the other languages need no more than fits these
             scarcest, total = code, int(len(samples[code]) / pi[code])
             wanted = allocate(pi, total)
-    while any(number > len(samples[code]) for code, number in wanted.items()):  # a remainder rounded up
+    while any(number > len(samples[code]) for code, number in wanted.items()):  # a share was rounded up
         total -= 1
         wanted = allocate(pi, total)
     if scarcest is None:
         return samples, (f"no budget given: {MOST_SAMPLES} samples per language",)
-    has = maker.tokens(scarcest)
-    lacks = f" ({maker.sequence - has:,} too few)" if has < maker.sequence else ""
-    _refuse_none(wanted, f"the calibration text of {scarcest}, {has:,} tokens{lacks},", maker.sequence)
+    has = sampler.tokens(scarcest)
+    lacks = f" ({sampler.sequence - has:,} too few)" if has < sampler.sequence else ""
+    _check_none_empty(wanted, f"the calibration text of {scarcest}, {has:,} tokens{lacks},", sampler.sequence)
     note = f"no budget given: as many samples as the text of {scarcest} allows"
     return {code: samples[code][: wanted[code]] for code in pi}, (note,)
 
 
-def _refuse_none(wanted: Mapping[str, int], what: str, sequence: int) -> None:
+def _check_none_empty(wanted: Mapping[str, int], what: str, sequence: int) -> None:
     without = [code for code, number in wanted.items() if number == 0]
     if without:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Mix: a calibration mix and its two files, the samples as JSONL and a manifest that says what they are."""
+"""Mix: a calibration mix and its two files, the samples as JSONL and a manifest that describes them."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ SCHEMA = "fairbits.mix/1"
 
 @dataclass(frozen=True)
 class Sample:
-    """A text of one language and its number of tokens, those included that the tokenizer adds."""
+    """A text of one language and its number of tokens, including those that the tokenizer adds."""
 
     text: str
     lang: str
@@ -25,8 +25,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one language has of a mix."""
+class LanguagePart:
+    """The part that one language has in a mix."""
 
     samples: int
     tokens: int
@@ -34,18 +34,21 @@ class Part:
 
     @property
     def bytes_per_token(self) -> float:
-        """How much text a token carries: where it is low, a budget of tokens buys little text."""
+        """The text that a token holds: where it is low, a budget of tokens buys little text."""
         return self.bytes / self.tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """Samples for calibration and where they come from.
+    """Samples for calibration, and where they come from.
 
-    `model` is the one whose tokenizer counts, as it was named; `hashes` are those of the calibration documents per
-    language; `tokenizer` is the fingerprint of the tokenizer; `budget` the tokens asked for (None: as many as the
-    text allowed); `shares` what each language was to get; `rounds` how often a text was used where that is more than
-    once; `notes` what else is to be known, such as that the model is itself quantized.
+    `model`      the owner of the tokenizer that counts, as it was named
+    `hashes`     of the calibration documents of each language
+    `tokenizer`  the fingerprint of the tokenizer
+    `budget`     the requested tokens; None: as many as the text allowed
+    `shares`     the requested share of each language
+    `rounds`     how often a text was used, where that is more than once
+    `notes`      such as that the model is itself quantized
     """
 
     samples: tuple[Sample, ...]
@@ -62,22 +65,26 @@ class Mix:
     notes: tuple[str, ...]
 
     @cached_property
-    def languages(self) -> Mapping[str, Part]:
+    def languages(self) -> Mapping[str, LanguagePart]:
         """Samples, tokens and bytes of UTF-8 per language."""
         own = {code: [each for each in self.samples if each.lang == code] for code in self.shares}
         return {
-            code: Part(len(texts), sum(each.tokens for each in texts), sum(len(each.text.encode()) for each in texts))
+            code: LanguagePart(
+                samples=len(texts),
+                tokens=sum(each.tokens for each in texts),
+                bytes=sum(len(each.text.encode()) for each in texts),
+            )
             for code, texts in own.items()
         }
 
     @cached_property
     def jsonl(self) -> bytes:
-        """One JSON object per line with `text`, `lang` and `tokens`; ASCII, so that no reader's locale can spoil it."""
+        """One JSON object per line with `text`, `lang` and `tokens`; in ASCII, so that no locale can misread it."""
         return b"".join(json.dumps(asdict(sample)).encode() + b"\n" for sample in self.samples)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What the mix is, as JSON: the same input gives the same manifest."""
+        """The description of the mix, for JSON: the same input gives the same manifest."""
         return {
             "schema": SCHEMA,
             "fairbits": __version__,
@@ -90,7 +97,7 @@ class Mix:
         } | {name: getattr(self, name) for name in RECORDED}
 
     def save(self, path: str | Path) -> None:
-        """Writes the samples to `path` and the manifest beside it; what is there is replaced by both or by none."""
+        """Writes the samples to `path` and the manifest next to it; older files are replaced by both or by none."""
         path = check_target(path)
         manifest = json.dumps(self.manifest, ensure_ascii=False, indent=1).encode() + b"\n"
         write_files({path: self.jsonl, manifest_path(path): manifest})
@@ -114,7 +121,7 @@ RECORDED = tuple(field.name for field in fields(Mix) if field.name != "samples")
 
 
 def manifest_path(path: Path) -> Path:
-    """Returns where the manifest of a mix lies: calib.jsonl.manifest.json beside calib.jsonl."""
+    """Returns the path of the manifest of a mix: calib.jsonl.manifest.json next to calib.jsonl."""
     return path.with_name(path.name + ".manifest.json")
 
 
@@ -130,7 +137,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} has schema {found!r}; this version of fairbits reads {SCHEMA}: build the mix again")
     missing = [name for name in ("sha256", *RECORDED) if name not in manifest]
     if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}; it must be a whole manifest: build the mix again")
+        raise InputError(f"{path} lacks {', '.join(missing)}; it must be a complete manifest: build the mix again")
     return manifest
 
 
@@ -144,7 +151,7 @@ def _read(path: Path) -> bytes:
 
 
 def check_target(path: str | Path) -> Path:
-    """Returns where a mix saved at `path` will lie, with links followed, if it can be written there."""
+    """Returns the path that a mix saved at `path` will have, with links followed, if it can be written there."""
     target = check_writable(path, example="calib.jsonl")
     check_writable(manifest_path(target), example="calib.jsonl")
     return target

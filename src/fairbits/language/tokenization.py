@@ -1,7 +1,7 @@
-"""How well a tokenizer serves each language: bytes per token, tokens for the same content, characters in pieces.
+"""How well a tokenizer serves each language: bytes per token, tokens for the same content, split characters.
 
-Intervals are over documents: percentiles of the bootstrap of `LanguageFrame`, widened for few documents. A share that
-only one or two documents have, as that of cut characters often is, leaves studentised intervals without bounds.
+Intervals are over documents: percentiles of the bootstrap of `LanguageFrame`, widened for few documents. Studentised
+intervals have no bounds where only one or two documents contribute, as is often so for split characters.
 """
 
 import json
@@ -17,7 +17,7 @@ from scipy.special import ndtr, stdtrit
 
 from fairbits.checks import Floats, instance, sequence
 from fairbits.errors import InputError
-from fairbits.language.corpus import encodable
+from fairbits.language.documents import encodable
 from fairbits.language.lookup import find_language, own_language
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.frame import LanguageFrame
@@ -25,24 +25,24 @@ from fairbits.stats.resample import LEAST_DOCUMENTS
 
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LEVEL = {0x100 + i: byte for i, byte in enumerate(sorted(set(range(0x100)) - PRINTED))}
-"""The bytes behind the characters of a byte-level vocabulary, that of GPT-2 and its heirs; others are themselves."""
+"""The bytes that characters stand for in the byte-level vocabulary of GPT-2 and its heirs; others are themselves."""
 
 BYTES_ALONE = {chr(byte) for byte in range(0x100)}
-"""A vocabulary of the 256 bytes and nothing else, that of ByT5."""
+"""The vocabulary of ByT5: the 256 bytes and nothing else."""
 
 BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
-"""A byte in a vocabulary in the manner of SentencePiece."""
+"""A byte in a vocabulary of SentencePiece."""
 
 
 @dataclass(frozen=True)
 class Tokenization:
     """How a tokenizer cuts the text of one language, without the special tokens it adds.
 
-    `bytes_per_token`            Σ bytes of UTF-8 / Σ tokens: flatters scripts of three bytes a character
+    `bytes_per_token`            Σ bytes of UTF-8 / Σ tokens: favours scripts with three bytes a character
     `tokens_per_sentence_ratio`  Σ tokens / Σ tokens of the same documents in the reference language; None where
-                                 `no_ratio` tells why there is none
-    `fallback_share`             share of tokens that are no whole characters: bytes of a cut character
-    `unknown_share`              share of tokens that stand for text the vocabulary lacks
+                                 `no_ratio` gives the reason
+    `fallback_share`             share of tokens that are not whole characters: bytes of a split character
+    `unknown_share`              share of tokens that stand for text outside the vocabulary
     """
 
     bytes_per_token: Estimate
@@ -58,8 +58,8 @@ class Tokenization:
         """T(λ) = Σ tokens of the reference / Σ tokens: 1 for the reference, 0.5 where a language takes twice as many.
 
         The tokenization quality of theorem 4 (004-27), which the founding documents do not define: higher is better.
-        By content and not by bytes, as a character has one byte in English and three in Hindi. That T causes
-        disparity is not shown (004-33): script and training share move both.
+        It is by content and not by bytes, as a character has one byte in English and three in Hindi. That T causes
+        disparity is not shown (004-33): script and training share affect both.
         """
         ratio = self.tokens_per_sentence_ratio
         if ratio is None:
@@ -67,7 +67,7 @@ class Tokenization:
         return Estimate(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.n, ratio.confidence)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON."""
+        """Returns all values for JSON."""
         return {**asdict(self), "quality": self.quality and self.quality.to_dict()}
 
 
@@ -80,11 +80,11 @@ def tokenization(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Tokenization]:
-    """Returns for each language how the tokenizer cuts its documents, at least 5.
+    """Returns for each language how the tokenizer cuts its documents; a language needs at least 5.
 
     In `parallel` text, document i is the same in every language, and languages are compared with the `reference`.
     """
-    texts = _checked_texts(documents, parallel=parallel)
+    texts = _check_texts(documents, parallel=parallel)
     fallback = partial_characters(tokenizer)
     counts = {code: _counts(each, tokenizer, fallback) for code, each in texts.items()}
     base = find_language(reference, own=texts).code
@@ -111,10 +111,10 @@ def tokenization(
 
 
 def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
-    """Returns for each id of the vocabulary whether its piece is no whole characters: bytes that are no UTF-8 alone.
+    """Returns for each id of the vocabulary whether its piece splits a character: bytes that are not UTF-8 alone.
 
     Pieces of a byte-level vocabulary are bytes in disguise; `<0xE2>` is a byte where SentencePiece falls back to
-    bytes (`<0x0A>` is a whole character, the end of a line). Other vocabularies hold whole characters only.
+    bytes (`<0x0A>` is a whole character, the end of a line). Other vocabularies hold only whole characters.
     """
     if not callable(tokenizer) or not hasattr(tokenizer, "get_vocab"):
         raise InputError(f"tokenizer is a {type(tokenizer).__name__}; it must be a tokenizer of transformers")
@@ -131,7 +131,7 @@ def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
 
 
 def _alphabet(tokenizer: Any, pieces: set[str]) -> Mapping[int, int] | None:
-    """Returns which characters of a piece stand for which other byte; None where pieces are no bytes."""
+    """Returns the bytes that characters of a piece stand for where they differ; None where pieces are not bytes."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return {} if pieces == BYTES_ALONE else None
@@ -153,7 +153,7 @@ def _is_partial(piece: str) -> bool:
 
 
 class _Counts(NamedTuple):
-    """What each document of a language holds."""
+    """The counts of each document of a language."""
 
     bytes: Floats
     tokens: Floats
@@ -178,7 +178,7 @@ def _counts(texts: Sequence[str], tokenizer: Any, fallback: NDArray[np.bool_]) -
 def _estimates(
     ratios: Mapping[str, Mapping[str, tuple[Floats, Floats]]], *, confidence: float, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Returns the estimates of Σ values / Σ weights by language and name, those of a language from the same draws."""
+    """Returns Σ values / Σ weights by language and name; those of one language come from the same resamples."""
     names, ids, values, weights = [], [], [], []
     for code, by_name in ratios.items():
         for name, (above, below) in by_name.items():
@@ -200,17 +200,17 @@ def _estimates(
 
 
 def _percentiles(frame: LanguageFrame) -> dict[str, Estimate]:
-    """Returns each ratio between percentiles of its bootstrap: never below 0, and inverted as the ratio is.
+    """Returns each ratio with percentiles of its bootstrap as limits: never below 0, and inverted with the ratio.
 
-    The level Φ(t √(n/(n−1))), t the quantile of Student's law at n − 1 degrees, makes up for few documents (the
-    expanded percentile interval).
+    The level is Φ(t √(n/(n−1))), t the quantile of Student's distribution with n − 1 degrees of freedom, which corrects
+    for few documents (the expanded percentile interval).
     """
     drawn = frame.replicates
     n = drawn.documents
     level = ndtr(stdtrit(n - 1, 0.5 + frame.confidence / 2) * np.sqrt(n / (n - 1)))
     result = {}
     for i, name in enumerate(frame.languages):
-        # The ratio of a resample is value + deviation, up to rounding; one of counts is at least 0.
+        # The ratio of a resample is value + deviation, up to rounding; a ratio of counts is at least 0.
         low, high = np.quantile(np.maximum(drawn.value[i] + drawn.deviation[:, i], 0.0), (1 - level[i], level[i]))
         value = float(drawn.value[i])
         result[name] = Estimate(value, min(low, value), max(high, value), int(n[i]), frame.confidence)
@@ -224,14 +224,14 @@ def _no_ratio(reference: str, texts: Mapping[str, Sequence[str]], *, parallel: b
     return None if reference in texts else f"the text does not hold the reference language {reference}"
 
 
-def _checked_texts(documents: Mapping[str, Sequence[str]], *, parallel: bool) -> dict[str, tuple[str, ...]]:
+def _check_texts(documents: Mapping[str, Sequence[str]], *, parallel: bool) -> dict[str, tuple[str, ...]]:
     if not isinstance(documents, Mapping) or not documents:
         raise InputError(f"documents are {documents!r:.40}; they must map at least one language code to its documents")
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in documents.items():
         code = own_language(name).code
         if code in result:
-            raise InputError(f"documents name {code} twice, the second time as {name!r}; each language once")
+            raise InputError(f"documents name {code} twice, the second time as {name!r}; name each language once")
         result[code] = sequence(code, texts)
         for i, text in enumerate(result[code]):
             if not instance(f"{code}[{i}]", text, str) or not encodable(text):

@@ -7,8 +7,8 @@ from typing import Any
 from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.language.catalog import Language
-from fairbits.language.corpus import encodable
 from fairbits.language.detect import LABELS, Detector, detectable_languages
+from fairbits.language.documents import encodable
 from fairbits.language.lookup import find_language, language_of
 from fairbits.overlays.overlay import BASE, of_language
 

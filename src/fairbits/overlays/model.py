@@ -12,7 +12,7 @@ import torch
 from fairbits.checks import in_range, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language.catalog import Language
-from fairbits.language.corpus import encodable
+from fairbits.language.documents import encodable
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device, move

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats, in_range, positive, whole
 from fairbits.errors import InputError
-from fairbits.language.corpus import seeded
+from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress, part
@@ -97,7 +97,7 @@ def moved(pi: Floats, damage: Floats, *, rate: float, least: float) -> Floats:
 
 def halves(text: Text, *, seed: int) -> tuple[Text, Text]:
     """Returns every other document of a seeded order; parallel documents fall on the same side in all languages."""
-    order = sorted(set(text.document.tolist()), key=lambda number: seeded(seed, number))
+    order = sorted(set(text.document.tolist()), key=lambda number: seeded_hash(seed, number))
     rank = {number: i for i, number in enumerate(order)}
     ranks = np.array([rank[number] for number in text.document.tolist()])
     side = np.zeros(len(ranks), dtype=bool)

@@ -1,13 +1,10 @@
 import hashlib
-import itertools
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairbits.errors import InputError
-from fairbits.language.corpus import Corpus, folded, split_documents
+from fairbits.language.corpus import Corpus
 
 FRA, HEB = "fra_Latn", "heb_Hebr"
 
@@ -60,7 +57,7 @@ def test_require_names_all_that_is_missing_at_once() -> None:
 
 def test_deduplication_folds_case_white_space_and_normal_form() -> None:
     corpus = Corpus("x", {"fra": ["L'ÉTÉ  dure", "autre"]}, {"fra": [unicodedata.normalize("NFD", "l'été\u00a0dure")]})
-    clean = corpus.deduplicated()
+    clean = corpus.deduplicate()
     assert clean.calibration[FRA] == ("autre",)
     assert clean.evaluation == corpus.evaluation
     assert clean.notes == ("fra_Latn: 1 of 2 calibration documents left out, as they are evaluation documents too",)
@@ -70,13 +67,13 @@ def test_deduplication_of_a_parallel_corpus_keeps_alignment() -> None:
     corpus = two_languages(
         calibration={"fr": ["un", "deux", "trois", "quatre"], "he": ["אחת", "שתיים", "שלוש", "ארבע"]},
         evaluation={"fr": ["TROIS", "cinq"], "he": ["חמש", "אחת"]},
-    ).deduplicated()
+    ).deduplicate()
     assert corpus.calibration == {FRA: ("deux", "quatre"), HEB: ("שתיים", "ארבע")}
     assert len(corpus.notes) == 2
 
 
 def test_no_overlap_means_no_note() -> None:
-    assert two_languages().deduplicated() == two_languages()
+    assert two_languages().deduplicate() == two_languages()
 
 
 @pytest.mark.parametrize(
@@ -98,45 +95,3 @@ def test_no_overlap_means_no_note() -> None:
 def test_bad_documents_are_refused(changes, reason) -> None:
     with pytest.raises(InputError, match=reason):
         two_languages(**changes)
-
-
-@given(
-    st.lists(st.text("abc ", min_size=1).filter(str.strip), min_size=2, max_size=30),
-    st.floats(0.05, 0.95),
-    st.integers(0, 9),
-)
-def test_split_parts_the_documents_and_puts_equal_ones_on_one_side(texts, share, seed) -> None:
-    calibration, evaluation = split_documents({FRA: tuple(texts)}, share, parallel=False, seed=seed)
-    assert sorted(calibration[FRA] + evaluation[FRA]) == sorted(texts)
-    sides = {folded(text) for text in calibration[FRA]}, {folded(text) for text in evaluation[FRA]}
-    assert not sides[0] & sides[1]
-    different = len(sides[0] | sides[1])
-    assert abs(len(sides[1]) - share * different) <= 1
-    assert different == 1 or (sides[0] and sides[1])
-
-
-def test_split_of_a_parallel_corpus_is_by_line_and_by_seed() -> None:
-    documents = {FRA: tuple(f"f{i}" for i in range(40)), HEB: tuple(f"h{i}" for i in range(40))}
-    splits = [split_documents(documents, 0.25, parallel=True, seed=seed) for seed in (0, 0, 1)]
-    for calibration, evaluation in splits:
-        assert [text[1:] for text in evaluation[FRA]] == [text[1:] for text in evaluation[HEB]]
-        assert len(evaluation[FRA]) == 10
-        assert [int(text[1:]) for text in calibration[FRA]] == sorted(int(text[1:]) for text in calibration[FRA])
-    assert splits[0] == splits[1] != splits[2]
-
-
-def test_split_of_today_is_the_split_of_tomorrow() -> None:
-    _, evaluation = split_documents({FRA: tuple("abcdefgh")}, 0.5, parallel=False, seed=0)
-    assert evaluation[FRA] == ("c", "d", "g", "h")
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_share_must_be_a_share(share) -> None:
-    with pytest.raises(InputError, match="evaluation_share"):
-        split_documents({FRA: ("a",)}, share, parallel=False, seed=0)
-
-
-def test_all_or_nothing_can_be_evaluation() -> None:
-    for share, side in itertools.product((0.0, 1.0), (0, 1)):
-        parts = split_documents({FRA: ("a", "b")}, share, parallel=False, seed=0)
-        assert len(parts[side][FRA]) == (2 if share == side else 0)

@@ -76,7 +76,7 @@ def test_splits_are_parallel_and_cover_every_section_once() -> None:
     assert corpus.calibration["eng_Latn"] == tuple(english[n] for n in CALIBRATION)
     assert corpus.evaluation["eng_Latn"] == tuple(english[n] for n in EVALUATION)
     assert "reason and conscience" in corpus.calibration["eng_Latn"][1]
-    assert corpus.deduplicated() == corpus
+    assert corpus.deduplicate() == corpus
 
 
 def test_evaluation_text_does_not_depend_on_the_other_languages() -> None:

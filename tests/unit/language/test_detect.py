@@ -90,7 +90,7 @@ def test_unknown_languages_are_named() -> None:
 
 
 def test_two_scripts_under_one_label_are_refused() -> None:
-    with pytest.raises(InputError, match=r"does not tell Chinese \(Simplified\) .* from Chinese \(Traditional\)"):
+    with pytest.raises(InputError, match=r"not distinguish Chinese \(Simplified\) .* from Chinese \(Traditional\)"):
         Detector(["zh-Hans", "zh-Hant", "en"])
 
 

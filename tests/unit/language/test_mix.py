@@ -54,7 +54,7 @@ def test_without_a_budget_the_scarcest_language_decides(corpus, tokenizer) -> No
     numbers = {part.samples for part in mix.languages.values()}
     assert len(numbers) == 1
     assert mix.notes[-1] == "no budget given: as many samples as the text of zho_Hans allows"
-    with pytest.raises(InputError, match=r"misses .*zho_Hans 128 tokens"):
+    with pytest.raises(InputError, match=r"lacks .*zho_Hans 128 tokens"):
         build_mix(scarce, tokenizer, sequence=128, tokens=4 * 128 * (numbers.pop() + 1))
 
 
@@ -81,7 +81,7 @@ def test_given_weights(corpus, tokenizer) -> None:
 
 def test_repeats_only_when_allowed_and_says_so(corpus, tokenizer) -> None:
     small = Corpus("x", {FRA: corpus.calibration[FRA][:2], ENG: corpus.calibration[ENG]}, {})
-    with pytest.raises(InputError, match=r"misses fra_Latn [\d,]+ tokens \(it has [\d,]+\): each language"):
+    with pytest.raises(InputError, match=r"lacks fra_Latn [\d,]+ tokens \(it has [\d,]+\): each language"):
         build_mix(small, tokenizer, tokens=3200, sequence=100)
     mix = build_mix(small, tokenizer, tokens=3200, sequence=100, repeat=True)
     assert tokens_of(mix) == {FRA: 1600, ENG: 1600}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.language import lines
+from fairbits.language import reading
 from fairbits.language.reading import read_corpus
 
 FRA, HEB = "fra_Latn", "heb_Hebr"
@@ -179,7 +179,7 @@ def test_bad_lines_of_one_file_are_named(tmp_path, rows, reason) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(lines, "LINE_BYTES", 1_000)
+    monkeypatch.setattr(reading, "LINE_BYTES", 1_000)
     put(tmp_path, fra="a" * 999 + "\n" + "b" * 1_001)
     assert "fra.txt:2 is longer than 1,000 bytes" in refused(tmp_path)
 
@@ -190,7 +190,7 @@ def test_mixed_directories(tmp_path) -> None:
     (tmp_path / ".hidden.txt").write_text("x")
     assert read_corpus(tmp_path).notes[0] == f"{tmp_path.name}: not read: notes.md"
     put(tmp_path / "evaluation", fra="un")
-    assert "holds fra.txt beside evaluation/" in refused(tmp_path)
+    assert "holds fra.txt next to evaluation/" in refused(tmp_path)
 
 
 def test_what_is_no_file(tmp_path) -> None:
@@ -199,10 +199,10 @@ def test_what_is_no_file(tmp_path) -> None:
     assert "fra.txt cannot be read (Too many levels of symbolic links)" in refused(tmp_path)
     (tmp_path / "fra.txt").unlink()
     os.mkfifo(tmp_path / "fra.txt")
-    assert "fra.txt is no regular file" in refused(tmp_path)
+    assert "fra.txt is not a regular file" in refused(tmp_path)
     (tmp_path / "fra.txt").unlink()
     (tmp_path / "fra.txt").mkdir()
-    assert "fra.txt is no regular file" in refused(tmp_path)
+    assert "fra.txt is not a regular file" in refused(tmp_path)
 
 
 def test_nothing_to_read_says_what_was_found(tmp_path) -> None:

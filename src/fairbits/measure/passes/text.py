@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.language.corpus import Documents, seeded
+from fairbits.language.documents import Documents, seeded_hash
 from fairbits.language.text_request import TextRequest
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
@@ -192,7 +192,7 @@ def _encoded(
     texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], cut: Cutter, *, tokens: float, seed: int
 ) -> Mapping[int, Ids]:
     """Returns the ids of documents by their position, as many as the budget allows and at least five."""
-    order = sorted(range(len(texts)), key=lambda i: seeded(seed, i))
+    order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
     chosen: dict[int, Ids] = {}
     total = 0
     for begin in range(0, len(order), ENCODED_AT_ONCE):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairbits.language.corpus import seeded
+from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.text import Text
 
 KEPT_APART = 0.15
@@ -29,7 +29,7 @@ class Lessons:
         kept = set[int]()
         for code in text.languages:
             own = np.flatnonzero(text.lang == code)
-            order = sorted(own.tolist(), key=lambda i: seeded(seed, int(text.document[i])))
+            order = sorted(own.tolist(), key=lambda i: seeded_hash(seed, int(text.document[i])))
             before = np.cumsum(length[order]) - length[order]
             most = min(max(1, round(KEPT_APART * len(own))), int((before < APART_AT_MOST).sum()))
             kept.update(order[:most])

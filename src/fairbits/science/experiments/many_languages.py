@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from fairbits.language import udhr
-from fairbits.language.corpus import seeded
+from fairbits.language.documents import seeded_hash
 from fairbits.language.lookup import language_of
 from fairbits.model.embedded import embedded_languages
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, Setting
@@ -97,7 +97,7 @@ def drawn(codes: Iterable[str], most: int, *, seed: int) -> list[str]:
     True
     """
     strata: dict[tuple[str, str], list[str]] = {}
-    for code in sorted(codes, key=lambda each: seeded(seed, each)):
+    for code in sorted(codes, key=lambda each: seeded_hash(seed, each)):
         each = language_of(code)
         strata.setdefault((each.script, each.family), []).append(code)
     in_turn = chain.from_iterable(zip_longest(*(strata[key] for key in sorted(strata))))

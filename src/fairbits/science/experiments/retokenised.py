@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairbits.errors import InputError
-from fairbits.language.corpus import seeded
+from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.prepare import longest_input, task_of
 from fairbits.measure.passes.text import Ids, Text, cutter
 from fairbits.model.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def cut(ids: Ids, cuts: Cuts, *, seed: int, more: float = MORE) -> Ids:
     >>> cut([9, 2, 2, 2], lambda token: [(1, 1)] if token == 2 else [], seed=0, more=0.25)
     [9, 2, 1, 1, 2]
     """
-    rng = np.random.default_rng(list(seeded(seed, *ids)))
+    rng = np.random.default_rng(list(seeded_hash(seed, *ids)))
     result, wanted = list(ids), round(more * len(ids))
     while wanted > 0:
         places = [at for at in range(1, len(result)) if cuts(result[at])]

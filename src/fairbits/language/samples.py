@@ -1,4 +1,4 @@
-"""Texts of exactly so many tokens, cut from the documents of one language."""
+"""Samples: texts of a given number of tokens, cut from the documents of one language."""
 
 import hashlib
 import json
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 from fairbits.errors import InputError
 
-Count = Callable[[str], int]
-"""How many tokens a text has for a model, those included that its tokenizer adds at the ends."""
+TokenCounter = Callable[[str], int]
+"""Counts the tokens of a text, including those that the tokenizer adds at the ends."""
 
-Ends = Callable[[str], Sequence[int]]
-"""After which character each token of a text ends, without the tokens that the tokenizer adds."""
+TokenEnds = Callable[[str], Sequence[int]]
+"""Returns the character after which each token of a text ends, without the tokens that the tokenizer adds."""
 
 STARTS = 16
-"""How many beginnings are tried, each one word later, for a text of the wanted length."""
+"""Starting points that are tried for a sample of the wanted length, each one word later."""
 LONGEST_WORD = 16
-"""The rest of a cut word, up to so many characters, is left out; without white space by then it is no word."""
+"""The rest of a cut word is skipped up to this many characters; a longer run without white space is not a word."""
 
 
-def token_count(tokenizer: Any) -> Count:
+def token_counter(tokenizer: Any) -> TokenCounter:
     """Returns the function that counts tokens as every tool does that calls `tokenizer(text)`."""
 
     def count(text: str) -> int:
@@ -36,8 +36,8 @@ def token_count(tokenizer: Any) -> Count:
     return count
 
 
-def token_ends(tokenizer: Any) -> Ends | None:
-    """Returns the function that tells where tokens end; None for a tokenizer in Python, which does not know it."""
+def token_ends(tokenizer: Any) -> TokenEnds | None:
+    """Returns the function that finds where tokens end; None for a tokenizer in Python, which has no offsets."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -45,7 +45,7 @@ def token_ends(tokenizer: Any) -> Ends | None:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Returns the SHA-256 of all that decides how a tokenizer cuts a text, but not how it pads or truncates."""
+    """Returns the SHA-256 of everything that decides how a tokenizer cuts a text; padding and truncation do not."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         state = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
@@ -54,13 +54,15 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def pack(documents: Iterable[str], length: int, *, count: Count, ends: Ends | None = None) -> Iterator[tuple[str, int]]:
-    """Yields texts of `length` tokens, made of documents in their order, one per line, with their number of tokens.
+def cut_samples(
+    documents: Iterable[str], length: int, *, count: TokenCounter, ends: TokenEnds | None = None
+) -> Iterator[tuple[str, int]]:
+    """Yields samples of `length` tokens with their number of tokens; documents follow each other, one per line.
 
-    Each text counts `length` tokens when it is tokenized anew: that is what decides where it is cut. It has no
-    white space at its ends, begins with a whole word where the script has spaces, and never ends inside a character
-    with its marks. Where no cut gives `length` tokens, as one character can be several of them, the text is the
-    longest below. What is left at the end, less than `length` tokens, is not used. `ends` only saves time.
+    A sample has `length` tokens when it is tokenized by itself: that decides where it is cut. It has no white space
+    at its ends, begins with a whole word where the script has spaces, and never ends between a character and its
+    marks. One character can be several tokens, so that no cut may give `length` tokens; the sample is then the longest
+    with fewer. The rest at the end, less than `length` tokens, is not used. `ends` only saves time.
     """
     added = count("")
     cutter = _Cutter(length, added, count, ends)
@@ -68,7 +70,7 @@ def pack(documents: Iterable[str], length: int, *, count: Count, ends: Ends | No
     for document in documents:
         text, start = (f"{text[start:]}\n{document}" if start < len(text) else document), 0
         held += count(document) - added
-        # Documents counted one by one sum up to about the count of their whole, hence the margin.
+        # The counts of single documents add up to only about the count of the whole, hence the margin.
         while held >= 0.9 * (length - added) and (piece := cutter.next_piece(text, start, reach)):
             yield text[piece.start : piece.end], piece.tokens
             start = next_start(text, piece.end)
@@ -77,7 +79,7 @@ def pack(documents: Iterable[str], length: int, *, count: Count, ends: Ends | No
 
 
 def next_start(text: str, position: int) -> int:
-    """Returns where the first whole word begins at or after a position; the position itself in a script without spaces.
+    """Returns where the first whole word at or after a position begins; the position itself in a script without spaces.
 
     >>> next_start("born free and equal", 7), next_start("born free", 4)
     (10, 5)
@@ -91,7 +93,7 @@ def next_start(text: str, position: int) -> int:
 
 
 class _Piece(NamedTuple):
-    """Part of a text, and how many tokens it counts by itself."""
+    """A part of a text, and the number of tokens it has by itself."""
 
     start: int
     end: int
@@ -100,22 +102,22 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cutter:
-    """Cuts texts of `length` tokens, of which the tokenizer adds `added`.
+    """Cuts pieces of `length` tokens, `added` of which are added by the tokenizer.
 
-    `reach` is how many characters are looked at first: a huge document must not be tokenized whole for each piece.
+    `reach` is the number of characters to look at first: a huge document must not be tokenized whole for each piece.
     """
 
     length: int
     added: int
-    count: Count
-    ends: Ends | None
+    count: TokenCounter
+    ends: TokenEnds | None
 
     def next_piece(self, text: str, start: int, reach: int) -> _Piece | None:
-        """The next piece, at best of `length` tokens; None if there are not so many left."""
+        """Returns the next piece, of `length` tokens if possible; None if fewer are left."""
         best: _Piece | None = None
         for _ in range(STARTS):
             piece = self._cut_at_token(text, start, reach) or self._search(text, start, reach)
-            if piece is None:  # more documents give more to choose from
+            if piece is None:  # the next document brings more text
                 return None
             if best is None or piece.tokens > best.tokens:
                 best = piece
@@ -125,7 +127,7 @@ class _Cutter:
         return best
 
     def _cut_at_token(self, text: str, start: int, reach: int) -> _Piece | None:
-        """The piece from `start` to the end of a token; None if that is not known or too long when counted anew."""
+        """Returns the piece from `start` to the end of a token; None without ends, or if it has too many tokens."""
         if self.ends is None:
             return None
         wanted = self.length - self.added
@@ -142,7 +144,7 @@ class _Cutter:
         return _Piece(start, end, tokens) if tokens <= self.length else None
 
     def _search(self, text: str, start: int, reach: int) -> _Piece | None:
-        """The longest piece from `start` of up to `length` tokens; None if there are not so many left."""
+        """Returns the longest piece from `start` of at most `length` tokens; None if fewer are left."""
         length = self.length
         low, low_tokens = start, self.added
         while True:
@@ -154,7 +156,7 @@ class _Cutter:
                 return _Piece(start, _clean_end(text, start, high), length) if high_tokens == length else None
             low, low_tokens, reach = high, high_tokens, 2 * reach
         bisect = False
-        while high - low > 1:  # by turns in proportion, which is fast, and in halves, which is sure
+        while high - low > 1:  # alternate interpolation, which is fast, and bisection, which always ends
             part = 0.5 if bisect else (length - low_tokens) / (high_tokens - low_tokens)
             middle = min(max(low + round(part * (high - low)), low + 1), high - 1)
             bisect = not bisect
@@ -168,27 +170,27 @@ class _Cutter:
         return _Piece(start, _clean_end(text, start, low), low_tokens)
 
     def _with_whole_word(self, text: str, start: int, end: int) -> _Piece:
-        """The piece with the rest of its last word, if that costs no token."""
+        """Returns the piece with the rest of its last word, if that adds no token."""
         finished = _word_end(text, end)
         return _Piece(start, finished if self.count(text[start:finished]) == self.length else end, self.length)
 
 
 def _word_end(text: str, position: int) -> int:
-    """Where the word at the position ends; the position itself in a script without spaces."""
+    """Returns where the word at the position ends; the position itself in a script without spaces."""
     word = text[position : position + LONGEST_WORD]
     return position + next((i for i, character in enumerate(word) if character.isspace()), 0)
 
 
 def _clean_end(text: str, start: int, end: int) -> int:
-    """The last end up to `end` that parts no marks from their character and leaves no white space."""
+    """Returns the last end up to `end` that separates no marks from their character and leaves no white space."""
     clean = end
     while start < clean < len(text) and _is_mark(text[clean]):
         clean -= 1
     while clean > start and text[clean - 1].isspace():
         clean -= 1
-    return clean if clean > start else end  # marks without end: better to part them than not to get on
+    return clean if clean > start else end  # nothing but marks: separating them is better than no progress
 
 
 def _is_mark(character: str) -> bool:
-    """Whether a character belongs to the one before it, as an accent or a vowel sign."""
+    """Returns whether a character belongs to the one before it, as an accent or a vowel sign does."""
     return unicodedata.category(character).startswith("M")
