@@ -17,6 +17,7 @@ from fairbits.model.codes import nearest
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay, Patch
+from fairbits.reports.provenance import versions
 from fairbits.theory.grid import Grid
 from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import evaluate
@@ -24,6 +25,7 @@ from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
 from fairbits.verbs.sweep import sweep
 
+DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
 GROUPED = {**SIZE, "num_key_value_heads": 2}
@@ -157,6 +159,8 @@ def finished_run(reading_model, tmp_path_factory: pytest.TempPathFactory) -> Pat
         "fingerprint": model.fingerprint,
         "settings": width,
         "policy": "gptq",
+        "hashes": {},
+        "versions": versions(),
         "baselines": [
             {"name": "gptq:mix=english", "scores": "baselines/gptq-mix-english.json"},
             {"name": "rtn", "scores": "baselines/rtn.json"},
@@ -165,6 +169,21 @@ def finished_run(reading_model, tmp_path_factory: pytest.TempPathFactory) -> Pat
     }
     (out / "run.json").write_text(json.dumps(record))
     return out
+
+
+@pytest.fixture
+def audit_data() -> Callable[[str, list[float]], dict[str, Any]]:
+    """Returns the function that gives the content of an audit of a model with a fingerprint and κ of its blocks."""
+
+    def audit_data(fingerprint: str, kappa: list[float]) -> dict[str, Any]:
+        data = json.loads((DATA / "0.1.0" / "audit.json").read_text())
+        data["model"]["fingerprint"] = fingerprint
+        data["blocks"] = [data["blocks"][0] | {"block": i, "kappa": each} for i, each in enumerate(kappa)]
+        for form in data["damage"].values():
+            form["by_block"] = {code: [0.0] * len(kappa) for code in form["by_block"]}
+        return data
+
+    return audit_data
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Evidence: what a policy may ask of a model and its text before it decides. Nothing is computed until it is asked."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,8 @@ import numpy as np
 
 from fairbits.checks import Floats, finite_array, same_shape
 from fairbits.errors import InputError
-from fairbits.measure.audit.audit import SCHEMA, Audit
+from fairbits.measure.audit.audit import Audit
+from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 
@@ -126,14 +126,5 @@ def kappa_of_audit(audit: str | Path | Audit, fingerprint: str) -> Floats:
 
 def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
     """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise InputError(f"{path} is no audit ({problem}); write one with fairbits audit") from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise InputError(f"{path} has the schema {found!r:.60}; it must be {SCHEMA}: write it with fairbits audit")
-    try:
-        return data["model"]["fingerprint"], [block["kappa"] for block in data["blocks"]]
-    except (KeyError, TypeError) as problem:
-        raise InputError(f"{path} is damaged ({problem}); write it again with fairbits audit") from None
+    found = AUDIT.read(path)
+    return found.model.fingerprint, [block.kappa for block in found.blocks]

@@ -34,7 +34,7 @@ def content(sources: Sources) -> dict[str, Any]:
         "blocks": None if audit is None else figures.blocks(audit),
         "patterns": None if audit is None else figures.patterns(audit, codes),
         "causes": None if audit is None else figures.causes(audit, codes),
-        "prediction": None if audit is None else figures.prediction(sources, codes),
+        "prediction": None if audit is None else figures.prediction(sources, audit, languages=codes),
         "checklist": None if audit is None else figures.checklist(audit),
         "certificate": None if audit is None else figures.certificate(audit),
         "allocation": None if plan is None else figures.allocation(plan),

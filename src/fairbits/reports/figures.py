@@ -3,51 +3,49 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairbits.measure.audit.audit_file import AuditedScheme, AuditFile
+from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.quantize.plan import Plan
-from fairbits.reports.languages import describe
-from fairbits.reports.sources import Json, Sources, entries, estimate, number, part, table
+from fairbits.reports.files import SweepFile
+from fairbits.reports.languages import describe, interval
+from fairbits.reports.sources import Sources
 from fairbits.stats import spearman
 
-PATTERN = "block norm"
-"""The activation pattern of the founding documents, a_l = E‖h_l‖."""
 LEAST_LANGUAGES = 4
 """A rank correlation of fewer says nothing."""
 
 
-def blocks(audit: Json) -> dict[str, Any]:
+def blocks(audit: AuditFile) -> dict[str, Any]:
     """Returns κ of every block, and which of them stand out by the founding documents' rule and by the robust one."""
-    count = len(entries(audit, "blocks"))
     names = ("kappa", "sigma", "largest")
     return {
-        "blocks": [{"block": i, **{name: number(audit, "blocks", i, name) for name in names}} for i in range(count)],
-        "outliers": {rule: _outliers(audit, rule) for rule in ("founders", "robust")},
-    }
-
-
-def patterns(audit: Json, languages: Sequence[str]) -> dict[str, Any]:
-    """Returns the share of every block in the activation of every language."""
-    count = len(entries(audit, "patterns", PATTERN, "blocks"))
-    places = [int(number(audit, "patterns", PATTERN, "blocks", i)) for i in range(count)]
-    known = [code for code in languages if code in table(audit, "patterns", PATTERN, "share")]
-    return {
-        "blocks": places,
-        "languages": known,
-        "share": [
-            [number(audit, "patterns", PATTERN, "share", code, i, "value") for i in range(len(places))]
-            for code in known
+        "blocks": [
+            {"block": i, **{name: float(getattr(block, name)) for name in names}}
+            for i, block in enumerate(audit.blocks)
         ],
+        "outliers": {"founders": _outliers(audit.outliers.founders), "robust": _outliers(audit.outliers.robust)},
     }
 
 
-def causes(audit: Json, languages: Sequence[str]) -> dict[str, Any]:
-    """Returns how much of the predicted damage of every language comes from every block, in nats per token."""
-    known = [code for code in languages if code in table(audit, "damage", "kronecker", "by_block")]
-    count = len(entries(audit, "blocks"))
+def patterns(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
+    """Returns the share of every block in the activation of every language."""
+    found = audit.pattern
+    known = [code for code in languages if code in found.share]
     return {
-        "blocks": list(range(count)),
+        "blocks": list(found.blocks),
         "languages": known,
-        "damage": [[number(audit, "damage", "kronecker", "by_block", code, i) for i in range(count)] for code in known],
-        "scheme": str(part(audit, "scheme", "name")),
+        "share": [[each.value for each in found.share[code]] for code in known],
+    }
+
+
+def causes(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
+    """Returns how much of the predicted damage of every language comes from every block, in nats per token."""
+    known = [code for code in languages if code in audit.predicted.by_block]
+    return {
+        "blocks": list(range(len(audit.blocks))),
+        "languages": known,
+        "damage": [[float(each) for each in audit.predicted.by_block[code]] for code in known],
+        "scheme": audit.scheme.name,
     }
 
 
@@ -74,39 +72,38 @@ def allocation(plan: Plan) -> dict[str, Any]:
     }
 
 
-def curves(sweep: Json, languages: Sequence[str]) -> dict[str, Any]:
+def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
     """Returns the damage of every language at every width, and the width at which it passes the threshold."""
-    widths = sorted(int(text) for text in table(sweep, "sizes") if str(text).isdecimal())
-    known = [code for code in languages if code in table(sweep, "damage")]
+    widths = sorted(map(int, sweep.sizes))
+    known = [code for code in languages if code in sweep.damage]
     return {
-        "policy": str(part(sweep, "policy")),
-        "unit": str(part(sweep, "unit")),
-        "threshold": number(sweep, "threshold"),
+        "policy": sweep.policy,
+        "unit": sweep.unit,
+        "threshold": float(sweep.threshold),
         "bits": widths,
-        "sizes": [number(sweep, "sizes", str(bits)) for bits in widths],
+        "sizes": [float(sweep.sizes[str(bits)]) for bits in widths],
         "languages": known,
-        "damage": [[estimate(sweep, "damage", code, str(bits)) for bits in widths] for code in known],
-        "critical_width": [str(part(sweep, "critical_width", code, "text")) for code in known],
-        "verdict": [str(each) for each in entries(sweep, "verdict")],
+        "damage": [[interval(sweep.damage[code][str(bits)]) for bits in widths] for code in known],
+        "critical_width": [sweep.critical_width[code].text for code in known],
+        "verdict": list(sweep.verdict),
     }
 
 
-def prediction(sources: Sources, languages: Sequence[str]) -> dict[str, Any]:
+def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) -> dict[str, Any]:
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
     The audit predicts plain rounding; so that is what it is held to where it was measured. `like` says whether what
     was measured is what was predicted, `made_with` how it was made, None where nobody says.
     """
-    audit = sources.audit or {}
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
-    known = [code for code in languages if code in table(audit, "damage", "kronecker", "nats_per_token")]
-    predicted = [estimate(audit, "damage", "kronecker", "nats_per_token", code) for code in known]
+    known = [code for code in languages if code in audit.languages]
+    predicted = [interval(audit.predicted.nats_per_token[code]) for code in known]
     policy, settings = _made_with(sources, index)
     found: dict[str, Any] = {
-        "scheme": str(part(audit, "scheme", "name")),
+        "scheme": audit.scheme.name,
         "method": index,
-        "like": policy == "rtn" and _is_of_scheme(settings, audit),
+        "like": policy == "rtn" and _is_of_scheme(settings, audit.scheme),
         "made_with": _width(settings) if settings else None,
         "languages": known,
         "predicted": predicted,
@@ -120,42 +117,27 @@ def prediction(sources: Sources, languages: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def checklist(audit: Json) -> dict[str, Any]:
+def checklist(audit: AuditFile) -> dict[str, Any]:
     """Returns the founding documents' checklist, conditions, class and strategy, with the number behind each."""
-
-    def said(*keys: str | int) -> str:
-        return str(part(audit, "founders", *keys))
-
-    def held(*keys: str | int) -> bool | None:
-        found = part(audit, "founders", *keys)
-        return None if found is None else bool(found)
-
+    found = audit.founders
     return {
-        "risk": said("risk"),
-        "strategy": said("strategy", "text"),
-        "checks": [
-            {
-                "text": said("checklist", i, "text"),
-                "passed": bool(held("checklist", i, "passed")),
-                "detail": said("checklist", i, "detail"),
-            }
-            for i in range(len(entries(audit, "founders", "checklist")))
-        ],
+        "risk": found.risk,
+        "strategy": found.strategy.text,
+        "checks": [{"text": each.text, "passed": each.passed, "detail": each.detail} for each in found.checklist],
         "conditions": [
-            {
-                **{name: said("conditions", i, name) for name in ("name", "statement", "remark")},
-                "holds": held("conditions", i, "holds"),
-            }
-            for i in range(len(entries(audit, "founders", "conditions")))
+            {"name": each.name, "statement": each.statement, "remark": each.remark, "holds": each.holds}
+            for each in found.conditions
         ],
     }
 
 
-def certificate(audit: Json) -> dict[str, Any]:
+def certificate(audit: AuditFile) -> dict[str, Any]:
     """Returns the pair of languages whose errors of weights lie furthest apart, and the proved bound on that."""
+    worst = audit.certificate.worst
     return {
-        **{name: describe(str(part(audit, "certificate", "worst", name)))["name"] for name in ("worse", "better")},
-        **{name: number(audit, "certificate", "worst", name) for name in ("actual", "bound_by_linear")},
+        **{name: describe(getattr(worst, name))["name"] for name in ("worse", "better")},
+        "actual": worst.actual,
+        "bound_by_linear": worst.bound_by_linear,
     }
 
 
@@ -163,16 +145,15 @@ def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
     """Returns policy and settings of a method, from the plan or the run; scores alone do not say, and get none."""
     if index == 0 and sources.plan is not None:
         return sources.plan.policy, sources.plan.settings
-    return sources.methods[index].name, {} if sources.run is None else table(sources.run, "settings")
+    return sources.methods[index].name, {} if sources.run is None else sources.run.settings
 
 
-def _is_of_scheme(settings: Mapping[str, Any], audit: Json) -> bool:
+def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
     """Returns whether settings give all that the audit predicts for its width and group, and nothing else.
 
     The audit's schemes have no group "tensor", and leave embedding and head as they are.
     """
-    group = part(audit, "scheme", "group")
-    expected = {"bits": part(audit, "scheme", "bits"), "group": "channel" if group is None else group}
+    expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
     asked = {name: settings.get(name) for name in expected}
     return asked == expected and settings.get("embeddings", "keep") == "keep"
 
@@ -188,13 +169,6 @@ def _width(settings: Mapping[str, Any]) -> str:
     return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"
 
 
-def _outliers(audit: Json, rule: str) -> dict[str, Any]:
+def _outliers(found: OutlierBlocks) -> dict[str, Any]:
     """Returns the blocks that stand out by a rule; none where it cannot say, and the remark says why."""
-    limit = part(audit, "outliers", rule, "threshold")
-    silent = part(audit, "outliers", rule, "blocks") is None
-    count = 0 if silent else len(entries(audit, "outliers", rule, "blocks"))
-    return {
-        "blocks": [int(number(audit, "outliers", rule, "blocks", i)) for i in range(count)],
-        "threshold": None if limit is None else number(audit, "outliers", rule, "threshold"),
-        "remark": str(part(audit, "outliers", rule, "remark")),
-    }
+    return {"blocks": list(found.blocks or ()), "threshold": found.threshold, "remark": found.remark}

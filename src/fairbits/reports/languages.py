@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.language.lookup import language_of
+from fairbits.measure.audit.audit_file import AuditFile
 from fairbits.measure.scores.scores import Scores
-from fairbits.reports.sources import Json, Sources, estimate, table
-from fairbits.stats import Contrast
+from fairbits.reports.sources import Sources
+from fairbits.stats import Contrast, Estimate
 from fairbits.units import UNITS
 
 UNKNOWN = "unknown"
@@ -42,6 +43,11 @@ def describe(code: str) -> dict[str, Any]:
         "family": found.family or UNKNOWN,
         "right_to_left": found.right_to_left,
     }
+
+
+def interval(estimate: Estimate) -> dict[str, float]:
+    """Returns value and limits of an estimate, for JSON."""
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -95,13 +101,14 @@ def _verdict(code: str, found: Contrast) -> str | None:
     return ("less" if sure[code].value < 0 else "more") if code in sure else None
 
 
-def _audited(code: str, audit: Json | None) -> dict[str, Any]:
+def _audited(code: str, audit: AuditFile | None) -> dict[str, Any]:
     """Returns what the audit says of a language; nothing if it did not look at it."""
-    if audit is None or code not in table(audit, "languages"):
+    if audit is None or code not in audit.languages:
         return {"predicted": None, "reference_loss": None, "kappa_weighted": None, "bytes_per_token": None}
+    own = audit.languages[code]
     return {
-        "predicted": estimate(audit, "damage", "kronecker", "nats_per_token", code),
-        "reference_loss": estimate(audit, "languages", code, "bits_per_byte"),
-        "kappa_weighted": estimate(audit, "languages", code, "kappa_weighted"),
-        "bytes_per_token": estimate(audit, "languages", code, "tokenization", "bytes_per_token"),
+        "predicted": interval(audit.predicted.nats_per_token[code]),
+        "reference_loss": interval(own.bits_per_byte),
+        "kappa_weighted": interval(own.kappa_weighted),
+        "bytes_per_token": interval(own.tokenization.bytes_per_token),
     }

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fairbits.measure.scores.scores import ASKED
-from fairbits.reports.sources import Sources, entries, table
+from fairbits.reports.sources import Sources
 from fairbits.version import __version__
 
 THREADS = "torch threads"
@@ -50,7 +50,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
         },
         "policy": None if plan is None else {"name": plan.policy, "settings": dict(plan.settings)},
         "weights": {} if plan is None else dict(plan.languages),
-        "run": None if sources.run is None else dict(table(sources.run, "settings")),
+        "run": None if sources.run is None else dict(sources.run.settings),
         "files": dict(sources.files),
         "versions": _versions_of(sources),
     }
@@ -69,14 +69,14 @@ def _said(sources: Sources) -> Iterator[tuple[str, str]]:
     for method in sources.methods:
         yield from ((f"evaluation of {method.name}", note) for note in method.scores.notes)
     if sources.audit is not None:
-        yield from (("audit", str(note)) for note in entries(sources.audit, "model", "notes"))
+        yield from (("audit", note) for note in sources.audit.model.notes)
     if sources.plan is not None:
         yield from (("plan", note) for note in sources.plan.notes)
         yield from ((f"layer {each.name}", note) for each in sources.plan.outcomes for note in each.notes)
     if sources.sweep is not None:
-        yield from (("widths", str(note)) for note in entries(sources.sweep, "notes"))
+        yield from (("widths", note) for note in sources.sweep.notes)
     if sources.run is not None:
-        yield from (("run", str(note)) for note in entries(sources.run, "notes"))
+        yield from (("run", note) for note in sources.run.notes)
 
 
 def versions() -> dict[str, str]:
@@ -93,6 +93,6 @@ def versions() -> dict[str, str]:
 def _versions_of(sources: Sources) -> dict[str, str]:
     """Returns the versions that made the report, and those of the run where they are others."""
     here = versions()
-    then = table(sources.run, "versions") if sources.run is not None and "versions" in sources.run else {}
-    other = [f"{name} {then[name]!s:.40}" for name in (*here, THREADS) if name in then and then[name] != here.get(name)]
+    then = {} if sources.run is None else sources.run.versions
+    other = [f"{name} {then[name]:.40}" for name in (*here, THREADS) if name in then and then[name] != here.get(name)]
     return here | ({"measured with": ", ".join(other)} if other else {})

@@ -1,13 +1,13 @@
 """Report: its content, and the three forms that it is written in."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairbits.artifacts import check_writable, write_files
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError
+from fairbits.records import to_json
 from fairbits.reports.content import content
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
@@ -37,8 +37,7 @@ class Report:
 
     def json(self) -> str:
         """Returns the content."""
-        text = json.dumps(self.content, ensure_ascii=False, indent=1, allow_nan=False)
-        return "\n".join(map(printable, text.split("\n"))) + "\n"
+        return to_json(self.content).decode()
 
     def save(self, path: str | Path) -> None:
         """Writes the report in the form that the name of the file ends in: .html, .md or .json."""

@@ -11,7 +11,8 @@ from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.language.tokenization import tokenization
-from fairbits.measure.audit.audit import HEADLINE, Audit, Subject
+from fairbits.measure.audit.audit import HEADLINE, Audit
+from fairbits.measure.audit.audit_file import Subject
 from fairbits.measure.audit.certificate import activation_weighted, certificate
 from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
 from fairbits.measure.audit.founding_documents import founding_view

@@ -1,6 +1,5 @@
 """Comparison: what policies cost every language on the same text, at what size, and who differs for sure."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from fairbits.artifacts import check_writable, write_files
-from fairbits.errors import printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantize.plan import Plan
+from fairbits.records import to_json
 from fairbits.stats import Estimate, LanguageFrame, holm
 from fairbits.stats.frame import Contrast
-from fairbits.version import __version__
+from fairbits.verbs.comparison_file import COMPARE
 
-SCHEMA = "fairbits.compare/1"
 STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
     "worst": lambda frame: frame.worst()[1],
     "mean": LanguageFrame.mean,
@@ -169,9 +167,7 @@ class Comparison:
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
-        return {
-            "schema": SCHEMA,
-            "fairbits": __version__,
+        content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
             "settings": dict(self.settings),
@@ -181,12 +177,11 @@ class Comparison:
             "contrasts": [each.as_data() for each in self.contrasts],
             "notes": list(self.notes),
         }
+        return COMPARE.stamp(content)
 
     def save(self, path: str | Path) -> None:
         """Writes the comparison."""
-        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
-        content = "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
-        write_files({check_writable(path, example="compare.json"): content})
+        write_files({check_writable(path, example="compare.json"): to_json(self.as_data())})
 
 
 def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairbits.errors import InputError
+from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantize.plan import Plan
 from fairbits.reports import Method, Report, Sources
-from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, entries, part, read_json
+from fairbits.reports.files import RUN, SWEEP
+from fairbits.reports.sources import digest
 from fairbits.trials.plan_trial import method_of
 
 RUN_FILE, SCORES_FILE = "run.json", "scores.json"
@@ -46,16 +48,13 @@ def sources_of_run(directory: Path) -> Sources:
                 f"{directory} has no {file.name}; a report is made of a finished run: "
                 "run the same `fairbits run` again, or give a file of scores"
             )
-    found = read_json(files["run"], RUN)
-    baselines = {
-        str(part(found, "baselines", i, "name")): _inside(directory, str(part(found, "baselines", i, "scores")))
-        for i in range(len(entries(found, "baselines")))
-    }
+    found = RUN.read(files["run"])
+    baselines = {each.name: _inside(directory, each.scores) for each in found.baselines}
     files |= {f"scores of {name}": file for name, file in baselines.items()}
     files |= {name: directory / f"{name}.json" for name in ("audit", "sweep")}
     files["plan"] = directory / "model" / "plan.json"
     files = {name: file for name, file in files.items() if file.is_file() or name.startswith("scores")}
-    own = Method(str(part(found, "policy")), Scores.load(files["scores"]))
+    own = Method(found.policy, Scores.load(files["scores"]))
     others = tuple(Method(name, Scores.load(file)) for name, file in baselines.items())
     return _sources((own, *others), files, Plan.load(files["plan"]) if "plan" in files else None)
 
@@ -97,8 +96,8 @@ def _policy(scores: Scores) -> str | None:
 
 
 def _name(plan: Plan) -> str:
-    mix = plan.settings.get("mix", "equal") if isinstance(plan.settings, Mapping) else "equal"
-    return str(plan.policy) if mix == "equal" else f"{plan.policy}:mix={mix}"
+    mix = plan.settings.get("mix", "equal")
+    return plan.policy if mix == "equal" else f"{plan.policy}:mix={mix}"
 
 
 def _is_file(path: Path) -> bool:
@@ -112,8 +111,8 @@ def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan 
     return Sources(
         methods,
         plan=plan,
-        audit=read_json(files["audit"], AUDIT) if "audit" in files else None,
-        sweep=read_json(files["sweep"], SWEEP) if "sweep" in files else None,
-        run=read_json(files["run"], RUN) if "run" in files else None,
+        audit=AUDIT.read(files["audit"]) if "audit" in files else None,
+        sweep=SWEEP.read(files["sweep"]) if "sweep" in files else None,
+        run=RUN.read(files["run"]) if "run" in files else None,
         files={name: digest(file) for name, file in files.items()},
     )

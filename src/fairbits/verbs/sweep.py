@@ -1,6 +1,5 @@
 """Sweep: damage of every language at every width, and the width at which it passes a threshold."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import one_of, positive, whole
 from fairbits.checks import sequence as listed
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.lookup import language_of
 from fairbits.language.text_request import TextRequest
@@ -25,14 +24,14 @@ from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.policies import DEFAULT, reads_text
-from fairbits.reports.sources import SWEEP
+from fairbits.records import to_json
+from fairbits.reports.files import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import UNIT_LABELS
 from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.variants import check_variants, variant
-from fairbits.version import __version__
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
@@ -117,9 +116,7 @@ class Sweep:
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
-        return {
-            "schema": SWEEP,
-            "fairbits": __version__,
+        content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
             "policy": self.policy,
@@ -137,12 +134,11 @@ class Sweep:
             "verdict": list(self.verdict),
             "notes": list(self.notes),
         }
+        return SWEEP.stamp(content)
 
     def save(self, path: str | Path) -> None:
         """Writes the sweep."""
-        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
-        content = "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
-        write_files({check_writable(path, example="sweep.json"): content})
+        write_files({check_writable(path, example="sweep.json"): to_json(self.as_data())})
 
 
 def sweep(

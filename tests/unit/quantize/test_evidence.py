@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.measure.audit.audit import SCHEMA
 from fairbits.model import Checkpoint
 from fairbits.quantize.evidence import Evidence, Sensitivity, is_rounded, kappa_of_audit
 
@@ -45,33 +44,36 @@ def test_nothing_is_known_without_text(reading_model: Callable[[str], Checkpoint
         Evidence(reading_model("llama")).sensitivity((4,), "measured")
 
 
-def written(path: Path, **changes: Any) -> Path:
-    data = {"schema": SCHEMA, "model": {"fingerprint": "abc"}, "blocks": [{"kappa": 1.5}, {"kappa": 200.0}]}
-    path.write_text(json.dumps(data | changes))
-    return path
-
-
-def test_kappa_of_an_audit(tmp_path: Path) -> None:
-    assert kappa_of_audit(written(tmp_path / "audit.json"), "abc").tolist() == [1.5, 200.0]
+def test_kappa_of_an_audit(tmp_path: Path, audit_data: Any) -> None:
+    file = tmp_path / "audit.json"
+    file.write_text(json.dumps(audit_data("abc", [1.5, 200.0])))
+    assert kappa_of_audit(file, "abc").tolist() == [1.5, 200.0]
+    with pytest.raises(InputError, match="other weights"):
+        kappa_of_audit(file, "xyz")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"schema": "other/1"}, "has the schema 'other/1'"),
-        ({"model": {"fingerprint": "xyz"}}, "other weights"),
-        ({"blocks": [{}]}, "is damaged"),
-        ({"blocks": 3}, "is damaged"),
-        ({"blocks": [{"kappa": None}]}, "real numbers"),
+        ({"blocks": [{}]}, r"is damaged: blocks\.0\.block is missing"),
+        ({"blocks": 3}, "is damaged: blocks is 3"),
+        ({"blocks": []}, r"is damaged: damage\.kronecker\.by_block of \w+ has 2 entries; it must have 0"),
+        ({"patterns": {}}, "is damaged: patterns lacks 'block norm'"),
+        ({"damage": {}}, "is damaged: damage lacks 'kronecker'"),
+        ({"languages": {}}, r"is damaged: damage\.kronecker and languages must name the same languages"),
     ],
 )
-def test_an_audit_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_an_audit_that_does_not_fit_is_refused(
+    tmp_path: Path, audit_data: Any, changes: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "audit.json").write_text(json.dumps(audit_data("abc", [1.5, 200.0]) | changes))
     with pytest.raises(InputError, match=message):
-        kappa_of_audit(written(tmp_path / "audit.json", **changes), "abc")
+        kappa_of_audit(tmp_path / "audit.json", "abc")
 
 
 def test_a_file_that_is_no_audit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     for name in ("broken.json", "missing.json"):
-        with pytest.raises(InputError, match="is no audit"):
+        with pytest.raises(InputError, match="it must be an audit: write one with fairbits audit --out"):
             kappa_of_audit(tmp_path / name, "abc")

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import content
 from fairbits.reports.figures import prediction
+from fairbits.reports.files import RUN, SWEEP
 from fairbits.reports.record import check_name, format_of
 from fairbits.units import UNITS
 from fairbits.verbs.report import sources_of_run
 
+KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
 METHODS = ("gptq", "gptq:mix=english", "rtn")
 
 
@@ -139,23 +142,23 @@ def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
 def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
     audit = sources.audit
     codes = [row["code"] for row in found["languages"]]
-    assert [each["kappa"] for each in found["blocks"]["blocks"]] == [each["kappa"] for each in audit["blocks"]]
+    assert [each["kappa"] for each in found["blocks"]["blocks"]] == [each.kappa for each in audit.blocks]
     for name in ("founders", "robust"):
-        assert found["blocks"]["outliers"][name]["blocks"] == (audit["outliers"][name]["blocks"] or [])
+        assert found["blocks"]["outliers"][name]["blocks"] == list(getattr(audit.outliers, name).blocks or ())
     assert found["patterns"]["languages"] == found["causes"]["languages"] == codes
     shares = np.array(found["patterns"]["share"])
     assert shares.shape == (4, 2)
     assert shares.sum(axis=1) == pytest.approx(1)
-    by_block = audit["damage"]["kronecker"]["by_block"]
-    assert found["causes"]["damage"] == [by_block[code] for code in codes]
-    assert len(found["checklist"]["checks"]) == len(audit["founders"]["checklist"])
+    by_block = audit.predicted.by_block
+    assert found["causes"]["damage"] == [list(by_block[code]) for code in codes]
+    assert len(found["checklist"]["checks"]) == len(audit.founders.checklist)
     assert [each["passed"] for each in found["checklist"]["checks"]] == [
-        each["passed"] for each in audit["founders"]["checklist"]
+        each.passed for each in audit.founders.checklist
     ]
     assert [each["holds"] for each in found["checklist"]["conditions"]] == [
-        each["holds"] for each in audit["founders"]["conditions"]
+        each.holds for each in audit.founders.conditions
     ]
-    assert found["certificate"]["actual"] == audit["certificate"]["worst"]["actual"]
+    assert found["certificate"]["actual"] == audit.certificate.worst.actual
     assert found["certificate"]["bound_by_linear"] >= found["certificate"]["actual"]
 
 
@@ -173,23 +176,25 @@ def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> N
     ("name", "value"), [("bits", 4), ("group", "tensor"), ("group", 128), ("embeddings", 8), ("bits", None)]
 )
 def test_other_widths_and_groups_are_not_what_was_predicted(sources, name, value) -> None:
-    run = {**sources.run, "settings": sources.run["settings"] | {name: value}}
-    own = prediction(replace(sources, run=run), sources.after.languages)
+    run = replace(sources.run, settings={**sources.run.settings, name: value})
+    own = prediction(replace(sources, run=run), sources.audit, languages=sources.after.languages)
     assert (METHODS[own["method"]], own["like"]) == ("rtn", False)
 
 
 def test_what_nobody_says_is_not_taken_for_what_was_predicted(sources) -> None:
-    own = prediction(replace(sources, run=None, plan=None), sources.after.languages)
+    own = prediction(replace(sources, run=None, plan=None), sources.audit, languages=sources.after.languages)
     assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", False, None)
 
 
 def test_a_plan_says_what_was_measured(sources) -> None:
     plan = replace(sources.plan, policy="rtn")
     own = replace(sources, methods=(Method("rtn", sources.methods[2].scores),), run=None, plan=plan)
-    assert prediction(own, sources.after.languages)["like"] is True
+    assert prediction(own, sources.audit, languages=sources.after.languages)["like"] is True
     other = replace(own, plan=replace(plan, settings={**plan.settings, "group": 64}))
-    assert prediction(other, sources.after.languages)["like"] is False
-    assert prediction(replace(own, plan=sources.plan), sources.after.languages)["like"] is False
+    assert prediction(other, sources.audit, languages=sources.after.languages)["like"] is False
+    assert (
+        prediction(replace(own, plan=sources.plan), sources.audit, languages=sources.after.languages)["like"] is False
+    )
 
 
 def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
@@ -206,9 +211,9 @@ def test_curves_are_those_of_the_sweep(found, sources) -> None:
     assert own["bits"] == [3, 4]
     for code, curve, width in zip(own["languages"], own["damage"], own["critical_width"], strict=True):
         for bits, point in zip(own["bits"], curve, strict=True):
-            assert point["value"] == sources.sweep["damage"][code][str(bits)]["value"]
-        assert width == sources.sweep["critical_width"][code]["text"]
-    assert own["verdict"] == sources.sweep["verdict"]
+            assert point["value"] == sources.sweep.damage[code][str(bits)].value
+        assert width == sources.sweep.critical_width[code].text
+    assert own["verdict"] == list(sources.sweep.verdict)
 
 
 def test_provenance_names_models_text_files_and_versions(found, sources) -> None:
@@ -227,7 +232,7 @@ def test_every_note_is_there_once(found, sources) -> None:
     texts = [each["text"] for each in found["notes"]]
     assert len(texts) == len(set(texts))
     expected = {note for method in sources.methods for note in method.scores.notes} | set(sources.plan.notes)
-    expected |= {note for each in sources.plan.outcomes for note in each.notes} | set(sources.sweep["notes"])
+    expected |= {note for each in sources.plan.outcomes for note in each.notes} | set(sources.sweep.notes)
     assert set(texts) >= expected | {"a note of the run"}
     assert {"from": "run", "text": "a note of the run"} in found["notes"]
 
@@ -239,11 +244,11 @@ def nodes(data: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
         yield from nodes(value, *path, key)
 
 
-def test_a_damaged_part_is_refused_or_harmless(sources) -> None:
+def test_a_damaged_part_is_refused_or_harmless(sources, finished_run) -> None:
     """Wherever a number, a list or an object is replaced by HTML or by nothing, the rest is shown or one line said."""
     rng, refused, alone = np.random.default_rng(0), 0, replace(sources, methods=sources.methods[:1])
     for name in ("audit", "sweep", "run"):
-        data = getattr(alone, name)
+        data = json.loads((finished_run / f"{name}.json").read_text())
         places = [path for path in nodes(data) if path]
         for i in rng.choice(len(places), size=min(len(places), 120), replace=False):
             for odd in ("<img src=x onerror=alert(1)>", None, 7, [], {}):
@@ -261,7 +266,7 @@ def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
 
     codes = sources.after.languages
     try:
-        own = replace(sources, **{name: data})
+        own = replace(sources, **{name: KINDS[name].parse(data, source=name)})
         shown = {
             "audit": lambda: [
                 *(make(own.audit) for make in (figures.blocks, figures.checklist, figures.certificate)),

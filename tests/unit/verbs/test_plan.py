@@ -13,7 +13,6 @@ from fairbits.cli.tables.plan import bits_per_weight, plan_table
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.audit.audit import SCHEMA
 from fairbits.measure.passes.prepare import text_for, tokens_of
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
@@ -73,20 +72,18 @@ def test_none_is_not_given(tiny: Checkpoint) -> None:
     assert plan(tiny, policy="rtn", bits=None, avg_bits=None, law=None).digest == plan(tiny, policy="rtn").digest
 
 
-def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, tmp_path: Path) -> None:
+def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, audit_data: Any, tmp_path: Path) -> None:
     stages: list[str] = []
     measured = plan(tiny, policy="mixed", tau=1.0, progress=lambda what, *_: stages.append(what), **SMALL)
     assert set(stages) == {"reading weights"}
     assert {each.bits for each in measured.quantized} == {4, 8}
     file = tmp_path / "audit.json"
-    blocks = [{"kappa": value} for value in measured.settings["kappa"]]
-    saved = {"schema": SCHEMA, "model": {"fingerprint": tiny.fingerprint}, "blocks": blocks}
-    file.write_text(json.dumps(saved))
+    file.write_text(json.dumps(audit_data(tiny.fingerprint, measured.settings["kappa"])))
     stages.clear()
     told = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
     assert stages == []
     assert told.layers == measured.layers
-    file.write_text(json.dumps(saved | {"model": {"fingerprint": "other"}}))
+    file.write_text(json.dumps(audit_data("other", measured.settings["kappa"])))
     with pytest.raises(InputError, match="other weights"):
         plan(tiny, policy="mixed", audit=file, **SMALL)
     with pytest.raises(InputError, match="gptq takes nothing from an audit"):

@@ -385,7 +385,7 @@ def test_another_model_and_other_text_need_another_directory(whole, model, readi
     with pytest.raises(InputError, match="holds a run with other settings: other text"):
         run(model, out=tmp_path, **SMALL)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json is damaged"):
+    with pytest.raises(InputError, match=r"run\.json is not valid JSON .*fairbits run in a new directory"):
         run(model, out=tmp_path, **SMALL)
 
 

@@ -1,7 +1,6 @@
 """Audit: everything measured before anything is quantized, as one record and two files."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,8 +12,9 @@ from safetensors.numpy import save as to_safetensors
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError
 from fairbits.language.tokenization import Tokenization
+from fairbits.measure.audit.audit_file import AUDIT, FORM, Subject
 from fairbits.measure.audit.certificate import Certificate, WeightedError
 from fairbits.measure.audit.damage import PredictedDamage
 from fairbits.measure.audit.founding_documents import FoundingView
@@ -25,31 +25,11 @@ from fairbits.measure.passes.measurements import Measure, Measurements
 from fairbits.measure.passes.points import PointKind
 from fairbits.model.moments import ModelMoments
 from fairbits.model.scheme import Scheme
+from fairbits.records import to_json
 from fairbits.stats import Estimate
-from fairbits.version import __version__
 
-SCHEMA = "fairbits.audit/1"
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 """The pattern that κ_eff and R̂ are taken from, as the founding documents define a_l = E‖h_l‖ (000-10)."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The model that was audited, and the text and settings it was audited with."""
-
-    target: str
-    fingerprint: str
-    family: str
-    class_name: str
-    stacks: tuple[str, ...]  # of each block
-    corpus: str
-    split: str
-    hashes: Mapping[str, str]
-    tokens: int
-    sequence: int
-    seed: int
-    dtype: str
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +64,12 @@ class Audit:
     @cached_property
     def predicted(self) -> PredictedDamage:
         """D̂(λ) in its default form."""
-        return self.damage["kronecker"]
+        return self.damage[FORM]
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it but the large arrays, for JSON."""
         measured = self.measured
-        return {
-            "schema": SCHEMA,
-            "fairbits": __version__,
+        content = {
             "model": asdict(self.subject),
             "scheme": _scheme_data(self.scheme),
             "task": measured.task,
@@ -111,14 +89,14 @@ class Audit:
             "weighted_error": self.weighted_error.as_data(),
             "certificate": self.certificate.as_data(),
         }
+        return AUDIT.stamp(content)
 
     def save(self, path: str | Path) -> None:
         """Writes `path` (JSON) and the large arrays beside it (safetensors); the same audit gives the same bytes."""
         path, beside = check_audit_target(path)
         arrays = to_safetensors(self.arrays())
         data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
-        text = json.dumps(rounded(data), ensure_ascii=False, indent=1, allow_nan=False)
-        write_files({path: printable_lines(text).encode() + b"\n", beside: arrays})
+        write_files({path: to_json(rounded(data)), beside: arrays})
 
     def arrays(self) -> dict[str, Floats]:
         """Returns what is too large for JSON: sums per document, mean squares per channel, second moments if kept."""
@@ -179,10 +157,9 @@ def check_audit_target(path: str | Path) -> tuple[Path, Path]:
 def _is_audit_with(path: Path, arrays: str) -> bool:
     """Returns whether `path` is an audit whose arrays lie in that file."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return AUDIT.read(path).arrays.file == arrays
+    except InputError:
         return False
-    return isinstance(data, dict) and data.get("schema") == SCHEMA and data.get("arrays", {}).get("file") == arrays
 
 
 def rounded(data: Any) -> Any:
@@ -194,8 +171,3 @@ def rounded(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [rounded(value) for value in data]
     return data
-
-
-def printable_lines(text: str) -> str:
-    """Returns a text without control characters but its line ends."""
-    return "\n".join(map(printable, text.split("\n")))

@@ -1,21 +1,23 @@
 """The directory of a run: what it is for, what in it is finished, and what must be made again."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fairbits.artifacts import write_files
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError
+from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.draft import PLAN, draft_of
 from fairbits.quantize.plan import Plan
+from fairbits.records import to_json
 from fairbits.reports.figures import curves
-from fairbits.reports.sources import AUDIT, RUN, SWEEP, digest, part, read_json
+from fairbits.reports.files import RUN, SWEEP, RunFile
+from fairbits.reports.sources import digest
 from fairbits.trials.plan_trial import method_of
 from fairbits.verbs.quantize import draft_plan
 from fairbits.verbs.report import RUN_FILE, SCORES_FILE
@@ -40,11 +42,11 @@ class RunDirectory:
     def note(self, text: str) -> None:
         """Adds a note to run.json, once."""
         if text not in self.notes():
-            self._record(notes=[*self.notes(), text])
+            self._record(notes=(*self.notes(), text))
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of run.json."""
-        return tuple(map(str, read_record(self.file(RUN_FILE))["notes"]))
+        return self._recorded().notes
 
     def audited(self) -> bool:
         """Returns whether the audit is there; one that is damaged is removed."""
@@ -111,7 +113,7 @@ class RunDirectory:
         """Raises unless the model is whole and what this run has written."""
         directory = self.file("model")
         plan = self._check_plan(Plan.load(directory / "plan.json"))
-        found, written = self._written_model(), read_record(self.file(RUN_FILE)).get("written")
+        found, written = self._written_model(), self._recorded().written
         if found.size_bytes != plan.size_bytes:
             raise InputError(f"its tensors have {found.size_bytes:,} bytes and {plan.size_bytes:,} were written")
         if written is None:  # the run that wrote it was killed right then
@@ -129,7 +131,7 @@ class RunDirectory:
         if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
-            expected, right = read_record(self.file(RUN_FILE)).get("written"), True
+            expected, right = self._recorded().written, True
         else:
             variant, bits = measured_files(job)[name]
             expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
@@ -138,9 +140,9 @@ class RunDirectory:
 
     def _check_sweep(self, sizes: Mapping[int, int]) -> None:
         """Raises unless the report can show the sweep, and it is that of this run."""
-        data, languages = read_json(self.file("sweep.json"), SWEEP), list(self.job.corpus.evaluation)
+        data, languages = SWEEP.read(self.file("sweep.json")), list(self.job.corpus.evaluation)
         shown = curves(data, languages)
-        found = part(data, "fingerprint"), *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
+        found = data.fingerprint, *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
         job = self.job
         if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
             raise InputError("it is the sweep of another run")
@@ -154,31 +156,21 @@ class RunDirectory:
         self.file(name).rename(self.file(free))
         self.note(f"{name}, as it was found, is now {free}")
 
-    def _record(self, **entries: object) -> None:
-        file = self.file(RUN_FILE)
-        write_files({file: record_bytes(read_record(file) | entries)})
+    def _recorded(self) -> RunFile:
+        return RUN.read(self.file(RUN_FILE))
+
+    def _record(self, **changes: Any) -> None:
+        write_files({self.file(RUN_FILE): run_bytes(replace(self._recorded(), **changes))})
 
 
-def read_record(file: Path) -> dict[str, Any]:
+def run_bytes(record: RunFile) -> bytes:
     """Returns the content of run.json."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise InputError(f"{file} is damaged ({problem}); give another directory with --out") from None
-    if not isinstance(data, dict) or data.get("schema") != RUN or not isinstance(data.get("notes"), list):
-        raise InputError(f"{file} does not describe a run; give another directory with --out")
-    return data
-
-
-def record_bytes(data: Mapping[str, Any]) -> bytes:
-    """Returns what run.json holds of its content."""
-    text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False)
-    return "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+    return to_json(RUN.stamp(asdict(record)))
 
 
 def _check_audit(file: Path, fingerprint: str) -> None:
     """Raises unless an audit is whole, with its arrays, and of this model."""
-    data, arrays = read_json(file, AUDIT), file.with_suffix(".safetensors")
+    audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
     found = digest(arrays) if arrays.is_file() else None
-    if (part(data, "arrays", "sha256"), part(data, "model", "fingerprint")) != (found, fingerprint):
+    if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
         raise InputError("it is not what was written")

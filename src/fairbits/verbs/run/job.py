@@ -22,8 +22,8 @@ from fairbits.model.device import check_device
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantize.policies import Embeddings
 from fairbits.quantize.policies.gptq import ENGLISH
+from fairbits.reports.files import Baseline, RunFile
 from fairbits.reports.provenance import THREADS, versions
-from fairbits.reports.sources import RUN
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.verbs.variants import Variant, check_variants, variant
 from fairbits.version import __version__
@@ -62,32 +62,36 @@ class Job:
         """What all models are evaluated on."""
         return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
-    def as_data(self) -> dict[str, Any]:
-        """Returns the content of run.json."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the result, apart from model, policy and text."""
         return {
-            "schema": RUN,
-            "fairbits": __version__,
-            "versions": versions() | {THREADS: str(torch.get_num_threads())},
-            "model": self.checkpoint.target,
-            "fingerprint": self.checkpoint.fingerprint,
-            "policy": self.policy.name,
-            "settings": {
-                "bits": self.bits,
-                "group": self.group,
-                "embeddings": self.embeddings,
-                "tokens": self.calibration.tokens,
-                "evaluation_tokens": self.evaluation.tokens,
-                "sequence": self.calibration.sequence,
-                "seed": self.calibration.seed,
-                "device": self.device,
-                "widths": list(self.widths),
-                "languages": list(self.corpus.evaluation),
-                "text": self.corpus.name,
-            },
-            "hashes": {split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
-            "baselines": [{"name": each.name, "scores": file} for file, each in baseline_files(self).items()],
-            "notes": list(self.notes),
+            "bits": self.bits,
+            "group": self.group,
+            "embeddings": self.embeddings,
+            "tokens": self.calibration.tokens,
+            "evaluation_tokens": self.evaluation.tokens,
+            "sequence": self.calibration.sequence,
+            "seed": self.calibration.seed,
+            "device": self.device,
+            "widths": list(self.widths),
+            "languages": list(self.corpus.evaluation),
+            "text": self.corpus.name,
         }
+
+    def record(self) -> RunFile:
+        """Returns the content of run.json before anything is done."""
+        return RunFile(
+            fairbits=__version__,
+            versions=versions() | {THREADS: str(torch.get_num_threads())},
+            model=self.checkpoint.target,
+            fingerprint=self.checkpoint.fingerprint,
+            policy=self.policy.name,
+            settings=self.settings,
+            hashes={split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
+            baselines=tuple(Baseline(each.name, file) for file, each in baseline_files(self).items()),
+            notes=self.notes,
+        )
 
 
 def job_of(

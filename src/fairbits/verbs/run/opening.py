@@ -12,9 +12,10 @@ from fairbits.artifacts import write_files
 from fairbits.errors import InputError
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.policies import decide
+from fairbits.reports.files import RUN, RunFile
 from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE
-from fairbits.verbs.run.directory import RunDirectory, read_record, record_bytes
+from fairbits.verbs.run.directory import RunDirectory, run_bytes
 from fairbits.verbs.run.job import Job
 from fairbits.verbs.run.lock import LOCK, locked
 
@@ -22,14 +23,14 @@ LEFT = re.compile(r"\.[0-9a-f]{32}\.part")
 """What `write_files` leaves where it is killed."""
 LONGEST = 40
 """Characters of a setting that an error shows."""
-BESIDE = ("model", "notes", "schema", "versions")
+BESIDE = ("model", "notes", "schema", "versions", "written")
 """What may differ in run.json between two runs that find the same."""
 
 
 @contextmanager
 def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
     """Yields the directory of a job, a new one or one that the same job has begun; it is held against other runs."""
-    path, data = Path(out), job.as_data()
+    path, data = Path(out), job.record()
     with ExitStack() as stack:
         try:
             _begun(path, data)  # before a lock is left in the directory of somebody else
@@ -43,38 +44,35 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
             reason = f"{path} cannot be written ({problem.strerror})"
             raise InputError(f"{reason}; give another directory with --out") from None
         if not begun:
-            write_files({path / RUN_FILE: record_bytes(data)})
+            write_files({path / RUN_FILE: run_bytes(data)})
         place = RunDirectory(path, job)
-        for note in filter(
-            None, (unlocked, _gone_on_with(read_record(path / RUN_FILE).get("versions"), data["versions"]))
-        ):
+        for note in filter(None, (unlocked, _gone_on_with(RUN.read(path / RUN_FILE).versions, data.versions))):
             place.note(note)
         yield place
 
 
-def _begun(path: Path, data: Mapping[str, Any]) -> bool:
+def _begun(path: Path, data: RunFile) -> bool:
     """Returns whether a directory holds this job; raises if it holds anything else."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is no directory; give a new one with --out")
     names = {each.name for each in path.iterdir()} if path.is_dir() else set()
     if RUN_FILE in names:
-        _check_same(path, read_record(path / RUN_FILE), data)
+        _check_same(path, RUN.read(path / RUN_FILE), data)
     elif not all(name == LOCK or LEFT.fullmatch(name) for name in names):
         raise InputError(f"{path} exists, is not empty and holds no run; give a new directory with --out")
     return RUN_FILE in names
 
 
-def _gone_on_with(before: object, now: Mapping[str, str]) -> str | None:
+def _gone_on_with(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """Returns a note on the versions that differ from those a run was begun with.
 
     >>> _gone_on_with({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
     'gone on with torch 2.14.0 (it was begun with 2.13.0)'
     """
-    known = before if isinstance(before, dict) else {}
     other = [
-        f"{name} {version} (it was begun with {known[name]!s:.40})"
+        f"{name} {version} (it was begun with {before[name]:.40})"
         for name, version in now.items()
-        if name in known and known[name] != version
+        if name in before and before[name] != version
     ]
     return f"gone on with {', '.join(other)}" if other else None
 
@@ -97,9 +95,9 @@ def check_out(out: str | Path, job: Job) -> None:
         )
 
 
-def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _check_same(path: Path, found: RunFile, asked: RunFile) -> None:
     """Raises, naming what differs, if the run of a directory is another one."""
-    differing = list(_differences(found, json.loads(record_bytes(asked))))
+    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, asked))))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(

@@ -110,7 +110,7 @@ def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) 
             model=job.checkpoint.target,
             fingerprint=job.checkpoint.fingerprint,
             policy=job.policy.name,
-            settings=job.as_data()["settings"],
+            settings=job.settings,
             frames={width: at[width].frame(UNIT) for width in sorted(at)},
             sizes=sizes,
             threshold=THRESHOLDS[UNIT],

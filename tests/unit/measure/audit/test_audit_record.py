@@ -7,7 +7,7 @@ from safetensors.numpy import load
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.measure.audit.audit import check_audit_target, printable_lines, rounded
+from fairbits.measure.audit.audit import check_audit_target, rounded
 from fairbits.model.scheme import Scheme
 from fairbits.verbs.audit import audit
 
@@ -129,8 +129,3 @@ def test_numbers_are_rounded_to_nine_digits_and_nothing_else_changes():
     data = {"a": 0.1234567891234, "b": [1, 1e-20, ("x", 2.0)], "c": None, "d": True}
     assert rounded(data) == {"a": 0.123456789, "b": [1, 1e-20, ["x", 2.0]], "c": None, "d": True}
     assert rounded(data)["d"] is True
-
-
-def test_control_characters_do_not_reach_the_file():
-    assert printable_lines("a\x1b[31mb\nc") == printable_lines("a\x1b[31mb") + "\nc"
-    assert "\x1b" not in printable_lines("a\x1b[31mb\nc")
