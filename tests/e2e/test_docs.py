@@ -26,18 +26,18 @@ INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 INLINE = re.compile(r"`(fairbits [a-z][^`\n]*)`")
 PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
 FILES = {
-    "audit": ["fairbits.measure.audit.audit"],
+    "audit": ["fairbits.measure.audit.audit_file"],
     "plan": ["fairbits.quantize.plan"],
     "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.files", "fairbits.overlays.activation_table", "fairbits.verbs.overlay"],
-    "sweep": ["fairbits.verbs.sweep"],
-    "compare": ["fairbits.verbs.comparison"],
+    "sweep": ["fairbits.reports.files"],
+    "compare": ["fairbits.verbs.comparison_file"],
     "verdict": ["fairbits.verbs.gate"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.verbs.run.job", "fairbits.verbs.run.directory"],
+    "run": ["fairbits.reports.files", "fairbits.verbs.run.job"],
     "research": ["fairbits.science.experiments.result"],
 }
-"""The modules that write each file of docs/reference/files.md."""
+"""The modules that describe each file of docs/reference/files.md."""
 
 
 def commands(text: str) -> list[str]:
