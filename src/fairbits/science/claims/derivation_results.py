@@ -1,4 +1,4 @@
-"""Document 003, sections 5 and 6: what was left to derive, derived, and the starting point attributed to Banner."""
+"""Document 003, sections 5 and 6: the derivations it leaves open, and the starting point attributed to Banner."""
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -6,7 +6,7 @@ from scipy.special import lambertw
 
 from fairbits.checks import Floats
 from fairbits.science.claims.claim import Finding, claim, judge
-from fairbits.science.claims.evidence import at_kappa, layer_errors, loss, optimum, random_patterns
+from fairbits.science.claims.evidence import layer_errors, loss, optima_at_kappa, optimum, random_patterns
 from fairbits.science.theory.bounds import alpha_limit, disparity, own_optimum_bound, tv_bound
 from fairbits.theory.clipping.exact import Shared, minimax_law
 from fairbits.theory.clipping.formulas import (
@@ -60,7 +60,7 @@ def closed_form() -> Finding:
 def kappa_is_key() -> Finding:
     numbers, spread = {}, []
     for kappa in (3.0, 20.0, 100.0):
-        alphas, errors = at_kappa(kappa)
+        alphas, errors = optima_at_kappa(kappa)
         spread.append(max(alphas) / min(alphas))
         numbers[f"smallest_alpha_kappa_{kappa:g}"], numbers[f"largest_alpha_kappa_{kappa:g}"] = min(alphas), max(alphas)
         numbers[f"upper_limit_of_alpha_kappa_{kappa:g}"] = alpha_limit(kappa, noise_constant(4))
@@ -136,7 +136,7 @@ def optimality_conditions() -> Finding:
 
 
 def _minimax_twice(languages: list[Distribution], *, relative: bool) -> tuple[float, float, int]:
-    """The additive model's minimax α by search and by the mixture of its multipliers, and how many are active."""
+    """Returns the additive model's minimax α by search and by mixture of its multipliers, and how many are active."""
     c = noise_constant(4)
     own = [additive_alpha(law, c) for law in languages]
     best = np.array([float(additive_mse(law, a, c)) for law, a in zip(languages, own, strict=True)])
@@ -161,20 +161,20 @@ def _minimax_twice(languages: list[Distribution], *, relative: bool) -> tuple[fl
 
 
 def _mean_excess(law: Distribution, alpha: float) -> float:
-    """E(|X| − α)₊."""
+    """Returns E(|X| − α)₊."""
     p, first, _ = (float(tail) for tail in law.beyond(alpha))
     return first - alpha * p
 
 
 def _scan_beats(languages: list[Distribution], found: Shared) -> bool:
-    """Whether a step of a fine scan serves the worst language better, on the exact grid."""
+    """Returns whether a step of a fine scan is better for the worst language, on the exact grid."""
     steps = found.step * np.geomspace(0.2, 5.0, 400)
     worst = np.max([mse(law, Grid(4), steps) / optimum(law, 4).value for law in languages], axis=0)
     return bool(worst.min() < found.worst * (1 - 1e-7))
 
 
 def _random_languages(rng: np.random.Generator) -> list[Distribution]:
-    """Four languages as mixtures of a Gaussian, a Laplace and an outlier layer of random σ."""
+    """Returns four languages as mixtures of a Gaussian, a Laplace and an outlier layer of random σ."""
     sigma = rng.lognormal(0.0, 0.7, 3)
     outliers = GaussianScaleMixture.with_kappa(20.0, epsilon=0.01, sigma=sigma[2])
     layers = [Gaussian(sigma[0]), Laplace(sigma[1]), outliers]

@@ -124,9 +124,9 @@ def symmetry() -> Finding:
 @claim(
     "003-06",
     statement="α* is the threshold that minimises the expected squared error E(X − Q_α(X))².",
-    derivation="The minimum is attained, and branch and bound certifies it. It need not be unique, nor the only "
-    "local minimum: X = ±1 is represented without error at α = n/k for every k = 1 … n, and a law with 1 % of wide "
-    "weights has two local minima at 2 bits, of which a search from the bulk finds the worse.",
+    derivation="The minimum is attained, and branch and bound certifies it. It need not be unique, and there may be "
+    "other local minima: X = ±1 is represented without error at α = n/k for every k = 1 … n, and a law with 1 % of "
+    "wide weights has two local minima at 2 bits, of which a search from the bulk finds the worse.",
 )
 def blind_objective() -> Finding:
     laws = [GAUSSIAN, Laplace(), Uniform(), *families(20.0).values()]
@@ -206,5 +206,5 @@ def effective_distribution() -> Finding:
 
 
 def _output_error(weights: list[Floats], inputs: list[Floats], step: float) -> float:
-    """The squared error of the layers' outputs, measured on the inputs."""
+    """Returns the squared error of the layers' outputs, measured on the inputs."""
     return float(sum(np.sum(((w - Grid(4).quantize(w, step)) @ x) ** 2) for w, x in zip(weights, inputs, strict=True)))

@@ -1,4 +1,4 @@
-"""Evidence that several claims share, computed once."""
+"""Evidence that several claims share, computed once: optimal thresholds, losses, and layers that share a threshold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,14 +73,14 @@ def family_words(name: str) -> str:
     return {"t": "t_law", "ggd": "generalised_gaussian"}.get(name, name)
 
 
-def at_kappa(kappa: float) -> tuple[list[float], list[float]]:
+def optima_at_kappa(kappa: float) -> tuple[list[float], list[float]]:
     """Returns α* and MSE* at 4 bits of every family's unit-variance law of this κ."""
     laws = families(kappa).values()
     return [best_alpha(law, 4) for law in laws], [optimum(law, 4).value for law in laws]
 
 
 def rises_with_kappa(measure: Callable[[Distribution], float]) -> bool:
-    """Says whether a measure of a law rises with κ from 1 to 200 along both the t and the generalised Gaussian laws."""
+    """Returns whether a measure of a law rises with κ from 1 to 200 along the t and the generalised Gaussian laws."""
     kappas = (1.0, 10.0, 50.0, 100.0, 200.0)
     return all(
         measure(families(low)[name]) < measure(families(high)[name])
@@ -135,12 +135,12 @@ KAPPAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 PAIR = (Gaussian(1.0), Gaussian(3.0))
 """Two layers without any kurtosis, one three times as wide as the other."""
 PAIR_PATTERNS = np.array([[0.9, 0.1], [0.1, 0.9]])
-"""Two languages, each of which leans on one layer of the pair."""
+"""Two languages, each of which relies mostly on one layer of the pair."""
 
 
 @dataclass(frozen=True)
 class PairDamages:
-    """The error of both languages on the pair at 4 bits, by who shares a threshold."""
+    """The error of both languages on the pair at 4 bits, by what shares a threshold."""
 
     fixed: Floats
     """One α for all, 2.5 times the mean σ."""
@@ -186,7 +186,7 @@ def layer_errors(bits: int = 4) -> tuple[Floats, Floats]:
 
 @cache
 def random_damages(cases: int) -> tuple[Floats, Floats]:
-    """Returns damage (case, language) of 4 languages on 6 random layers: one best α for all, then each its own."""
+    """Returns damage (case, language) of 4 languages on 6 random layers: one best α for all, and one α each."""
     rng = np.random.default_rng(0)
     _, errors = layer_errors()
     shared, own = np.empty((2, cases, 4))

@@ -21,7 +21,7 @@ from fairbits.theory.noise import noise
 
 KINDS: tuple[GridKind, ...] = ("symmetric", "twos")
 SIGMA_RATIOS = {"half": 0.5, "one": 1.0, "two": 2.0}
-"""How wide the outlier layers are, in units of the others."""
+"""The width σ of the outlier layers, in units of the others."""
 
 
 @claim(
@@ -37,8 +37,8 @@ def excess_kurtosis() -> Finding:
 @claim(
     "000-02",
     statement="The B-bit quantizer is Q_α(x) = α·round(clip(x)·n/α)/n with n = 2^(B−1) − 1.",
-    derivation="A definition. It has 2n + 1 = 2^B − 1 levels, one fewer than B bits can hold, and is 0/0 at one bit. "
-    "The two's complement grid uses the spare code. With a scale of free sign, so that the longer side can face "
+    derivation="A definition. It has 2n + 1 = 2^B − 1 levels, one fewer than B bits can hold, and is undefined at one "
+    "bit. The two's complement grid uses the spare code. With a scale of free sign, so that the longer side can face "
     "either way, that lowers the error of 4-bit groups of 128 Gaussian weights by a sixth.",
 )
 def symmetric_quantizer() -> Finding:
@@ -123,7 +123,7 @@ def rounding_error() -> Finding:
     "000-06",
     statement="A Gaussian's best threshold at 4 bits is about 2.5σ.",
     derivation="Exact minimisation gives 2.474σ on the symmetric grid; Banner's noise model gives 2.559σ; on two's "
-    "complement, where α counts eight steps, it is 2.709σ. 2.5σ costs next to nothing on the grid it was meant for.",
+    "complement, where α counts eight steps, it is 2.709σ. 2.5σ costs almost nothing on the grid it is meant for.",
 )
 def gaussian_threshold() -> Finding:
     numbers = gaussian_threshold_numbers(2.5)

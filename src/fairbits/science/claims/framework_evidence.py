@@ -1,4 +1,4 @@
-"""Document 000, sections 2.1 to 3.4: what was observed, how it was read, and the redundancy story."""
+"""Document 000, sections 2.1 to 3.4: what was observed, how it was interpreted, and the redundancy hypothesis."""
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from fairbits.theory.distributions import Distribution, Mixture
     statement="A 2023 study measured a perplexity increase of 0.005 for English and 0.025 for Arabic, five times as "
     "much.",
     derivation="The study is Marchisio et al. 2024 (arXiv 2407.03211), on Command R, R+ and Aya 23; the two numbers "
-    "were read off its figures, are not perplexities, and belong to other models than BLOOM-560M, whose activation "
-    "patterns they are compared with.",
+    "were read off its figures, are not perplexities, and belong to models other than BLOOM-560M, whose "
+    "activation patterns they are compared with.",
 )
 def fivefold_gap() -> Finding:
     table = founding_statistics()
@@ -34,16 +34,16 @@ def fivefold_gap() -> Finding:
     "000-10",
     statement="a_l(λ) = E‖h_l‖ measures how much language λ uses layer l.",
     derivation="A definition, but not the only one in use: the documents also write ‖h_l(λ)‖ and a_l ∈ [0, 1]. A "
-    "weight error E enters the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)². Layers whose norms "
-    "vary alike are ranked the same by both; a layer of few large states is ranked lower by E‖h‖ than by the energy "
-    "of its error.",
+    "weight error E enters the output as E·h, whose energy grows with E‖h‖², not with (E‖h‖)². Both rank "
+    "layers alike if their norms vary alike; a layer with few large states ranks lower by E‖h‖ than by the energy of "
+    "its error.",
 )
 def activation_magnitude() -> Finding:
     norm = np.random.default_rng(0).lognormal(0, 1, 100_000)
     steady, louder, bursty = np.ones(norm.size), np.full(norm.size, 1.5), 0.8 * norm / norm.mean()
 
     def share(power: int, layer: Floats) -> float:
-        """Share of E‖h‖^power against the steady layer."""
+        """Returns the share of E‖h‖^power against the steady layer."""
         return float(np.mean(layer**power) / (np.mean(layer**power) + np.mean(steady**power)))
 
     return judge(
@@ -81,14 +81,14 @@ def activation_fraction() -> Finding:
 @claim(
     "000-13",
     statement="A language with higher effective kurtosis needs a larger clip threshold.",
-    derivation="Only where layers share one threshold (with one per layer every language wants the same), and only "
-    "if the layers' tails are of one kind. Here a language moves from a tenth to nine tenths of its activation in a "
-    "layer of κ = 100, next to a generalised Gaussian one of κ = 3 and equal σ: the best α rises if the first layer "
+    derivation="Only where layers share one threshold (with one per layer every language has the same optimum), and "
+    "only if the layers' tails are of one kind. Here a language moves from a tenth to nine tenths of its activation in "
+    "a layer of κ = 100, next to a generalised Gaussian one of κ = 3 and equal σ: the best α rises if the first layer "
     "is a generalised Gaussian too and falls if its κ comes from one outlier in ten thousand weights.",
 )
 def higher_kurtosis_needs_wider_clip() -> Finding:
     def alphas(heavy: Distribution) -> list[float]:
-        """α* of a language with a tenth and with nine tenths of its activation in the heavy layer."""
+        """Returns α* of a language with a tenth and with nine tenths of its activation in the heavy layer."""
         light = families(3.0)["ggd"]
         return [best_alpha(Mixture([heavy, light], [share, 1 - share]), 4) for share in (0.1, 0.9)]
 
@@ -154,7 +154,7 @@ def kurtosis_correlation() -> Finding:
     "000-16",
     statement="The negative correlation calls for a reinterpretation of the effective-kurtosis hypothesis.",
     derivation="The hypothesis was that a high κ_eff means more damage. In the documents' own table the interval of "
-    "r lies entirely below 0, so the data refute the hypothesis and leave nothing of it to refine.",
+    "r lies entirely below 0, so the data refute the hypothesis instead of refining it.",
 )
 def reinterpretation() -> Finding:
     table = founding_statistics()
@@ -172,7 +172,7 @@ def reinterpretation() -> Finding:
     "000-17",
     statement="Well-represented languages survive quantization because outlier layers give them redundant "
     "representations.",
-    derivation="An explanation found after the sign was seen. Script orders the languages almost as activation does, "
+    derivation="An explanation given after the sign was known. Script orders the languages almost as activation does, "
     "training share may too, and neither was held fixed.",
 )
 def redundancy_story() -> Finding:
@@ -180,7 +180,7 @@ def redundancy_story() -> Finding:
     script = pearson(table.latin, table.degradation).estimate
     return from_experiments(
         "000-17",
-        "on the public table not separated from script, which orders the languages much alike",
+        "in the public table it cannot be separated from script, which orders the languages similarly",
         r_latin_script_with_damage=script.value,
         r_latin_script_with_activation=pearson(table.latin, table.outlier_activation).estimate.value,
     )
@@ -190,7 +190,7 @@ def redundancy_story() -> Finding:
     "000-18",
     statement="R(λ) = I(h_outlier; y | h_generic)/I(h_all; y) measures representational redundancy.",
     derivation="Each outlier layer is a deterministic function of the generic layer before it, so given h_generic it "
-    "adds nothing: the numerator is 0 for every language. And what outlier layers add beyond the rest is unique "
+    "adds nothing: the numerator is 0 for every language. And what outlier layers add to the others is unique "
     "information, not redundancy.",
 )
 def redundancy_definition() -> Finding:
@@ -213,8 +213,8 @@ def redundancy_definition() -> Finding:
 @claim(
     "000-19",
     statement="High R(λ) makes a language robust to quantization.",
-    derivation="R as defined measures what only the outlier layers know. A language whose information sits there "
-    "alone loses it when those layers are damaged: high unique information is fragility.",
+    derivation="R as defined measures what only the outlier layers know. A language whose information is stored "
+    "there alone loses it when those layers are damaged: high unique information means fragility.",
 )
 def unique_information_is_fragile() -> Finding:
     outlier, generic, target = np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")
@@ -225,7 +225,7 @@ def unique_information_is_fragile() -> Finding:
     kept_redundant = _information_without_outlier(copied)
     return judge(
         unique > redundant and kept_unique > kept_redundant,
-        "with the outlier layer destroyed, the language of the higher R loses all it knew, that of R = 0 nothing",
+        "with the outlier layer destroyed, the language with the higher R loses everything, that with R = 0 nothing",
         R_of_the_language_known_to_outliers_only=unique,
         R_of_the_language_known_twice=redundant,
         bits_left_to_the_first=kept_unique,
@@ -244,7 +244,7 @@ def _information_without_outlier(joint: np.ndarray) -> float:
     "000-20",
     statement="The outlier activation fraction R̂(λ) stands in for redundancy and correlates with damage, r = −0.834.",
     derivation="The correlation is reproduced on the public table; that the fraction measures redundancy was never "
-    "tested. It goes with κ_eff almost one to one, so the two correlations are one finding.",
+    "tested. It is almost perfectly correlated with κ_eff, so the two correlations are one finding.",
 )
 def activation_proxy() -> Finding:
     table = founding_statistics()
@@ -252,7 +252,7 @@ def activation_proxy() -> Finding:
     twin = pearson(table.outlier_activation, table.kappa_weighted).estimate.value
     return from_experiments(
         "000-20",
-        "the arithmetic holds on the public table, where nothing measures redundancy",
+        "the arithmetic holds for the public table, which does not measure redundancy",
         r=found.estimate.value,
         p=found.p,
         r_with_kappa_eff=twin,

@@ -43,8 +43,9 @@ def kappa_formula() -> Finding:
     "000-22",
     statement="The best threshold of language λ is σ_global·f(κ_eff(λ)).",
     derivation="For layers that share a threshold, the right scale is the σ of the language's own mixture and the "
-    "right shape is the whole mixture. What a language feels is Σ h_j(w_j − Q(w_j))² with its own importance h_j. "
-    "Over random generalised Gaussian layers the formula's threshold costs a third more error than the best one.",
+    "right shape is the whole mixture. The error that counts for a language is Σ h_j(w_j − Q(w_j))² with its own "
+    "importance h_j. Over random generalised Gaussian layers the formula's threshold costs a third more error than the "
+    "best one.",
 )
 def proposition_one() -> Finding:
     rng = np.random.default_rng(0)
@@ -72,10 +73,9 @@ def proposition_one() -> Finding:
 @claim(
     "000-23",
     statement="Calibrating for each language (option A) costs O(|Λ|) calibration passes.",
-    derivation="True of the passes: each language needs one, and one search whose cost does not depend on the "
-    "others. But with thresholds of their own the languages also need codes of their own: |Λ| copies of the "
-    "quantized weights, which for 14 languages at 4 bits is more than the model takes at 16 bits, or one compromise "
-    "for all.",
+    derivation="True of the passes: each language needs one pass, and one search whose cost does not depend on the "
+    "others. But languages with different thresholds also need different codes: |Λ| copies of the quantized weights, "
+    "which for 14 languages at 4 bits take more memory than the model at 16 bits, or one compromise for all.",
 )
 def option_a() -> Finding:
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def option_a() -> Finding:
     copies = LANGUAGES * _bytes_per_layer(4)
     return judge(
         max(work) < 2 * float(np.median(work)),
-        "the passes are linear in the number of languages, but so is the memory",
+        "the number of passes is linear in the number of languages, and so is the memory",
         condition=copies > _bytes_per_layer(16),
         languages=LANGUAGES,
         evaluations_of_the_median_language=float(np.median(work)),
@@ -94,7 +94,7 @@ def option_a() -> Finding:
 
 
 def _bytes_per_layer(bits: int) -> float:
-    """Bytes of a layer of 2²⁰ weights with its scales; 16 bits need none."""
+    """Returns the bytes of a layer of 2²⁰ weights with its scales; 16 bits need no scales."""
     return float(block_bytes([2**20], [0 if bits == 16 else 2**20 // GROUP], bits=[bits])[0, 0])
 
 
@@ -110,8 +110,8 @@ def mixed_precision() -> tuple[float, float]:
     "000-24",
     statement="Giving outlier layers more bits (option B) costs nothing at run time.",
     derivation="Every weight is read for every token. Three of 24 equal layers at 8 bits instead of 4 raise the mean "
-    "to 4.5 bits: with one 16-bit scale per 128 weights an eighth more bytes, and decoding that waits for memory is "
-    "slower by as much.",
+    "to 4.5 bits: with one 16-bit scale per 128 weights an eighth more bytes, and decoding that is limited by memory "
+    "bandwidth is slower by as much.",
 )
 def option_b() -> Finding:
     mean_bits, added = mixed_precision()
@@ -125,7 +125,7 @@ def option_b() -> Finding:
 
 @cache
 def switching_gains() -> tuple[float, float, float]:
-    """Returns what switching a language's scale and its codes saves of the error, and the share of codes that differ.
+    """Returns the share of the error that a switched scale and switched codes save, and the share of codes that differ.
 
     The codes are those for the mean of 4 languages, whose importances are independent and log-normal over inputs.
     """
@@ -149,14 +149,14 @@ def switching_gains() -> tuple[float, float, float]:
     statement="The threshold can be switched per request by language detection and a table lookup (option C).",
     derivation="Stored codes were rounded for one threshold. For fixed codes k only the scale can still change, and "
     "the best one is s_λ = Σ h w k / Σ h k² with the language's importance h. Even where importance differs "
-    "extremely (independent log-normal inputs, groups of 128 weights), that recovers a fifth of what codes of its "
-    "own would gain.",
+    "extremely (independent log-normal inputs, groups of 128 weights), that recovers a fifth of the gain of "
+    "separate codes.",
 )
 def option_c() -> Finding:
     scale, codes, changed = switching_gains()
     return judge(
         scale >= 0.99 * codes,
-        "a lookup can switch the scale but not the codes, which brings a fraction of the gain",
+        "a lookup can switch the scale but not the codes, which yields a fraction of the gain",
         gain_of_switching_the_scale=scale,
         gain_of_own_codes=codes,
         share_of_codes_that_differ=changed,

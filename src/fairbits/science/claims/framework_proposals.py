@@ -10,10 +10,10 @@ from fairbits.science.claims.evidence import (
     LANGUAGES,
     LISTED,
     PAIR_PATTERNS,
-    at_kappa,
     best_alpha,
     expected_range,
     loss,
+    optima_at_kappa,
     pair_damages,
     random_damages,
 )
@@ -44,9 +44,9 @@ def disparity_definition() -> Finding:
     "000-27",
     statement="Conjecture 1: with a threshold per language, disparity is at most C times the standard deviation of "
     "κ_eff over languages.",
-    derivation="Two Gaussian layers, one three times as wide, have κ_eff = 0 for every language, so the bound is 0 "
-    "for any C, yet two languages that lean on different layers suffer different errors, with a threshold per "
-    "language as with one for all. 002-10 has a second counterexample, with layers of equal width. A valid bound for "
+    derivation="Two Gaussian layers, one three times as wide, have κ_eff = 0 for every language, so the bound is 0 for "
+    "any C, yet two languages that rely on different layers suffer different errors, both with a threshold per "
+    "language and with one for all. 002-10 has a second counterexample, with layers of equal width. A valid bound for "
     "one quantization of the weights is TV(ā, ā′)·(max_l m_l − min_l m_l): the total variation distance of the "
     "activation patterns times the range of the layers' errors.",
 )
@@ -55,7 +55,7 @@ def conjecture_one() -> Finding:
     bound = conjecture_bound([kappa_weighted(pattern, [0.0, 0.0]) for pattern in PAIR_PATTERNS], 1e6)
     return judge(
         disparity(damages.per_language) <= bound,
-        "two languages without any kurtosis, so with a bound of 0, have a disparity",
+        "two languages without any kurtosis, for which the bound is 0, differ in damage",
         bound_with_C_of_a_million=bound,
         disparity_over_mean_damage_threshold_per_language=_relative(damages.per_language),
         disparity_over_mean_damage_one_threshold=_relative(damages.shared),
@@ -70,7 +70,7 @@ def _relative(damage: Floats) -> float:
     "000-28",
     statement="With Var[κ_eff] = 5.1 and C = 0.009 the conjecture predicts the observed disparity of 0.020.",
     derivation="C was chosen so that the two agree, and one constant always fits one number. Nor is the variance "
-    "5.1: the four listed languages have a larger one, all 14 a smaller one, and each asks for another C.",
+    "5.1: the four listed languages have a larger one, all 14 a smaller one, and each would need a different C.",
 )
 def conjecture_check() -> Finding:
     table = founding_statistics()
@@ -130,12 +130,12 @@ def own_thresholds_lower_disparity() -> Finding:
     "nothing like a fivefold damage.",
 )
 def risk_by_kurtosis() -> Finding:
-    _, errors = at_kappa(20.0)
+    _, errors = optima_at_kappa(20.0)
     excess = {name: loss(families(37.5)[name], 4, best_alpha(families(KAPPA_GLOBAL)[name], 4)) for name in ("t", "ggd")}
     spread = max(errors) / min(errors)
     return judge(
         max(excess.values()) > 0.5 or spread < 1.05,
-        "equal κ leaves the error open, and the threshold explains no visible part of a fivefold gap",
+        "equal κ does not determine the error, and the threshold explains no visible part of a fivefold gap",
         largest_over_least_error_at_kappa_20=spread,
         threshold_shift_in_sigma=kappa_alpha(1.0, KAPPA_GLOBAL) - kappa_alpha(1.0, 37.5),
         loss_at_the_other_threshold_t_law=excess["t"],
@@ -153,7 +153,7 @@ def summary_formula() -> Finding:
     one, two = best_alpha(Gaussian(1.0), 4), best_alpha(Gaussian(2.0), 4)
     return judge(
         abs(two - one) < 1e-3,
-        "of two laws of the same κ, the one twice as wide needs twice the threshold",
+        "of two laws with the same κ, the one twice as wide needs twice the threshold",
         alpha_sigma_1=one,
         alpha_sigma_2=two,
     )
@@ -165,7 +165,7 @@ CITATIONS = {
     "Marchisio 2023": False,  # of 2024, and the title given is MiniCPM-V's
     "Soudry 2018": False,  # on gradient descent
 }
-"""The references of document 000, and whether each is right and to the point."""
+"""The references of document 000, and whether each is correct and relevant."""
 
 _LAPLACE_SIGMA = banner_laplace(Laplace().laplace_b, 4)
 

@@ -10,12 +10,12 @@ from fairbits.science.claims.claim import Finding, claim, judge
 from fairbits.science.claims.evidence import (
     GAUSSIAN,
     KAPPA_GLOBAL,
-    at_kappa,
     best_alpha,
     family_words,
     foreign_excess,
     gaussian_threshold_numbers,
     loss,
+    optima_at_kappa,
     rises_with_kappa,
 )
 from fairbits.science.theory.bounds import excess_bounds
@@ -53,7 +53,7 @@ def gaussian_int4_threshold() -> Finding:
     "Q(w_j))². With a threshold per block and importance equal inside it, the same α is best for every language.",
 )
 def threshold_from_two_moments() -> Finding:
-    alphas, _ = at_kappa(20.0)
+    alphas, _ = optima_at_kappa(20.0)
     narrow = list(families(20.0).values())[int(np.argmin(alphas))]
     w = np.random.default_rng(0).standard_normal(20_000)
     return judge(
@@ -167,7 +167,7 @@ def quadratic_excess() -> Finding:
 
 
 def _within_bounds(law: Distribution, ratio: float, c: float) -> bool:
-    """Says whether the excess of `ratio`·α* in the additive model lies within its bounds."""
+    """Returns whether the excess of `ratio`·α* in the additive model lies within its bounds."""
     best = additive_alpha(law, c)
     excess = float(additive_mse(law, ratio * best, c) - additive_mse(law, best, c))
     low, high = excess_bounds(law, ratio * best, c=c)
@@ -186,8 +186,8 @@ _GRID = Grid(4)
     "004-13",
     statement="The weights that a language uses are w ⊙ a, each weight scaled by how much it is activated.",
     derivation="Scaling before rounding is another quantizer: Q(w ⊙ a) ≠ Q(w) ⊙ a, and a ≡ 0.1 shrinks the threshold "
-    "of unchanged weights tenfold. What a language feels is Σ a_j²(w_j − Q(w_j))²: the activation weighs the error, "
-    "not the weight. The two agree for masks of zeros and ones.",
+    "of unchanged weights tenfold. The error that counts for a language is Σ a_j²(w_j − Q(w_j))²: the activation "
+    "weighs the error, not the weight. The two agree for masks of zeros and ones.",
 )
 def effective_weights() -> Finding:
     rng = np.random.default_rng(0)
@@ -200,7 +200,7 @@ def effective_weights() -> Finding:
     ratios = {f"error_over_least_{name}": _product_loss(w, a) + 1 for name, a in patterns.items()}
     return judge(
         max(ratios.values()) < 1.01,
-        "the threshold of w ⊙ a raises the error that the language feels, except for masks of zeros and ones",
+        "the threshold of w ⊙ a raises the error of the language, except for masks of zeros and ones",
         **ratios,
     )
 
@@ -248,7 +248,7 @@ def effective_moments() -> Finding:
     "004-15",
     statement="Sparse activation, as of low-resource languages, makes the effective weights more heavy-tailed.",
     derivation="If a share p of zero-mean weights is active at random, the raw kurtosis E w⁴/(E w²)² grows from K to "
-    "K/p: the zeros fatten it. An activation that favours weights of middling size lowers it. Neither bears on the "
+    "K/p: the zeros fatten it. An activation that favours weights of medium size lowers it. Neither bears on the "
     "threshold: zeros have no error, so a random mask leaves the best α where it was, up to sampling noise.",
 )
 def sparsity_and_tails() -> Finding:
@@ -260,7 +260,7 @@ def sparsity_and_tails() -> Finding:
     dense, sparse, band = (Moments.of(w * mask).kappa + 3 for mask in (np.ones(w.size), random_mask, middle))
     return judge(
         sparse > dense,
-        "true of activation that ignores the size of the weights, false where it favours middling ones",
+        "true of activation that ignores the size of the weights, false where it favours medium ones",
         condition=band < dense,
         raw_kurtosis_all=dense,
         raw_kurtosis_random_twentieth=sparse,
@@ -274,10 +274,10 @@ def sparsity_and_tails() -> Finding:
 @claim(
     "004-19",
     statement="The LA-ACIQ algorithm, α_λ = argmin MSE(Q_α(w ⊙ a_λ)), gives each language its best threshold.",
-    derivation="It minimises the error of weights that nobody stores. Two languages with the same pattern at "
-    "different loudness get different thresholds, though the best one is the same; σ_λ and κ_λ are estimated and "
-    "then not used. Right is argmin Σ_j a_j²(w_j − Q(w_j))², and one stored copy of the weights needs one α, such as "
-    "the minimax one.",
+    derivation="It minimises the error of weights that are never stored. Two languages with the same pattern at "
+    "different magnitudes get different thresholds, although the best one is the same; σ_λ and κ_λ are estimated and "
+    "then not used. Correct is argmin Σ_j a_j²(w_j − Q(w_j))², and one stored copy of the weights needs one α, such "
+    "as the minimax one.",
 )
 def clipping_algorithm() -> Finding:
     rng = np.random.default_rng(0)
@@ -288,7 +288,7 @@ def clipping_algorithm() -> Finding:
     costs = [_product_loss(w, a) for a in (loud, loud / 2)]
     return judge(
         max(costs) < 0.01,
-        "its thresholds follow the loudness of a language and raise its error",
+        "its thresholds follow the magnitude of a language's activation and raise its error",
         algorithm_alpha_loud=chosen_loud,
         algorithm_alpha_quiet=chosen_quiet,
         best_alpha_loud=best_loud,

@@ -24,9 +24,10 @@ _GATEWAYS = [0, _LAYERS - 1]
     "004-21",
     statement="If the end layers are language-specific, the middle is a bottleneck and low-resource languages are "
     "less redundant, then protecting both ends minimises disparity.",
-    derivation="The proof puts the assumptions into words and into no formula. Disparity depends on how differently "
-    "a layer hurts two languages: where the end layers hurt both alike, however much, protecting layers that hurt "
-    "one of them does more, and the worst language's damage is another objective with another answer.",
+    derivation="The proof states the assumptions in words and uses none in a formula. Disparity depends on how "
+    "differently a layer damages two languages: where the end layers damage both alike, however much, protecting "
+    "layers that damage one of them does more, and the worst language's damage is another objective with another "
+    "answer.",
 )
 def gateway_assumptions() -> Finding:
     middle = [_LAYERS // 2 <= layer <= 3 * _LAYERS // 4 for layer in range(_LAYERS)]
@@ -37,7 +38,7 @@ def gateway_assumptions() -> Finding:
     rule = gateway_set(_LAYERS, _PROTECTED)
     return judge(
         set(_GATEWAYS) <= set(best.blocks),
-        "a case in line with every assumption, with the most sensitive layers at the ends, whose best set has neither",
+        "a case that meets every assumption, with the most sensitive layers at the ends, whose best set has neither",
         disparity_unprotected=disparity(damage.sum(axis=1)),
         disparity_both_ends=disparity(damage.sum(axis=1) - damage[:, rule].sum(axis=1)),
         disparity_best_set=best.value,
@@ -80,9 +81,10 @@ def gateway_theorem() -> Finding:
     statement="Perplexity grows with Σ_i ε_i·Π_{j>i}‖W_j‖, so errors of the first layer are amplified by all later "
     "ones.",
     derivation="Nothing follows the last layer, so its factor is 1. With equal errors the formula protects the first "
-    "layers if ‖W‖ > 1 and the last ones if ‖W‖ < 1, never both ends, so it refutes the theorem it serves. In a "
-    "residual network h ← h + W·LN(h) (LN normalises h) errors travel along the identity path, and the norms of the "
-    "blocks do not multiply: through 12 random blocks an error grows 1.3-fold at norm ½ and 3.7-fold at norm 2.",
+    "layers if ‖W‖ > 1 and the last ones if ‖W‖ < 1, never both ends, so it refutes the theorem it is meant to "
+    "support. In a residual network h ← h + W·LN(h) (LN normalises h) errors travel along the identity path, and the "
+    "norms of the blocks do not multiply: through 12 random blocks an error grows 1.3-fold at norm ½ and 3.7-fold at "
+    "norm 2.",
 )
 def error_amplification() -> Finding:
     norms = (0.5, 0.8, 1.25, 2.0)
@@ -122,8 +124,8 @@ def _residual_amplification(norm: float, width: int = 64) -> float:
     "004-24",
     statement="The error of the logits is ΔW·h + W·Δh.",
     derivation="First order: the exact error has the further term ΔW·Δh, negligible at 8 bits and not at 2. The "
-    "formula is that of the output projection; the theorem applies it to the last block, which is another tensor, as "
-    "it takes the first block for the embedding.",
+    "formula is that of the output projection; the theorem applies it to the last block, which is another tensor, "
+    "just as it takes the first block for the embedding.",
 )
 def logit_error() -> Finding:
     shares = {bits: _second_order_share(bits) for bits in (2, 3, 4, 8)}
@@ -179,7 +181,7 @@ def fill_by_sensitivity() -> Finding:
     "004-26",
     statement="On GPT-2 small the best three layers to protect are {0, 9, 11}, and the four best sets all contain "
     "{0, 11}.",
-    derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be no accident if "
+    derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be unlikely if "
     "sets were exchangeable; overlapping sets are not. Protection need not lower disparity: with additive damages it "
     "raises it whenever it helps the best language more. GPT-2 itself was not measured.",
 )
@@ -193,7 +195,7 @@ def gpt2_gateways() -> Finding:
     after = np.ptp(np.delete(damage, rule, axis=2).sum(axis=2), axis=1)
     return from_experiments(
         "004-26",
-        "chance alone would hardly put both ends into the four best sets",
+        "chance alone would rarely put both ends into the four best sets",
         sets_of_three=sets,
         sets_with_both_ends=both,
         chance_of_the_top_four=math.comb(both, 4) / math.comb(sets, 4),

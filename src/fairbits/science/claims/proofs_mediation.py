@@ -29,7 +29,7 @@ def _with_noise(share: float) -> StructuralModel:
     "other way.",
     derivation="An assumption: no arrow is derived. It implies T ⊥ R | A and T ⊥ D | R, which data can contradict "
     "but never confirm, because the chain run backwards implies the same; and training share and script may act on "
-    "all four. A table of 14 languages is too short to test it.",
+    "all four. A table of 14 languages is too small to test it.",
 )
 def causal_chain() -> Finding:
     n = len(founding_statistics().languages)
@@ -57,7 +57,7 @@ def causal_derivative() -> Finding:
     off = noisy.exact_effect(1.0) / SEED_MODEL.effect(1.0)
     return judge(
         abs(slope / SEED_MODEL.effect(1.0) - 1) < 1e-6,
-        "right in the limit of small noise, too small in size otherwise",
+        "right in the limit of small noise, too small in magnitude otherwise",
         condition=abs(off - 1) > 0.05,
         claimed_effect_at_1=SEED_MODEL.effect(1.0),
         numerical_derivative_at_1=slope,
@@ -120,7 +120,7 @@ def negative_effect() -> Finding:
     flipped_alignment = replace(SEED_MODEL, beta_ta=-0.92).effect(-1.0)
     return judge(
         max(with_noise) < 0,
-        "negative for positive coefficients at any noise; the sign is put in with the coefficients",
+        "negative for positive coefficients at any noise; the sign is assumed with the coefficients",
         condition=min(flipped_gamma, flipped_alignment) > 0,
         effect_without_noise=SEED_MODEL.effect(1.0),
         weakest_effect_with_noise=max(with_noise),
@@ -154,7 +154,7 @@ def mediated_share() -> Finding:
 @claim(
     "004-33",
     statement="The model shows that the effect of tokenization on disparity is causal.",
-    derivation="Writing do(T) into an assumed graph shows nothing about the world. If one unmeasured cause, such as "
+    derivation="Writing do(T) into an assumed graph says nothing about the world. If one unmeasured cause, such as "
     "training share, raises T and lowers D, the regression of D on T at 14 languages is several times too steep, and "
     "it is mostly significant even when tokenization has no effect. Interventions, such as the same text tokenized "
     "in two ways, would show it.",

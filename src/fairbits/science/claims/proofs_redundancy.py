@@ -33,7 +33,7 @@ _R_HIGH, _R_LOW, _DELTA = 3.8, 1.5, 0.1
     "output Y.",
     derivation="If X includes the context, R = H(Y) − 2H(Y|X), which measures how deterministic the output is: a "
     "second copy of X leaves it unchanged, and noise makes it negative, down to −log₂ of the number of outputs, "
-    "where C/(R + δ) is no bound at all. Document 000 defines redundancy as a ratio of informations that is 0 for "
+    "where C/(R + δ) is not a bound at all. Document 000 defines redundancy as a ratio of informations that is 0 for "
     "the same table.",
 )
 def redundancy_definition() -> Finding:
@@ -85,7 +85,7 @@ def redundancy_theorem() -> Finding:
 @claim(
     "004-03",
     statement="The least distortion of a Gaussian at a rate of R bits is D(R) = σ²·2^(−2R).",
-    derivation="True: R(D) = h(X) − ½log₂(2πeD), attained by X = Y + N(0, D). It bounds every code from below; "
+    derivation="True: R(D) = h(X) − ½log₂(2πeD), attained by X = Y + N(0, D). It bounds every code from below, but "
     "theorem 1 uses it as an upper bound. The numerical optimum is Blahut and Arimoto's. The document cites "
     "Shannon's paper of 1948; the rate-distortion function is in that of 1959.",
 )
@@ -98,7 +98,7 @@ def gaussian_rate_distortion() -> Finding:
     agrees = abs(distortion / rate_distortion(rate) - 1) < 0.01
     return judge(
         agrees and min(ratios.values()) >= 1,
-        "agrees with the numerical optimum over all channels; it is a floor, which no grid of 2^b levels reaches",
+        "agrees with the numerical optimum over all channels; it is a lower limit, which no grid of 2^b levels reaches",
         numerical_rate=rate,
         numerical_distortion=distortion,
         formula_at_that_rate=rate_distortion(rate),
@@ -222,9 +222,9 @@ def taylor_step() -> Finding:
 @claim(
     "004-08",
     statement="Corollary: the error of the less redundant language is at least (R₁ + δ)/(R₂ + δ) times the other's.",
-    derivation="The quotient of two ceilings is no floor for the quotient of what lies below them. Where theorem 1 "
-    "does hold, for example R = 0.8 and 0.3 bits at 4 bits, both languages read the same quantized weights, so the "
-    "ratio of their errors is 1.",
+    derivation="The quotient of two upper bounds is not a lower bound of the quotient of what they bound. Where "
+    "theorem 1 does hold, for example R = 0.8 and 0.3 bits at 4 bits, both languages read the same quantized weights, "
+    "so the ratio of their errors is 1.",
 )
 def disparity_corollary() -> Finding:
     r_high, r_low = 0.8, 0.3

@@ -114,10 +114,10 @@ def sign_shares(spread: float, cases: int = 500) -> float:
     "001-13",
     statement="Damage is D(λ) = Σ ā_l(λ)·σ_l²·g(α/σ_l, κ_l, B), which explains the observed differences between "
     "languages.",
-    derivation="With equal σ, a larger error of outlier layers makes D rise with their activation: r > 0, where "
-    "−0.77 to −0.84 is reported. The sign fades towards chance as σ varies more, so then little is predicted. With "
-    "two groups of layers and errors ≥ 0, damage that falls with outlier activation is at most D ∝ 1 − ā_outlier, a "
-    "range of 4 % against the fivefold one in the table; a fit makes the outlier group's error negative.",
+    derivation="With equal σ, a larger error of outlier layers makes D rise with their activation: r > 0, where −0.77 "
+    "to −0.84 is reported. The sign fades towards chance as σ varies more, so the model then predicts little. With two "
+    "groups of layers and errors ≥ 0, damage that falls with outlier activation is at most D ∝ 1 − ā_outlier, a range "
+    "of 4 % against the fivefold one in the table; a fit makes the outlier group's error negative.",
 )
 def model_of_damage() -> Finding:
     table = founding_statistics()
@@ -127,7 +127,7 @@ def model_of_damage() -> Finding:
     reported = pearson(table.kappa_weighted, D).estimate.value
     return judge(
         (share > 0.5) == (reported > 0) and generic + slope >= 0,
-        "opposite sign at equal σ, hardly any sign at very unequal σ, and far too small a range",
+        "opposite sign at equal σ, hardly any sign at very unequal σ, and much too small a range",
         share_with_positive_r_equal_sigma=share,
         share_with_positive_r_lognormal_sigma_half=sign_shares(0.5),
         share_with_positive_r_lognormal_sigma_one=sign_shares(1.0),
@@ -172,7 +172,7 @@ def variance_theorem() -> Finding:
         ratios[shrink] = disparity(near @ errors) / variance_bound([0.1], near, variance=variance)
     return judge(
         broken == 0,
-        "violated in most random cases, and ever worse as languages grow alike; the total-variation bound never is",
+        "violated in most random cases, and more so as languages become alike; the total-variation bound never is",
         share_violated=broken / 300,
         share_violated_total_variation_bound=tv_broken / 300,
         disparity_over_bound_in_one_case=ratios[1.0],
@@ -223,7 +223,7 @@ def revised_formula() -> Finding:
     )
     return judge(
         abs(tenfold / once - 10) < 1,
-        "the arithmetic is right, but the formula answers the same for tenfold damage",
+        "the arithmetic is right, but the formula gives the same answer for tenfold damage",
         prediction_with_stated_inputs=claimed,
         prediction_with_table_inputs=once,
         prediction_with_tenfold_damage=tenfold,

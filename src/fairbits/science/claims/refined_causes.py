@@ -50,7 +50,7 @@ def core_correlation() -> Finding:
     agrees = abs(boot.value + 0.834) < 5e-4 and max(abs(boot.low - claimed_low), abs(boot.high - claimed_high)) < 0.03
     return judge(
         agrees,
-        "reproduces as arithmetic on the published table, which no model measured; Fisher's interval is wider",
+        "reproduces as arithmetic on the published table, not measured on one model; Fisher's interval is wider",
         condition=fisher.high > claimed_high and fisher.low < claimed_low,
         r=boot.value,
         bootstrap_low=boot.low,
@@ -74,7 +74,7 @@ def causal_graph() -> Finding:
     other = latin == 0
     return from_experiments(
         "001-02",
-        "script goes with both ends of the chain, so the public table cannot tell cause from confounding",
+        "script correlates with both ends of the chain, so the public table cannot separate cause from confounding",
         r_script_activation=pearson(latin, a).estimate.value,
         r_script_degradation=pearson(latin, D).estimate.value,
         r_activation_degradation=pearson(a, D).estimate.value,
@@ -101,7 +101,7 @@ def outlier_layers() -> Finding:
     weights = float(bloom.max()) / one_weight
     return judge(
         above == (5, 21, 22) and float(xglm.max()) < 2,
-        "agrees with the published table of MLP weights; a handful of weights can make such a κ",
+        "agrees with the published table of MLP weights; a handful of weights can produce such a κ",
         condition=weights < 100,
         layers_above_100=len(above),
         bloom_max_kappa_mlp=bloom.max(),
@@ -124,7 +124,7 @@ def activation_spread() -> Finding:
     a = table.outlier_activation
     return from_experiments(
         "001-04",
-        "the spread is that of the public table, which does not show its cause",
+        "the spread is that of the public table, which does not show the cause",
         spread=np.ptp(a),
         r_activation_script=pearson(a, table.latin).estimate.value,
         r_activation_tokens_in_the_sentence=pearson(a, table.tokens).estimate.value,
@@ -209,7 +209,8 @@ def model_table() -> Finding:
     "001-08",
     statement="XGLM shows no correlation (r = +0.38, not significant) because it has no outlier layers.",
     derivation="At 14 languages r = 0.38 has p = 0.18 and a Fisher interval from −0.19 to 0.76: absence of evidence, "
-    "which needs no explanation. Nor would the explanation do: Gaussian layers can carry a disparity (001-06).",
+    "which needs no explanation. The explanation would not suffice either: Gaussian layers can cause a disparity "
+    "(001-06).",
 )
 def xglm_null() -> Finding:
     r = float(np.asarray(founding_statistics().published["xglm_r"]))
@@ -218,7 +219,7 @@ def xglm_null() -> Finding:
     ratio = worst_over_best(pair_damages().shared)
     return judge(
         max(abs(low), abs(high)) < 0.5 and ratio < 1.1,
-        "the interval does not exclude a strong correlation, and Gaussian layers can differ by language",
+        "the interval does not exclude a strong correlation, and Gaussian layers can damage languages unequally",
         r=r,
         p=2 * stats.t.sf(t, LANGUAGES - 2),
         fisher_low=low,
@@ -233,7 +234,7 @@ def xglm_null() -> Finding:
     statement="A model whose maximum κ is below 5 shows no disparity between languages.",
     derivation="Block errors scale with σ_l², so layers of unequal σ used unequally differ in damage at any κ. On "
     "equal random activation patterns, XGLM's published κ profile gives a fifth of the relative disparity of BLOOM's "
-    "if all σ are equal, and most of it if σ is log-normal with a spread of one half; neither is none.",
+    "if all σ are equal, and most of it if σ is log-normal with a spread of one half; neither is zero.",
 )
 def low_kappa_no_disparity() -> Finding:
     rng = np.random.default_rng(0)
@@ -248,7 +249,7 @@ def low_kappa_no_disparity() -> Finding:
             gaps[f"gap_over_mean_{name}_{scale}"] = float(np.median(np.ptp(D, axis=1) / D.mean(axis=1)))
     return judge(
         max(value for name, value in gaps.items() if "xglm" in name) < 0.01,
-        "low-κ layers give a smaller gap at equal σ and nearly the same gap at unequal σ, in neither case none",
+        "low-κ layers give a smaller gap at equal σ and nearly the same gap at unequal σ, but never none",
         max_kappa_xglm=float(kurtosis["XGLM-564M"].max()),
         gap_over_mean_xglm_equal_sigma=gaps["gap_over_mean_xglm_equal_sigma"],
         gap_over_mean_bloom_equal_sigma=gaps["gap_over_mean_bloom_equal_sigma"],
@@ -262,7 +263,7 @@ def low_kappa_no_disparity() -> Finding:
     statement="If activation varies by language in mT5, decoder-attention activation and degradation correlate below "
     "−0.5.",
     derivation="Empirical. If the true correlation is −0.5, a test at 14 languages finds it in about half of all "
-    "studies; for 80 % power it takes 30 languages.",
+    "studies; 80 % power needs 30 languages.",
 )
 def mt5_prediction() -> Finding:
     return from_experiments(

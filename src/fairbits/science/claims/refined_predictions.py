@@ -5,7 +5,7 @@ from scipy import stats
 
 from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science.claims.claim import Finding, claim, from_experiments, judge
-from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, at_kappa, best_alpha, expected_range, optimum
+from fairbits.science.claims.evidence import GAUSSIAN, LANGUAGES, best_alpha, expected_range, optima_at_kappa, optimum
 from fairbits.science.stats import correlation_power, sample_size_for_power
 from fairbits.science.theory.bounds import disparity
 from fairbits.science.theory.thresholds import families
@@ -39,7 +39,7 @@ def extra_bits(law: Distribution, bits: int = 4) -> float:
     statement="Disparity appears below a critical width set by maximum κ: 5 to 6 bits for BLOOM, 2 to 3 for XGLM.",
     derivation="What κ costs depends on the quantizer and the shape. At the best α, κ = 164 costs "
     "½·log₂(MSE*/MSE*_Gauss), one to two bits; with α = max|w| and an outlier at 134σ it costs log₂(134/2.474), "
-    "almost six. And the width is undefined until it is said how much disparity counts as appearing.",
+    "almost six. And the width is undefined until one states how much disparity counts.",
 )
 def critical_width() -> Finding:
     costs = {name: extra_bits(law) for name, law in families(164.0).items()}
@@ -78,7 +78,7 @@ def protection_effect(name: str) -> float:
 def layer_protection() -> Finding:
     return from_experiments(
         "001-18",
-        "the documents' own model gives a wider gap or a much narrower one, by the shape of the tails",
+        "the documents' own model gives a wider gap or a much narrower one, depending on the shape of the tails",
         reduction_t_laws=protection_effect("t"),
         reduction_generalised_gaussians=protection_effect("ggd"),
         reduction_outliers_one_in_a_hundred=protection_effect("gsm 0.01"),
@@ -122,7 +122,7 @@ def screening_rule() -> Finding:
     kappa = float(table.kurtosis["XGLM-564M"].max())
     return judge(
         kappa >= 5 or abs(r) < 0.3,
-        "the one low-κ model that was measured breaks the rule, and chance alone mostly keeps it",
+        "the one low-κ model that was measured breaks the rule, and chance alone mostly satisfies it",
         xglm_max_kappa=kappa,
         xglm_r=r,
         chance_of_a_small_r_without_any_relation=small_r_by_chance(0.3, LANGUAGES),
@@ -133,8 +133,8 @@ def screening_rule() -> Finding:
     "001-21",
     statement="XGLM's weights are near-Gaussian because of its training data, optimizer, architecture, "
     "regularization or initialization.",
-    derivation="Five hypotheses and one contrast: two models that may differ in all five respects cannot tell them "
-    "apart. It takes models that differ in one respect, such as one family over sizes or checkpoints.",
+    derivation="Five hypotheses and one contrast: two models that may differ in all five respects cannot separate "
+    "them. That needs models that differ in one respect, such as one family over sizes or checkpoints.",
 )
 def xglm_explanations() -> Finding:
     census = founding_statistics().max_kurtosis
@@ -162,7 +162,7 @@ def variance_checklist() -> Finding:
     a = founding_statistics().outlier_activation
     return judge(
         float(a.var()) > 0.001,
-        "the threshold is out of reach of the model for which it was made",
+        "the model for which the threshold was made cannot reach it",
         variance_bloom=a.var(),
         largest_variance_for_its_spread=float(np.ptp(a)) ** 2 / 4,
         spread_bloom=np.ptp(a),
@@ -175,13 +175,13 @@ def variance_checklist() -> Finding:
     statement="Standard quantization suits models with κ below 5, per-language evaluation those below 50, and "
     "special handling the rest.",
     derivation="κ does not rank laws by how hard they are to quantize: a few extreme weights give κ = 100 at less "
-    "error than a milder, broader tail gives at κ = 4. No error, cost or data stand behind 5 and 50. Measure the "
-    "error, and evaluate every language.",
+    "error than a milder, broader tail gives at κ = 4. No error, cost or data support the cut-offs 5 and 50. Measure "
+    "the error, and evaluate every language.",
 )
 def kappa_cutoffs() -> Finding:
-    _, below = at_kappa(4.0)
+    _, below = optima_at_kappa(4.0)
     rare = GaussianScaleMixture.with_kappa(100.0, epsilon=1e-6)
-    above = [*at_kappa(100.0)[1], optimum(rare, 4).value]
+    above = [*optima_at_kappa(100.0)[1], optimum(rare, 4).value]
     return judge(
         max(below) < min(above),
         "the cut-offs do not separate easy laws from hard ones",
@@ -217,7 +217,7 @@ def fairness_report() -> Finding:
     statement="Version 2 makes four specific, testable predictions.",
     derivation="It lists four: a critical width, layer protection, training volume and screening by κ. Only "
     "protection can be decided, by an intervention paired within each language. Two are correlations of ±0.5, which "
-    "14 languages find half the time; the width moves by over a bit if ten times the gap is asked for.",
+    "14 languages find half the time; the width moves by over a bit if a tenfold gap is required.",
 )
 def four_predictions() -> Finding:
     power = correlation_power(0.5, LANGUAGES)

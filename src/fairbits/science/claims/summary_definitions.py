@@ -12,13 +12,13 @@ from fairbits.science.claims.evidence import (
     KAPPA_GLOBAL,
     PAIR,
     PAIR_PATTERNS,
-    at_kappa,
     best_alpha,
     family_words,
     foreign_excess,
     formula_losses,
     loss,
     mean_loss,
+    optima_at_kappa,
     pair_damages,
 )
 from fairbits.science.claims.framework_clipping import SIGMA_RATIOS
@@ -54,7 +54,7 @@ def summary_kurtosis() -> Finding:
     derivation="A language has many hidden states, so ‖h_l(λ)‖ needs an average, and the documents differ: document "
     "000 takes E‖h‖, this one may be read as ‖E h‖, and error energy follows E‖h‖². Where all states of a layer "
     "point one way, the first two agree. On three layers of equal E‖h‖ (one with a fixed direction, one centred, one "
-    "with rare large states) all three give different shares, so the average must be said.",
+    "with rare large states) all three give different shares, so the average must be specified.",
 )
 def summary_activation_share() -> Finding:
     raw = np.random.default_rng(0).standard_normal((3, 4096, 64))
@@ -64,7 +64,7 @@ def summary_activation_share() -> Finding:
     mixed = _shares(raw / np.linalg.norm(raw, axis=2).mean(axis=1)[:, None, None])
     return judge(
         float(np.max(np.abs(fixed["mean_norm"] - fixed["norm_of_mean"]))) < 0.01,
-        "three readings of one symbol, which give the same states different shares; the average must be said",
+        "three readings of one symbol give different shares for the same states; the average must be specified",
         condition=float(np.max(np.abs(mixed["mean_norm"] - mixed["norm_of_mean"]))) > 0.02,
         **{f"share_of_layer_with_fixed_direction_by_{name}": share[0] for name, share in mixed.items()},
         **{f"share_of_layer_with_rare_large_states_by_{name}": share[2] for name, share in mixed.items()},
@@ -72,7 +72,7 @@ def summary_activation_share() -> Finding:
 
 
 def _shares(states: Floats) -> dict[str, Floats]:
-    """The share of each layer of states (layer, token, width) by three readings of ‖h‖."""
+    """Returns the share of each layer of states (layer, token, width) by three readings of ‖h‖."""
     norms = np.linalg.norm(states, axis=2)
     sizes = {
         "mean_norm": norms.mean(axis=1),
@@ -108,7 +108,7 @@ def summary_effective_kurtosis() -> Finding:
 
 
 def _english_pattern() -> Floats:
-    """Activation over BLOOM-560M's layers: English's share spread over the outlier layers, the rest over the others."""
+    """Returns activation over BLOOM-560M's layers: English's share on the outlier layers, the rest on the others."""
     table = founding_statistics()
     inside = np.isin(np.arange(table.kurtosis["BLOOM-560M"].size), table.outlier_layers)
     outlier = float(table.outlier_activation[table.rows("eng")[0]])
@@ -168,7 +168,7 @@ def summary_gaussian_formula() -> Finding:
 )
 def summary_blind_threshold() -> Finding:
     laws = list(families(KAPPA_GLOBAL).values())
-    alphas, _ = at_kappa(KAPPA_GLOBAL)
+    alphas, _ = optima_at_kappa(KAPPA_GLOBAL)
     shared = minimax_law(laws, Grid(4), relative=True)
     return judge(
         shared.worst - 1 < 0.05,
@@ -186,7 +186,7 @@ def summary_blind_threshold() -> Finding:
     statement="A language's optimal threshold is σ·f(κ_eff(λ), B).",
     derivation="Where layers share a threshold, the optimum is that of the mixture Σ ā_l P_l, which neither a global "
     "σ nor κ_eff determines: two Gaussian layers, one three times as wide, have κ_eff = 0 for every language, yet "
-    "languages that lean on one or the other have different optima. Where each layer has its own threshold, D(λ) = Σ "
+    "languages that rely on one or the other have different optima. Where each layer has its own threshold, D(λ) = Σ "
     "ā_l f_l(α_l) is least at argmin f_l for every language at once. What can differ is the importance of single "
     "weights inside a block, E_λ[x_j²], and κ_eff plays no part in that.",
 )
@@ -240,6 +240,6 @@ def summary_quadratic_excess() -> Finding:
 
 
 def _fold(values: Iterable[float]) -> float:
-    """Largest over smallest."""
+    """Returns the largest over the smallest value."""
     numbers = list(values)
     return max(numbers) / min(numbers)

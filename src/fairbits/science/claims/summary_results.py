@@ -35,7 +35,7 @@ def degradation_against_kappa() -> Finding:
     observed = pearson(kappa, damage)
     return judge(
         constant < 0 and abs(observed.estimate.value + 0.838) < 0.005,
-        "proportionality to −κ_eff would make damage negative, and the correlation is another one",
+        "proportionality to −κ_eff would make damage negative, and the correlation is a different one",
         best_factor_of_kappa_eff=constant,
         smallest_degradation=damage.min(),
         slope_of_a_line=slope,
@@ -79,7 +79,8 @@ def deviation_bounds_disparity() -> Finding:
     "gives −0.63 for the −0.65 printed, which passes here only if the document drew about 1000 resamples (it does not "
     "say; a tolerance of 0.02 would fail it). With 13 or 15 languages p would round to 0.0004 or 0.0001. Fisher's "
     "interval, safer at this size, reaches up to −0.54. The degradations were read off figures about other models, "
-    "so it is no measurement, and the document's further row, κ_eff at −0.838, does not reproduce (000-15).",
+    "so it is not a measurement, and the document's other row, κ_eff at −0.838, does not reproduce "
+    "(000-15).",
 )
 def key_results() -> Finding:
     table = founding_statistics()
@@ -96,7 +97,7 @@ def key_results() -> Finding:
     )
     return judge(
         reproduced,
-        "arithmetic on a table no model measured; the upper limit only within a short bootstrap's noise",
+        "arithmetic on a table not measured on one model; the upper limit only within a short bootstrap's noise",
         condition=fisher.estimate.high > -0.65 + 2 * noise,
         r=fisher.estimate.value,
         p=fisher.p,
@@ -113,7 +114,7 @@ def key_results() -> Finding:
 
 
 def _p_of(r: float, n: int) -> float:
-    """Two-sided p of a correlation of size r among n pairs."""
+    """Returns the two-sided p value of a correlation of size r among n pairs."""
     return float(2 * student.sf(r * np.sqrt((n - 2) / (1 - r * r)), n - 2))
 
 
@@ -121,11 +122,11 @@ def _p_of(r: float, n: int) -> float:
     "002-12",
     statement="Calibrating each language costs only forward passes, mixed precision costs nothing, and switching α "
     "by language costs a lookup.",
-    derivation="The first alone holds, if one copy of the codes per language is acceptable (000-23). Eight bits for "
+    derivation="Only the first holds, if one copy of the codes per language is acceptable (000-23). Eight bits for "
     "3 of 24 layers take an eighth more memory, and as much more decoding time where memory is the limit (000-24). "
     "Stored codes depend on α, so a language's α needs its own copy of the codes or the original weights: even the "
     "small step from English's to Hindi's formula threshold changes 2 % of them. For fixed codes only the scale can "
-    "switch, which recovers a fifth of what own codes gain (000-25).",
+    "switch, which recovers a fifth of the gain of separate codes (000-25).",
 )
 def overheads() -> Finding:
     mean_bits, added = mixed_precision()
@@ -144,7 +145,7 @@ def overheads() -> Finding:
 
 
 def _codes_changed() -> float:
-    """Share of a Gaussian's 4-bit codes that differ between the thresholds the documents give English and Hindi."""
+    """Returns the share of a Gaussian's 4-bit codes that differ between the thresholds of English and Hindi."""
     table = founding_statistics()
     w = np.random.default_rng(0).standard_normal(200_000)
     steps = [kappa_alpha(1.0, float(table.kappa_weighted[row])) / 7 for row in table.rows("eng", "hin")]
@@ -155,9 +156,9 @@ def _codes_changed() -> float:
 @claim(
     "002-13",
     statement="Giving each language its own α makes disparity smaller than with one α for all.",
-    derivation="An own α lowers every language's error, min_α D_λ(α) ≤ D_λ(α₀), but nothing says by how much: where "
+    derivation="Its own α lowers every language's error, min_α D_λ(α) ≤ D_λ(α₀), but not equally: where "
     "the better-off language gains more, the gap widens. In random sets of layers and languages that happens in "
-    "about half of the cases; how often depends on the way of drawing them (000-30 has the same cases).",
+    "about half of the cases; how often depends on how they are drawn (000-30 has the same cases).",
 )
 def own_threshold_narrows_gap() -> Finding:
     shared, own = random_damages(4000)
