@@ -19,7 +19,7 @@ from fairbits.trials.loss_trial import LossTrial
 
 NOT_ROUNDED = 0
 """Stands for a width where a block keeps its weights."""
-PER_CHANNEL = "the sensitivity of blocks was determined with one step per channel, not per tensor"
+PER_CHANNEL = "the sensitivity of blocks was determined with one scale per channel, not per tensor"
 
 
 def schemes_for(widths: Sequence[int], group: Group) -> tuple[tuple[Scheme, ...], tuple[str, ...]]:

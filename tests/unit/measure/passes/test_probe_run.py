@@ -134,6 +134,12 @@ def test_groups_that_do_not_divide_the_inputs_are_refused(llama):
         probe(llama, CORPUS, schemes=(Scheme(4, 96),))
 
 
+@pytest.mark.parametrize("scheme", [Scheme(4, 16, "exact", objective="mean"), Scheme(4, 16, rounding="gptq")])
+def test_schemes_that_read_text_are_refused(llama, scheme):
+    with pytest.raises(InputError, match=r"the scheme \(W4 group 16 .*\) reads text"):
+        probe(llama, CORPUS, schemes=(scheme,))
+
+
 def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
     checkpoint = reading_model("llama")
     model = checkpoint.load()

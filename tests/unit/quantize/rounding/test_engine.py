@@ -335,6 +335,13 @@ def test_refusals(llama, plan_of, weather):
         round_model(llama, replace(plan_of(llama), layers=(foreign,)))
 
 
+def test_a_layer_that_cannot_be_rounded_is_named(llama, plan_of, weather, monkeypatch):
+    monkeypatch.setattr("fairbits.model.groups.MINIMAX_TABLE_NUMBERS", 500)
+    plan = plan_of(llama, group="tensor", objective="worst", languages=LANGUAGES)
+    with pytest.raises(InputError, match=r"^model\.layers\.0\.\S+\.weight: [\d,]+ weights are to share one scale"):
+        next(round_model(llama, plan, text=weather(llama)))
+
+
 def test_broken_weights_are_named(llama, plan_of, weather, saved):
     model = llama.load()
     model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
