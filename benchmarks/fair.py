@@ -27,10 +27,10 @@ from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantize.learning import carry_out
 from fairbits.quantize.plan import Plan
+from fairbits.quantize.policies.variants import variant
 from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.quantize import calibration_text
-from fairbits.verbs.variants import variant
 
 POLICIES = (
     "gptq",

@@ -18,7 +18,7 @@ def prepare(job: Job) -> Prepared:
     """Returns a run of the engine; it reads the model itself."""
     checkpoint = Checkpoint(Path(job.model))
     text, options = None, {}
-    if policies.reads_text(job.method):
+    if policies.find_policy(job.method).reads_text:
         text = text_of(job)
         options["calibration"] = Calibration("given samples", {}, tokens=sum(map(len, job.samples)), sequence=0, seed=0)
     evidence = Evidence(checkpoint, () if text is None else text.languages)

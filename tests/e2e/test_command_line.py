@@ -20,7 +20,6 @@ from typer.main import get_command
 from fairbits.cli import VERBS, app, completion, main
 from fairbits.cli import command as cli_command
 from fairbits.overlays.overlay import Form
-from fairbits.quantize.policies import POLICIES
 from fairbits.science.experiments import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("fairbits")
@@ -239,7 +238,6 @@ def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
 
 
 def test_completion_knows_what_there_is() -> None:
-    assert set(completion.POLICIES) == set(POLICIES)
     assert tuple(EXPERIMENTS) == completion.EXPERIMENTS
     assert get_args(Form) == completion.FORMS
 

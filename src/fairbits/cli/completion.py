@@ -3,25 +3,12 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from fairbits.quantize.policies import POLICIES
+
 Offers = list[str | tuple[str, str]]
 """Words, or words with an explanation, which zsh and fish show."""
 Complete = Callable[[str], Offers]
 
-POLICIES = (
-    "rtn",
-    "aciq",
-    "kappa",
-    "mse",
-    "weighted",
-    "laaciq",
-    "mixed",
-    "allocate",
-    "gateway",
-    "protect",
-    "gptq",
-    "fair",
-)
-"""As in `fairbits.quantize.policies`, whose import takes seconds; a test keeps them equal."""
 EXPERIMENTS = (
     "outliers",
     "correlations",
@@ -37,7 +24,7 @@ EXPERIMENTS = (
     "null-controls",
     "training-choices",
 )
-"""As in `fairbits.science.experiments`; the same test keeps them equal."""
+"""As in `fairbits.science.experiments`, whose import takes seconds; a test keeps them equal."""
 FORMS = ("residual", "codes", "steps")
 """As in `fairbits.overlays.overlay`; the same test keeps them equal."""
 
@@ -66,6 +53,24 @@ def some_of(*words: str) -> Complete:
         return _list_of(((word, "") for word in words), incomplete)
 
     return complete
+
+
+def policy(incomplete: str) -> Offers:
+    """Returns the names of policies that start with what the user typed.
+
+    >>> policy("g")
+    ['gateway', 'gptq']
+    """
+    return one_of(*POLICIES)(incomplete)
+
+
+def policies(incomplete: str) -> Offers:
+    """Returns a list of policies with its last name completed.
+
+    >>> policies("rtn,gp")
+    ['rtn,gptq']
+    """
+    return some_of(*POLICIES)(incomplete)
 
 
 def language(incomplete: str) -> Offers:

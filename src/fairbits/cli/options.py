@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.policy_options import common_flag
 from fairbits.units import UNITS
 
 
@@ -51,15 +52,7 @@ Tokens = Annotated[int, typer.Option(help="Calibration tokens per language.", me
 EvaluationTokens = Annotated[int, typer.Option(help="Evaluation tokens per language.", metavar="N")]
 Sequence = Annotated[int, typer.Option(help="Longest window of text, in tokens.", metavar="N")]
 Seed = Annotated[int, typer.Option(help="Selects the text that is sampled.", metavar="N")]
-GroupOf = Annotated[
-    str,
-    typer.Option(
-        "--group",
-        help="Number of weights that share a scale; or channel; or tensor.",
-        metavar="N|channel|tensor",
-        autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
-    ),
-]
+PlanGroup = Annotated[str | None, common_flag("group")]
 GroupOrChannel = Annotated[
     str,
     typer.Option(
@@ -85,11 +78,4 @@ Device = Annotated[
         autocompletion=completion.one_of("cpu", "cuda"),
     ),
 ]
-Embeddings = Annotated[
-    str | None,
-    typer.Option(
-        help="Bits of embedding and head: keep (the default), 8, or 4 (embedding 8, head 4).",
-        metavar="keep|8|4",
-        autocompletion=completion.one_of("keep", "8", "4"),
-    ),
-]
+Embeddings = Annotated[str | None, common_flag("embeddings")]

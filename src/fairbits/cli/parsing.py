@@ -1,12 +1,10 @@
 """Values of options, read from the text that the user typed."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fairbits.model.scheme import Group
 
 
@@ -66,50 +64,6 @@ def group_of(given: str) -> "Group":
     if given != "channel" and not given.isdecimal():
         raise InputError(f"--group is {given!r:.40}; it must be a number of weights, such as 128, or channel")
     return "channel" if given == "channel" else int(given)
-
-
-def plan_group_of(given: str) -> "Group":
-    """Returns how many weights share a scale, or channel, or tensor.
-
-    >>> plan_group_of("64"), plan_group_of("tensor")
-    (64, 'tensor')
-    """
-    if given in ("channel", "tensor"):
-        return given  # type: ignore[return-value]
-    if not given.isdecimal():
-        raise InputError(
-            f"--group is {given!r:.40}; it must be a number of weights, such as 128, or channel, or tensor"
-        )
-    return int(given)
-
-
-def embeddings_of(given: str) -> Literal["keep", 8, 4]:
-    """Returns the bits of embedding and head, or keep."""
-    if given not in ("keep", "8", "4"):
-        raise InputError(f"--embeddings is {given!r:.40}; it must be keep, 8 or 4")
-    return "keep" if given == "keep" else 8 if given == "8" else 4
-
-
-def mix_of(given: str) -> "str | Mapping[str, float]":
-    """Returns the name of a mix, or the weights of languages."""
-    from fairbits.language.mix import parse_weights  # heavy: only when the verb runs
-
-    return parse_weights(given) if "=" in given else given
-
-
-def widths_of(given: str, flag: str = "--bits") -> list[int]:
-    """Returns the widths in a list such as 4,3, in a range such as 2..8, or in both.
-
-    >>> widths_of("4,3"), widths_of("2..4,8")
-    ([4, 3], [2, 3, 4, 8])
-    """
-    widths: list[int] = []
-    for part in given.split(","):
-        ends = [end.strip() for end in part.split("..")]
-        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
-            raise InputError(f"{flag} is {given!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
-        widths += range(int(ends[0]), int(ends[-1]) + 1)
-    return widths
 
 
 def seeds_of(given: str) -> list[int]:

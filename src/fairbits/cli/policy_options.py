@@ -1,160 +1,174 @@
-"""Options of policies on the command line, and the plan that is made with them."""
+"""Flags made from what policies declare: their help, completion, values, and the refusals of what does not fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
 from fairbits.cli import completion
-from fairbits.cli.parsing import embeddings_of, flag_of, mix_of, names_of, plan_group_of, widths_of
+from fairbits.cli.parsing import flag_of, names_of
 from fairbits.cli.terminal import print_notes, stages
-from fairbits.errors import InputError
+from fairbits.quantize.policies import COMMON, DEFAULT, POLICIES, check
+from fairbits.quantize.policies.option import PolicyOption
 
 if TYPE_CHECKING:
     from fairbits.model import Checkpoint
     from fairbits.quantize.plan import Plan
 
-POLICY_OPTIONS = (
-    *("bits", "avg_bits", "widths", "group", "embeddings", "objective", "language", "mix"),
-    *("k", "tau", "law", "rounding", "sensitivity", "block_steps", "block_tokens"),
-    *("model_steps", "rows"),
-)
-"""What some policies or all can be told."""
-DECISIONS = ("policy", *POLICY_OPTIONS, "languages", "audit", "tokens", "sequence", "seed")
-"""What a plan holds, and a user who gives one does not say again."""
+OWN_PANEL = "Options of some policies"
+TEXT_OPTIONS = ("languages", "audit", "tokens", "sequence", "seed")
+"""Options of the verb `plan` that are not a policy's own, but decide what it finds."""
+LONGEST_METAVAR = 20
 
-PolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        help="gptq (the default), fair, rtn, aciq, kappa, mse, weighted, laaciq, mixed, allocate, gateway, protect.",
-        metavar="NAME",
-        autocompletion=completion.one_of(*completion.POLICIES),
-    ),
-]
-PolicyBits = Annotated[int | None, typer.Option("--bits", help="Bits per weight, 2 to 8; 4 if not given.")]
-AvgBits = Annotated[float | None, typer.Option(help="allocate, fair: bits per weight on average, such as 4.25.")]
-Widths = Annotated[
-    str | None, typer.Option(help="allocate, fair: the widths that blocks may have, such as 4,8.", metavar="LIST")
-]
-PolicyGroup = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        help="Weights that share a scale; 128 if not given.",
-        metavar="N|channel|tensor",
-        autocompletion=completion.one_of("32", "64", "128", "channel", "tensor"),
-    ),
-]
-Objective = Annotated[
-    str | None,
-    typer.Option(
-        help="laaciq, allocate, fair: mean, worst or regret of languages; protect: mean, worst.",
-        metavar="NAME",
-        autocompletion=completion.one_of("mean", "worst", "regret"),
-    ),
-]
-OneLanguage = Annotated[
-    str | None,
-    typer.Option(
-        "--language",
-        help="laaciq: the one language to clip for.",
-        metavar="CODE",
-        autocompletion=completion.language,
-    ),
-]
-Mix = Annotated[
-    str | None,
-    typer.Option(
-        help="gptq: equal, english, minimax, or numbers: eng=2,fra=1.",
-        metavar="NAME|WEIGHTS",
-        autocompletion=completion.one_of("equal", "english", "minimax"),
-    ),
-]
-Protected = Annotated[int | None, typer.Option("--k", help="gateway, protect: how many blocks have 8 bits.")]
-Tau = Annotated[float | None, typer.Option(help="mixed: blocks with κ above it have 8 bits.")]
-Law = Annotated[
-    str | None,
-    typer.Option(
-        help="aciq: gaussian or laplace.",
-        metavar="NAME",
-        autocompletion=completion.one_of("gaussian", "laplace"),
-    ),
-]
-Rounding = Annotated[
-    str | None,
-    typer.Option(
-        help="mixed, allocate, gateway, protect: gptq or nearest.",
-        metavar="NAME",
-        autocompletion=completion.one_of("gptq", "nearest"),
-    ),
-]
-Sensitivity = Annotated[
-    str | None,
-    typer.Option(
-        help="allocate, protect, fair: cost of blocks, predicted or measured.",
-        metavar="NAME",
-        autocompletion=completion.one_of("predicted", "measured"),
-    ),
-]
-BlockSteps = Annotated[
-    int | None, typer.Option(help="fair: how often the codes of a block are changed; 200 if not given, 0 for never.")
-]
-ModelSteps = Annotated[
-    int | None,
-    typer.Option(help="fair: how often all codes are then changed together; 500 if not given, 0 for large models."),
-]
-BlockTokens = Annotated[
-    int | None,
-    typer.Option(help="fair: tokens of each language that blocks are learned with; 4096 if not given, 16384 on a GPU."),
-]
-Rows = Annotated[
-    int | None, typer.Option(help="fair: windows of text that are read for a change; 4 if not given, 32 on a GPU.")
-]
-AuditFile = Annotated[Path | None, typer.Option("--audit", help="mixed: take κ from it.", metavar="AUDIT.json")]
-PlanTokens = Annotated[
-    int | None,
-    typer.Option("--tokens", help="Calibration text, in tokens per language; 4096 if not given, 16384 for fair."),
-]
+
+def policy_options() -> dict[str, dict[str, PolicyOption]]:
+    """Returns the options of all policies, the common ones first; each by the names of the policies that have it."""
+    options: dict[str, dict[str, PolicyOption]] = {name: {} for name in COMMON}
+    for policy in POLICIES.values():
+        for name, option in policy.options.items():
+            options.setdefault(name, {})[policy.name] = option
+    return options
+
+
+def with_policy_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Returns a verb that takes the options of all policies, which it receives as `**options`, after its first two."""
+    first, second, *others = [each for each in signature(verb).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    added = [Parameter("policy", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, policy_flag()])]
+    for name, users in policy_options().items():
+        kind = next((kind for kind in (int, float) if next(iter(users.values())).kinds == (kind,)), str)
+        annotation = Annotated[kind | None, option_flag(name, users)]  # type: ignore[valid-type]
+        added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (first, second, *added, *others)]
+    verb.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
+    return verb
+
+
+def policy_flag() -> Any:
+    """Returns the flag --policy."""
+    others = ", ".join(name for name in POLICIES if name != DEFAULT)
+    help = f"How to quantize: {DEFAULT} (default), {others}."
+    return typer.Option("--policy", help=help, metavar="NAME", autocompletion=completion.policy)
+
+
+def common_flag(name: str) -> Any:
+    """Returns the flag of an option that all policies have."""
+    return option_flag(name, {policy.name: COMMON[name] for policy in POLICIES.values()})
+
+
+def option_flag(name: str, users: Mapping[str, PolicyOption]) -> Any:
+    """Returns the flag of an option, made from how each of its users, the policies that have it, declares it."""
+    options = list(users.values())
+    words = tuple(dict.fromkeys(str(word) for option in options for word in option.words))
+    offers = completion.one_of(*words) if words else None
+    return typer.Option(
+        flag_of(name),
+        help=_help(users) if name not in COMMON else _sentence("", COMMON[name].about.help, users),
+        metavar="CODE" if options[0].about.language else _metavar(options[0], words),
+        autocompletion=completion.language if options[0].about.language else offers,
+        rich_help_panel=None if name in COMMON else OWN_PANEL,
+    )
+
+
+def tokens_flag() -> Any:
+    """Returns the flag --tokens of verbs that make a plan."""
+    default = POLICIES[DEFAULT].tokens
+    others = [f"{each.tokens} for {each.name}" for each in POLICIES.values() if each.tokens != default]
+    help = f"Calibration tokens per language (default: {', '.join([str(default), *others])})."
+    return typer.Option("--tokens", help=help, metavar="N")
+
+
+def audit_flag() -> Any:
+    """Returns the flag --audit."""
+    readers = ", ".join(each.name for each in POLICIES.values() if each.reads_audit)
+    help = f"{readers}: an audit of the model, to take κ from."
+    return typer.Option("--audit", help=help, metavar="AUDIT.json", rich_help_panel=OWN_PANEL)
+
+
+AuditFile = Annotated[Path | None, audit_flag()]
+PlanTokens = Annotated[int | None, tokens_flag()]
 PlanSequence = Annotated[
-    int | None, typer.Option("--sequence", help="The longest piece of text, in tokens; 512 if not given.")
+    int | None, typer.Option("--sequence", help="Longest window of text, in tokens (default: 512).", metavar="N")
 ]
-PlanSeed = Annotated[int | None, typer.Option("--seed", help="Decides what text is taken; 0 if not given.")]
+PlanSeed = Annotated[
+    int | None, typer.Option("--seed", help="Selects the text that is sampled (default: 0).", metavar="N")
+]
 
 
-def options_given(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of `fairbits.verbs.plan.plan` that were given, among the arguments of a verb."""
-    told = {name: given[name] for name in (*DECISIONS, "text", "device") if given[name] is not None}
-    made: dict[str, Callable[[Any], Any]] = {
-        "group": plan_group_of,
-        "embeddings": embeddings_of,
-        "mix": mix_of,
-        "languages": names_of,
-        "widths": lambda widths: widths_of(widths, "--widths"),
-    }
-    return told | {name: make(told[name]) for name, make in made.items() if name in told}
+def values_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the options of policies that the user gave.
+
+    >>> values_of({"group": "64", "mix": None, "k": 3})
+    {'group': 64, 'k': 3}
+    """
+    known = policy_options()
+    values = {}
+    for name, value in given.items():
+        if value is not None and name in known:
+            users = known[name]
+            option = users.get(given.get("policy") or DEFAULT) or next(iter(users.values()))
+            values[name] = option.value_of(value, flag_of(name)) if isinstance(value, str) else value
+    return values
 
 
-def make_plan(checkpoint: "Checkpoint", given: dict[str, Any]) -> "Plan":
+def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of `fairbits.verbs.plan.plan` that the user gave, among all arguments of a verb."""
+    names = ("policy", "text", "device", *TEXT_OPTIONS)
+    options = {name: given[name] for name in names if given[name] is not None}
+    if "languages" in options:
+        options["languages"] = names_of(options["languages"])
+    return options | values_of(given)
+
+
+def decisions(given: Mapping[str, Any]) -> list[str]:
+    """Returns the flags among the options that a plan has decided."""
+    return [flag_of(name) for name in ("policy", *policy_options(), *TEXT_OPTIONS) if name in given]
+
+
+def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> "Plan":
     """Returns the plan of a policy with the options that the user gave."""
-    from fairbits.cli.tables.languages import language_notes
-    from fairbits.quantize.policies import DEFAULT
+    from fairbits.cli.tables.languages import language_notes  # heavy: only when a verb runs
     from fairbits.verbs.plan import plan as run_plan
 
-    _check_options(given.get("policy", DEFAULT), given)
-    print_notes(language_notes(given.get("languages", ())))
+    known = policy_options()
+    own = {name: value for name, value in options.items() if name in known}
+    check(options.get("policy", DEFAULT), own, spell=flag_of)
+    print_notes(language_notes(options.get("languages", ())))
     with stages("opening the model") as show:
-        return run_plan(checkpoint, **given, progress=show)
+        return run_plan(checkpoint, **options, progress=show)
 
 
-def _check_options(policy: str, given: dict[str, Any]) -> None:
-    """Raises if a policy does not have an option; the error says which policies do."""
-    from fairbits.quantize.policies import POLICIES, takes
+def _metavar(option: PolicyOption, words: tuple[str, ...]) -> str:
+    """Returns how a value looks in --help."""
+    forms = [{int: "N", float: "X"}.get(kind, "") for kind in option.kinds]
+    text = "|".join(filter(None, (*forms, *words)))
+    if any(get_origin(kind) is Mapping for kind in option.kinds):
+        return "NAME|WEIGHTS"
+    return text if text and len(text) <= LONGEST_METAVAR else "NAME" if words else "LIST"
 
-    known = takes(policy)
-    for name in POLICY_OPTIONS:
-        if name in given and name not in known:
-            others = ", ".join(other for other in POLICIES if name in takes(other))
-            flags = ", ".join(flag_of(each) for each in POLICY_OPTIONS if each in known)
-            raise InputError(f"{policy} takes no {flag_of(name)}, which is for {others}; it takes {flags}")
+
+def _help(users: Mapping[str, PolicyOption]) -> str:
+    """Returns who has an option and what it does; policies that declare it with the same help share a sentence."""
+    by_help: dict[str, dict[str, PolicyOption]] = {}
+    for policy, option in users.items():
+        by_help.setdefault(option.about.help, {})[policy] = option
+    return " ".join(_sentence(f"{', '.join(same)}: ", help, same) for help, same in by_help.items())
+
+
+def _sentence(who: str, help: str, users: Mapping[str, PolicyOption]) -> str:
+    """Returns a sentence with the defaults; a default that differs is followed by its policies."""
+    by_default: dict[str, list[str]] = {}
+    for policy, option in users.items():
+        by_default.setdefault(option.default, []).append(policy)
+    defaults = ", ".join(_defaults(by_default))
+    text = f"{who}{help}" if who else f"{help[0].upper()}{help[1:]}"
+    return f"{text} (default: {defaults})." if defaults else f"{text}."
+
+
+def _defaults(by_default: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yields the most common default, then the others with their policies."""
+    first, *others = sorted(by_default, key=lambda default: -len(by_default[default]))
+    if first:
+        yield first
+    yield from (f"{default} for {', '.join(by_default[default])}" for default in others if default)

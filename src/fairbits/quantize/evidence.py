@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fairbits.checks import Floats, finite_array, same_shape
 from fairbits.errors import InputError
-from fairbits.measure.audit.audit import Audit
-from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.model.architecture import Weight
-from fairbits.model.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from fairbits.measure.audit.audit import Audit
+    from fairbits.model.architecture import Weight
+    from fairbits.model.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]
 
@@ -81,7 +82,7 @@ class Evidence:
     `device`                where a plan is expected to be carried out
     """
 
-    checkpoint: Checkpoint
+    checkpoint: "Checkpoint"
     languages: tuple[str, ...] = ()
     kappa: Callable[[], Floats] = _unknown
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _unknown
@@ -104,7 +105,7 @@ class Evidence:
         return tuple(counts)
 
 
-def is_rounded(weight: Weight) -> bool:
+def is_rounded(weight: "Weight") -> bool:
     """Returns whether this is a linear map of a block that policies may round.
 
     Routers stay, being small and decisive; so do experts, which transformers keep in one tensor without linear modules.
@@ -113,8 +114,10 @@ def is_rounded(weight: Weight) -> bool:
     return weight.linear and weight.block is not None and weight.role != "router" and not is_expert
 
 
-def kappa_of_audit(audit: str | Path | Audit, fingerprint: str) -> Floats:
+def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> Floats:
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
+    from fairbits.measure.audit.audit import Audit  # heavy: policies are declared without torch
+
     if isinstance(audit, Audit):
         name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
     else:
@@ -126,5 +129,7 @@ def kappa_of_audit(audit: str | Path | Audit, fingerprint: str) -> Floats:
 
 def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
     """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
+    from fairbits.measure.audit.audit_file import AUDIT  # heavy: as above
+
     found = AUDIT.read(path)
     return found.model.fingerprint, [block.kappa for block in found.blocks]

@@ -14,12 +14,12 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.policies import reads_text
+from fairbits.quantize.policies.variants import Variant, variant
 from fairbits.trials.plan_trial import PlanResult, PlanTrial, corpus_for
 from fairbits.units import UNITS
 from fairbits.verbs.comparison import Comparison, Entry
-from fairbits.verbs.plan import plan as planned
-from fairbits.verbs.variants import Variant, check_variants, variant
+from fairbits.verbs.plan import check_variants
+from fairbits.verbs.plan import plan as make_plan
 
 T = TypeVar("T")
 
@@ -93,10 +93,10 @@ def _entry(
     """Returns one policy at one width; a plan that reads no text is carried out once for all seeds."""
     results: list[PlanResult] = []
     for request in requests:
-        plan = planned(
+        plan = make_plan(
             trial.checkpoint,
             policy=own.policy,
-            text=trial.corpus if reads_text(own.policy) else None,
+            text=trial.corpus if own.reads_text else None,
             device=trial.device,
             progress=progress,
             **{**common, **request.settings, **own.at(bits)},

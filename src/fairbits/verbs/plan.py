@@ -1,4 +1,4 @@
-"""Plan: what a policy decides for a model, with the evidence that the policy needs."""
+"""Plan: a policy decides what to do with a model, from the evidence that it requests."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fairbits.checks import Floats, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
-from fairbits.language.text_request import TextRequest
+from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.audit.audit import Audit
 from fairbits.measure.passes.prepare import short_text_notes, text_for
 from fairbits.measure.passes.text import Text
@@ -25,6 +25,7 @@ from fairbits.progress import Progress
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
 from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Plan
+from fairbits.quantize.policies.variants import Variant
 from fairbits.trials.block_sensitivity import WidthTrial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
 
@@ -46,21 +47,24 @@ def plan(
 ) -> Plan:
     """Returns what a policy decides for a model; nothing is quantized yet.
 
-    `options` are those of the policy (bits, group, …, see `quantize.policies.takes`); None means not given. `text` is a
-    corpus, or where one lies; without it the embedded declaration is used. A policy that reads none takes it only to
-    measure the error of languages in every layer. `tokens` are those of each language: 4096, for fair 16384.
-    `audit` is an audit of the model, or where one is saved: mixed takes κ from it. `rounds` are those of the search for
-    a minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
+    `options` are those of the policy (bits, group, …, see `quantize.policies`); None means not given. `text` is a
+    corpus or its path; without it the embedded declaration is used. A policy that reads no text uses it only to
+    measure the error of every language in every layer. `tokens` is the number of tokens per language; without it the
+    policy decides. `audit` is an audit of the model or its path; the policy mixed takes κ from it. `rounds` is the
+    number of rounds of the search for a minimax mix. Blocks and mixes are measured on `device`; predictions are made
+    on the CPU.
     """
     check_device(device)
-    request = TextRequest("calibration", policies.tokens_for(policy) if tokens is None else tokens, sequence, seed)
+    chosen = policies.find_policy(policy)
+    request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     given = {name: value for name, value in options.items() if value is not None}
     policies.check(policy, given)  # before anything that takes time
-    if audit is not None and policy != "mixed":
-        raise InputError(f"{policy} takes nothing from an audit; only mixed does: leave the audit out")
-    if languages is None and text is None and not policies.reads_text(policy):
+    if audit is not None and not chosen.reads_audit:
+        readers = ", ".join(each.name for each in policies.POLICIES.values() if each.reads_audit)
+        raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
+    if languages is None and text is None and not chosen.reads_text:
         return policies.decide(policy, Evidence(checkpoint), **given)
     own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
     corpus = open_corpus(text, own)
@@ -86,9 +90,43 @@ def plan(
     return replace(found, notes=(*found.notes, *source.shortage(found)))
 
 
+def check_variants(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    variants: Iterable[Variant],
+    *,
+    widths: Iterable[int],
+    common: Mapping[str, Any],
+) -> None:
+    """Raises unless every variant, with `common` and its own options, can be planned at every one of `widths`.
+
+    Policies check their options before they request evidence; here they get no further than that.
+    """
+    evidence = Evidence(
+        checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop
+    )
+    calibration = Calibration.of(corpus, DEFAULT_REQUEST)
+    at = [(each, bits) for each in variants for bits in widths]
+    for each, bits in at:
+        try:
+            policies.decide(each.policy, evidence, calibration=calibration, **{**common, **each.at(bits)})
+        except _Checked:
+            continue
+        except InputError as problem:
+            raise InputError(f"{each.name} at {bits} bits: {problem}") from None
+
+
+class _Checked(Exception):  # noqa: N818  # not an error: the policy has checked its options
+    pass
+
+
+def _stop(*_: object) -> Any:
+    raise _Checked
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the evidence comes from: a model and its calibration text. The model is loaded once, if at all."""
+    """The source of evidence: a model and its calibration text. The model is loaded at most once."""
 
     checkpoint: Checkpoint
     corpus: Corpus
@@ -106,7 +144,7 @@ class Source:
         return np.array([block.kappa for block in moments.blocks])
 
     def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
-        """Returns what each block costs each language at each width."""
+        """Returns the damage of each block to each language at each width."""
         if how == "measured":
             return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=self.progress)
         return predicted_sensitivity(
@@ -123,7 +161,7 @@ class Source:
         return measured_damage(self._trial, allocations, progress=self.progress)
 
     def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> Mix:
-        """Returns the mix of languages for which the worst of them loses least."""
+        """Returns the mix of languages with the least damage to the worst of them."""
         equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**given, "mix": "equal"})
         return minimax_mix(
             self.checkpoint,
@@ -136,7 +174,7 @@ class Source:
         )
 
     def shortage(self, plan: Plan) -> Iterator[str]:
-        """Yields a note if the calibration text of a plan is clearly shorter than requested."""
+        """Yields a note if there is clearly less text than a plan requests."""
         if plan.calibration is None:
             return
         request = plan.calibration.request

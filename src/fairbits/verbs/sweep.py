@@ -23,15 +23,16 @@ from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies import DEFAULT, reads_text
+from fairbits.quantize.policies import DEFAULT
+from fairbits.quantize.policies.variants import variant
 from fairbits.records import to_json
 from fairbits.reports.files import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import UNIT_LABELS
 from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
-from fairbits.verbs.plan import plan as planned
-from fairbits.verbs.variants import check_variants, variant
+from fairbits.verbs.plan import check_variants
+from fairbits.verbs.plan import plan as make_plan
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
@@ -176,14 +177,14 @@ def sweep(
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})
-    read = corpus if reads_text(own.policy) else None
+    read = corpus if own.reads_text else None
     settings: dict[str, Any] = {"group": group, **calibration.settings}
     frames: dict[int, LanguageFrame] = {}
     plans: dict[int, Plan] = {}
     with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
         for width in widths:
             options = {**settings, **own.at(width)}
-            plan = planned(checkpoint, policy=own.policy, text=read, device=device, progress=progress, **options)
+            plan = make_plan(checkpoint, policy=own.policy, text=read, device=device, progress=progress, **options)
             result = trial.run(plan, name=f"{policy}, {width} bits", progress=progress)
             frames[width], plans[width] = result.scores.frame(unit), result.plan
         settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}

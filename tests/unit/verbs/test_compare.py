@@ -16,13 +16,13 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.loss import document_losses
 from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Outcome, Plan
+from fairbits.quantize.policies.variants import variant
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats import LanguageFrame, holm
 from fairbits.trials.plan_trial import PlanTrial
 from fairbits.verbs.compare import compare
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import plan
-from fairbits.verbs.variants import variant
 
 CODES = ("eng_Latn", "heb_Hebr")
 SENTENCES = tuple(f"The wind of day {i} came from the north." for i in range(8))
@@ -139,9 +139,9 @@ def test_variants() -> None:
     assert variant("laaciq:language=nan").options == {"language": "nan"}  # Min Nan
     for text, message in (
         ("best", "policy"),
-        ("rtn:law=laplace", "the options being group"),
-        ("rtn:bits=3", "the options being group"),
-        ("allocate:avg_bits=4.25", "the options being group"),
+        ("rtn:law=laplace", "where the options are group"),
+        ("rtn:bits=3", "where the options are group"),
+        ("allocate:avg_bits=4.25", "where the options are group"),
         ("gptq:mix=eng=2+heb", "weights are"),
         ("gptq:mix", "name:option=value"),
     ):

@@ -25,10 +25,10 @@ from fairbits.language import udhr
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Plan
+from fairbits.quantize.policies.variants import variant
 from fairbits.verbs.evaluate import evaluate
 from fairbits.verbs.run import FinishedRun, run
 from fairbits.verbs.run.job import file_name, usual_baselines
-from fairbits.verbs.variants import variant
 
 SMALL = {
     "languages": ["eng_Latn", "heb_Hebr"],
@@ -402,7 +402,7 @@ def test_a_directory_of_others_is_left_alone(model, tmp_path) -> None:
     ("changes", "message"),
     [
         ({"policy": "best"}, "policy"),
-        ({"policy": "rtn:mix=english"}, "must read name:option=value"),
+        ({"policy": "rtn:mix=english"}, "must have the form name:option=value"),
         ({"policy": "rtn", "baselines": ["mse", "rtn"]}, "rtn is the policy"),
         ({"baselines": ["gateway"], "bits": 8, "widths": ()}, "gateway at 8 bits"),
         ({"bits": 9}, "bits"),

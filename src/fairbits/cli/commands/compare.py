@@ -11,10 +11,10 @@ from fairbits.cli.options import (
     Device,
     Embeddings,
     EvaluationTokens,
-    GroupOf,
     Json,
     Languages,
     Model,
+    PlanGroup,
     Revision,
     Sequence,
     TextFrom,
@@ -23,8 +23,10 @@ from fairbits.cli.options import (
     Unit,
     out_option,
 )
-from fairbits.cli.parsing import embeddings_of, names_of, plan_group_of, seeds_of, widths_of
+from fairbits.cli.parsing import names_of, seeds_of
+from fairbits.cli.policy_options import values_of
 from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.quantize.policies.option import widths_of
 
 
 def compare(
@@ -34,11 +36,11 @@ def compare(
         typer.Option(
             help="Policies, with options after colons: rtn,gptq:mix=english,gptq:mix=eng=2+fra=1.",
             metavar="LIST",
-            autocompletion=completion.some_of(*completion.POLICIES),
+            autocompletion=completion.policies,
         ),
     ],
     bits: Annotated[str, typer.Option(help="Widths in bits, such as 4,3 or 2..8.", metavar="LIST")] = "4",
-    group: GroupOf = "128",
+    group: PlanGroup = None,
     embeddings: Embeddings = None,
     languages: Languages = None,
     text: TextFrom = None,
@@ -53,7 +55,7 @@ def compare(
         typer.Option(
             help="The policy that the others are compared with; by default the first.",
             metavar="POLICY",
-            autocompletion=completion.one_of(*completion.POLICIES),
+            autocompletion=completion.policy,
         ),
     ] = None,
     unit: Unit = "bits_per_byte",
@@ -81,9 +83,8 @@ def compare(
         found = run_compare(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             policies=[each.strip() for each in policies.split(",")],
-            bits=widths_of(bits),
-            group=plan_group_of(group),
-            embeddings=embeddings_of(embeddings or "keep"),
+            bits=widths_of(bits, "--bits"),
+            **values_of({"group": group, "embeddings": embeddings}),
             languages=names,
             text=text,
             tokens=tokens,

@@ -8,33 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from fairbits.cli.options import Device, Embeddings, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
+from fairbits.cli.options import Device, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
 from fairbits.cli.parsing import flag_of
 from fairbits.cli.policy_options import (
-    DECISIONS,
     AuditFile,
-    AvgBits,
-    BlockSteps,
-    BlockTokens,
-    Law,
-    Mix,
-    ModelSteps,
-    Objective,
-    OneLanguage,
     PlanSeed,
     PlanSequence,
     PlanTokens,
-    PolicyBits,
-    PolicyGroup,
-    PolicyOption,
-    Protected,
-    Rounding,
-    Rows,
-    Sensitivity,
-    Tau,
-    Widths,
+    decisions,
     make_plan,
-    options_given,
+    plan_options,
+    with_policy_options,
 )
 from fairbits.cli.resume import check_agrees
 from fairbits.cli.terminal import out, print_json, print_notes, stages
@@ -44,28 +28,11 @@ if TYPE_CHECKING:
     from fairbits.quantize.plan import Plan
 
 
+@with_policy_options
 def quantize(
     model: Model,
     out_directory: Annotated[Path, out_option("DIR", help="The directory to write.")],
-    policy: PolicyOption = None,
-    bits: PolicyBits = None,
-    avg_bits: AvgBits = None,
-    widths: Widths = None,
-    group: PolicyGroup = None,
-    embeddings: Embeddings = None,
     languages: Languages = None,
-    objective: Objective = None,
-    language: OneLanguage = None,
-    mix: Mix = None,
-    k: Protected = None,
-    tau: Tau = None,
-    law: Law = None,
-    rounding: Rounding = None,
-    sensitivity: Sensitivity = None,
-    block_steps: BlockSteps = None,
-    block_tokens: BlockTokens = None,
-    model_steps: ModelSteps = None,
-    rows: Rows = None,
     audit: AuditFile = None,
     plan_file: Annotated[
         Path | None,
@@ -80,6 +47,7 @@ def quantize(
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Write the quantized model, in the format that transformers and vLLM load.
 
@@ -94,7 +62,7 @@ def quantize(
     from fairbits.verbs.quantize import check_quantize
     from fairbits.verbs.quantize import quantize as run_quantize
 
-    given = options_given(locals())
+    given = plan_options(locals() | options)
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     earlier = _earlier_plan(given, plan_file=plan_file, draft=out_directory if resume else None)
     shape = _shape(given if earlier is None else earlier.settings)
@@ -110,9 +78,9 @@ def quantize(
         return
     out.print(plan_table(result, checkpoint))
     named = {"reference": model, "languages": languages, "text": text}
-    options = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in named.items() if each is not None)
+    flags = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in named.items() if each is not None)
     directory = printable(quote(str(out_directory)))
-    out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(options)}"), soft_wrap=True)
+    out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(flags)}"), soft_wrap=True)
 
 
 def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
@@ -134,7 +102,7 @@ def _shape(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_alone(plan_file: Path, given: dict[str, Any]) -> Path:
     """Returns the plan's file if no option is given that the plan has decided."""
-    decided = [flag_of(name) for name in DECISIONS if name in given]
+    decided = decisions(given)
     if decided:
         raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")
     return plan_file

@@ -11,9 +11,9 @@ from fairbits.cli.options import (
     Device,
     Embeddings,
     EvaluationTokens,
-    GroupOf,
     Json,
     Languages,
+    PlanGroup,
     Revision,
     Seed,
     Sequence,
@@ -21,8 +21,11 @@ from fairbits.cli.options import (
     Trust,
     out_option,
 )
-from fairbits.cli.parsing import embeddings_of, names_of, plan_group_of, widths_of
+from fairbits.cli.parsing import names_of
+from fairbits.cli.policy_options import values_of
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
+from fairbits.quantize.policies import DEFAULT
+from fairbits.quantize.policies.option import widths_of
 
 
 def run(
@@ -45,22 +48,22 @@ def run(
         typer.Option(
             help="The policy, with options after colons: gptq:mix=minimax.",
             metavar="NAME",
-            autocompletion=completion.one_of(*completion.POLICIES),
+            autocompletion=completion.policy,
         ),
-    ] = "gptq",
+    ] = DEFAULT,
     baselines: Annotated[
         str | None,
         typer.Option(
             help="Policies to compare with, or none; the report leads with the first. Default: rtn, gptq:mix=english.",
             metavar="NAMES",
-            autocompletion=completion.some_of(*completion.POLICIES),
+            autocompletion=completion.policies,
         ),
     ] = None,
     bits: Bits = 4,
     widths: Annotated[
         str, typer.Option(help="Further widths at which to measure the policy, or none.", metavar="LIST")
     ] = "2,3,6,8",
-    group: GroupOf = "128",
+    group: PlanGroup = None,
     embeddings: Embeddings = None,
     tokens: Annotated[
         int | None,
@@ -92,7 +95,6 @@ def run(
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
     other_widths = [] if widths == "none" else widths_of(widths, "--widths")
-    given = {"group": plan_group_of(group), "embeddings": embeddings_of(embeddings or "keep")}
     with stages("opening the model") as show:
         found = run_job(
             None if model is None else Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
@@ -100,7 +102,7 @@ def run(
             policy=policy,
             baselines=others,
             bits=bits,
-            **given,  # type: ignore[arg-type]
+            **values_of({"group": group, "embeddings": embeddings}),
             languages=names,
             text=text,
             tokens=tokens,

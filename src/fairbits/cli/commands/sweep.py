@@ -10,10 +10,10 @@ from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import (
     Device,
     EvaluationTokens,
-    GroupOf,
     Json,
     Languages,
     Model,
+    PlanGroup,
     Revision,
     Seed,
     Sequence,
@@ -23,8 +23,11 @@ from fairbits.cli.options import (
     Unit,
     out_option,
 )
-from fairbits.cli.parsing import names_of, plan_group_of, widths_of
+from fairbits.cli.parsing import names_of
+from fairbits.cli.policy_options import values_of
 from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.quantize.policies import DEFAULT
+from fairbits.quantize.policies.option import widths_of
 
 
 def sweep(
@@ -35,10 +38,10 @@ def sweep(
         typer.Option(
             help="The policy, with options after colons: gptq:mix=english.",
             metavar="NAME",
-            autocompletion=completion.one_of(*completion.POLICIES),
+            autocompletion=completion.policy,
         ),
-    ] = "gptq",
-    group: GroupOf = "128",
+    ] = DEFAULT,
+    group: PlanGroup = None,
     languages: Languages = None,
     text: TextFrom = None,
     tokens: Tokens = 4096,
@@ -75,9 +78,9 @@ def sweep(
     with stages("opening the model") as show:
         found = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
-            bits=widths_of(bits),
+            bits=widths_of(bits, "--bits"),
             policy=policy,
-            group=plan_group_of(group),
+            **values_of({"group": group}),
             languages=names,
             text=text,
             tokens=tokens,

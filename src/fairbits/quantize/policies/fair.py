@@ -1,44 +1,64 @@
-"""The policy whose codes and scales are learned after they were rounded."""
+"""The policy whose codes and scales are learned after rounding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 from fairbits.errors import InputError
 from fairbits.memory import END_TO_END_WEIGHTS
-from fairbits.model.device import is_gpu
-from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Evidence, How
-from fairbits.quantize.plan import Learning, Plan
-from fairbits.quantize.policies.assemble import PolicyOptions
+from fairbits.quantize.policies.common import PolicyOptions
 from fairbits.quantize.policies.gptq import gptq
-from fairbits.quantize.policies.precision import WIDTHS, allocate
+from fairbits.quantize.policies.option import Option
+from fairbits.quantize.policies.policy import TOKENS, policy
+from fairbits.quantize.policies.precision import (
+    ALLOWED,
+    AVG_BITS,
+    SENSITIVITY,
+    WIDTHS,
+    ObjectiveOption,
+    allocate,
+)
+
+if TYPE_CHECKING:
+    from fairbits.quantize.plan import Plan
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
 """Windows of text that a GPU reads in about the time that it takes for one; tokens of a language for its blocks."""
 
 
+@policy(tokens=4 * TOKENS)
 def fair(
     evidence: Evidence,
     options: PolicyOptions,
     *,
-    objective: Objective = "worst",
-    block_steps: int = Learning.block_steps,
-    model_steps: int | None = None,
-    rows: int | None = None,
-    block_tokens: int | None = None,
-    avg_bits: float | None = None,
-    widths: Sequence[int] = WIDTHS,
-    sensitivity: How = "predicted",
-) -> Plan:
+    objective: ObjectiveOption = "worst",
+    block_steps: Annotated[int | None, Option("learning steps of each block; 0: none", default="200")] = None,
+    model_steps: Annotated[
+        int | None, Option("learning steps of the whole model", default="500, or 0 for large models")
+    ] = None,
+    rows: Annotated[int | None, Option("windows of text per step", default="4, or 32 on a GPU")] = None,
+    block_tokens: Annotated[
+        int | None, Option("tokens of each language for the steps of blocks", default="4096, or 16384 on a GPU")
+    ] = None,
+    avg_bits: Annotated[float | None, AVG_BITS] = None,
+    widths: Annotated[Sequence[int], Option(ALLOWED, needs="avg_bits")] = WIDTHS,
+    sensitivity: Annotated[How, Option(SENSITIVITY, needs="avg_bits")] = "predicted",
+) -> "Plan":
     """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
     First block by block, then, where the blocks have at most 500 million weights or `model_steps` says so, all of them
     together against the answers of the full-precision model. With `avg_bits` blocks have the widths that `allocate`
     gives them.
     """
+    from fairbits.model.device import is_gpu  # heavy: policies are declared without it
+    from fairbits.quantize.plan import Learning
+
     if options.group == "tensor":
-        raise InputError("group is tensor; scales are learned per channel or per group of weights: choose one of these")
+        raise InputError("group is tensor; scales are learned per channel or per group: choose one of these")
     gpu = is_gpu(evidence.device)
+    if block_steps is None:
+        block_steps = Learning.block_steps
     if rows is None:
         rows = GPU_ROWS if gpu else Learning.rows
     if block_tokens is None:
@@ -54,7 +74,7 @@ def fair(
     )
     if not how.block_steps and not how.model_steps:
         raise InputError(
-            "block_steps and model_steps are both 0; fair learns something: give one of them, or take gptq"
+            "block_steps and model_steps are both 0, so that fair would learn nothing: give one of them, or use gptq"
         )
     if avg_bits is None:
         start = gptq(evidence, options)

@@ -1,26 +1,31 @@
-"""The policy whose rounding errors are made up for by the weights that follow."""
+"""The policy whose rounding errors are compensated by the weights that follow."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fairbits.checks import one_of, weights_vector
-from fairbits.language.lookup import find_language
 from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies.assemble import (
-    PolicyOptions,
-    assemble,
-    equal_mix,
-    input_weighted,
-    one_language,
-    with_all_text,
-)
+from fairbits.quantize.policies.assemble import assemble, equal_mix, one_language
+from fairbits.quantize.policies.common import PolicyOptions, input_weighted, with_all_text
+from fairbits.quantize.policies.option import Option
+from fairbits.quantize.policies.policy import policy
+
+if TYPE_CHECKING:
+    from fairbits.quantize.plan import Plan
 
 ENGLISH = "eng_Latn"
 Mixture = Literal["equal", "english", "minimax"] | Mapping[str, float]
 
 
-def gptq(evidence: Evidence, options: PolicyOptions, *, mix: Mixture = "equal") -> Plan:
+@policy()
+def gptq(
+    evidence: Evidence,
+    options: PolicyOptions,
+    *,
+    mix: Annotated[
+        Mixture, Option("weights of the languages: equal, english, minimax, or numbers such as eng=2,fra=1")
+    ] = "equal",
+) -> "Plan":
     """Returns GPTQ under Σ_λ π_λ H_λ, with the exact weighted clip inside; `mix` says how languages are weighed.
 
     "equal"; "english" as is usual elsewhere, with as many tokens as all languages have together; given weights;
@@ -45,6 +50,8 @@ def gptq(evidence: Evidence, options: PolicyOptions, *, mix: Mixture = "equal") 
 
 def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, float]:
     """Returns given weights, scaled to sum to 1; languages that are not named have none."""
+    from fairbits.language.lookup import find_language  # heavy: policies are declared without it
+
     named = {find_language(name, own=evidence.languages).code: weight for name, weight in given.items()}
     for code in named:
         one_language(evidence, code)  # is one of them

@@ -1,16 +1,19 @@
 """Policies of precision: how many bits each block has. Weights are clipped and rounded alike in all of them."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
 
 from fairbits.checks import in_range, one_of, sequence, whole
 from fairbits.errors import InputError
-from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.model.scheme import Objective, Rounding, Scheme
 from fairbits.quantize.evidence import Evidence, How
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies.assemble import PolicyOptions, assemble, input_weighted
+from fairbits.quantize.policies.assemble import assemble
+from fairbits.quantize.policies.clipping import OBJECTIVE
+from fairbits.quantize.policies.common import PolicyOptions, input_weighted
+from fairbits.quantize.policies.option import Option
+from fairbits.quantize.policies.policy import policy
 from fairbits.quantize.policies.widths import (
     HIGH,
     best_protected,
@@ -20,19 +23,30 @@ from fairbits.quantize.policies.widths import (
     value_of,
     within_budget,
 )
-from fairbits.theory.allocation import gateway_set
 
+if TYPE_CHECKING:
+    from fairbits.quantize.plan import Plan
+
+TAU = 100.0
+"""The founding documents write τ without a number; this one yields the blocks that they name."""
 WIDTHS = (3, 4, 5, 6, 8)
-HOW = ("predicted", "measured")
+
+RoundingOption = Annotated[Rounding, Option("how weights are rounded")]
+BlocksOption = Annotated[int, Option("number of blocks that keep 8 bits")]
+ObjectiveOption = Annotated[Objective, Option(OBJECTIVE)]
+AVG_BITS = Option("mean bits per weight, such as 4.25", instead_of="bits")
+SENSITIVITY, ALLOWED = "how the damage of a block is estimated", "widths that a block may have, such as 4,8"
 
 
+@policy(reads_audit=True)
 def mixed(
-    evidence: Evidence, options: PolicyOptions, *, tau: float = FOUNDING_THRESHOLD, rounding: Rounding = "gptq"
-) -> Plan:
-    """Returns 8 bits for blocks with κ_l > τ, `bits` for the others: bits(l) = 8 if κ_l > τ else 4.
-
-    The founding documents write τ without a number; 100 is what yields the blocks that they name.
-    """
+    evidence: Evidence,
+    options: PolicyOptions,
+    *,
+    tau: Annotated[float, Option("blocks with κ above it keep 8 bits")] = TAU,
+    rounding: RoundingOption = "gptq",
+) -> "Plan":
+    """Returns 8 bits for blocks with κ_l > τ, `bits` for the others: bits(l) = 8 if κ_l > τ else 4."""
     in_range("tau", tau)
     check_low(options.bits)
     scheme = input_weighted(options, rounding)
@@ -55,22 +69,23 @@ def mixed(
     )
 
 
+@policy(fixes=("bits",))
 def allocate(
     evidence: Evidence,
     options: PolicyOptions,
     *,
-    avg_bits: float,
-    objective: Objective = "worst",
-    widths: Sequence[int] = WIDTHS,
-    sensitivity: How = "predicted",
-    rounding: Rounding = "gptq",
-) -> Plan:
+    avg_bits: Annotated[float, AVG_BITS],
+    objective: ObjectiveOption = "worst",
+    widths: Annotated[Sequence[int], Option(ALLOWED)] = WIDTHS,
+    sensitivity: Annotated[How, Option(SENSITIVITY)] = "predicted",
+    rounding: RoundingOption = "gptq",
+) -> "Plan":
     """Returns the widths with the least mean or worst damage, or regret, among those of `avg_bits` on average.
 
     The average is over the codes of the blocks' linear maps; scales, embedding and head are not counted.
     """
-    one_of("objective", objective, ("mean", "worst", "regret"))
-    one_of("sensitivity", sensitivity, HOW)
+    one_of("objective", objective, get_args(Objective))
+    one_of("sensitivity", sensitivity, get_args(How))
     scheme = input_weighted(options, rounding)
     chosen = tuple(sorted({whole("a width", bits, least=2, most=8) for bits in sequence("widths", widths)}))
     if not chosen:
@@ -99,8 +114,13 @@ def allocate(
     )
 
 
-def gateway(evidence: Evidence, options: PolicyOptions, *, k: int = 3, rounding: Rounding = "gptq") -> Plan:
+@policy()
+def gateway(
+    evidence: Evidence, options: PolicyOptions, *, k: BlocksOption = 3, rounding: RoundingOption = "gptq"
+) -> "Plan":
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
+    from fairbits.theory.allocation import gateway_set  # heavy: policies are declared without it
+
     blocks = gateway_set(evidence.n_blocks, k)
     stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}
     notes = ["the documents think of one stack of blocks; encoder and decoder are counted as one"]
@@ -115,16 +135,17 @@ def gateway(evidence: Evidence, options: PolicyOptions, *, k: int = 3, rounding:
     )
 
 
+@policy()
 def protect(
     evidence: Evidence,
     options: PolicyOptions,
     *,
-    k: int = 3,
-    objective: Objective = "worst",
-    sensitivity: How = "measured",
-    sets: int = 20,
-    rounding: Rounding = "gptq",
-) -> Plan:
+    k: BlocksOption = 3,
+    objective: Annotated[Literal["mean", "worst"], Option(OBJECTIVE)] = "worst",
+    sensitivity: Annotated[How, Option(SENSITIVITY)] = "measured",
+    sets: Annotated[int, Option("random sets of blocks to compare with")] = 20,
+    rounding: RoundingOption = "gptq",
+) -> "Plan":
     """Returns 8 bits for the k blocks that promise the least damage; that set is measured beside random ones.
 
     What blocks cost adds up in the choice only; the set, and `sets` others of its size, are then measured whole.
@@ -133,7 +154,7 @@ def protect(
     whole("k", k, least=1, most=evidence.n_blocks - 1)
     whole("sets", sets, least=0)
     one_of("objective", objective, ("mean", "worst"))
-    one_of("sensitivity", sensitivity, HOW)
+    one_of("sensitivity", sensitivity, get_args(How))
     check_low(options.bits)
     scheme = input_weighted(options, rounding)
     table = evidence.sensitivity((options.bits, HIGH), sensitivity)

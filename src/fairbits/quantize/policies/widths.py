@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import comb
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Objective
 from fairbits.quantize.evidence import Sensitivity
-from fairbits.theory.allocation import Allocation, Problem, allocate_mean, allocate_worst, protect
-from fairbits.theory.allocation.protection import MAX_SETS
+
+if TYPE_CHECKING:
+    from fairbits.theory.allocation import Allocation
 
 HIGH = 8
 """Bits of a protected block."""
@@ -21,13 +23,15 @@ HIGH = 8
 
 def within_budget(
     sensitivity: Sensitivity, block_weights: Sequence[int], *, avg_bits: float, objective: Objective
-) -> tuple[Allocation, tuple[str, ...]]:
+) -> "tuple[Allocation, tuple[str, ...]]":
     """Returns the best width of every block at `avg_bits` bits per weight on average, and what must be said of it.
 
     Counted are the codes of the blocks' linear maps, not their scales; `avg_bits` lies within the widths. Objective
     "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
     leave no language worse than the widest uniform width within the budget does.
     """
+    from fairbits.theory.allocation import Problem, allocate_mean, allocate_worst  # heavy: as for `best_protected`
+
     widths = sensitivity.widths
     sizes = [[-(-count * bits // 8) for bits in widths] for count in block_weights]
     problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
@@ -57,6 +61,9 @@ def within_budget(
 
 def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Objective) -> tuple[int, ...]:
     """Returns the k blocks to keep at HIGH bits: of all sets, if they can be enumerated, or by integer program."""
+    from fairbits.theory.allocation import protect  # heavy: policies are declared without it
+    from fairbits.theory.allocation.protection import MAX_SETS
+
     low, high = sensitivity.at(bits), sensitivity.at(HIGH)
     method = "exhaustive" if comb(low.shape[1], k) <= MAX_SETS else "milp"
     with quiet_solver():

@@ -22,10 +22,11 @@ from fairbits.model.device import check_device
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantize.policies import Embeddings
 from fairbits.quantize.policies.gptq import ENGLISH
+from fairbits.quantize.policies.variants import Variant, variant
 from fairbits.reports.files import Baseline, RunFile
 from fairbits.reports.provenance import THREADS, versions
 from fairbits.trials.plan_trial import corpus_for
-from fairbits.verbs.variants import Variant, check_variants, variant
+from fairbits.verbs.plan import check_variants
 from fairbits.version import __version__
 
 AS_ELSEWHERE = "gptq:mix=english"

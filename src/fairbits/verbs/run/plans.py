@@ -7,10 +7,10 @@ from fairbits.language import Corpus
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration, Plan
-from fairbits.quantize.policies import decide, reads_text
-from fairbits.verbs.plan import plan as planned
+from fairbits.quantize.policies import decide
+from fairbits.quantize.policies.variants import Variant
+from fairbits.verbs.plan import plan as make_plan
 from fairbits.verbs.run.job import Job
-from fairbits.verbs.variants import Variant
 
 
 def plan_to_write(job: Job, *, progress: Progress | None = None) -> Plan:
@@ -21,13 +21,13 @@ def plan_to_write(job: Job, *, progress: Progress | None = None) -> Plan:
 
 def plan_to_measure(job: Job, variant: Variant, *, bits: int, progress: Progress | None = None) -> Plan:
     """Returns the plan of a baseline, or of the policy at another width."""
-    return _planned(job, variant, bits=bits, text=job.corpus if reads_text(variant.policy) else None, progress=progress)
+    return _planned(job, variant, bits=bits, text=job.corpus if variant.reads_text else None, progress=progress)
 
 
 def digest_without_search(job: Job, variant: Variant, *, bits: int) -> str | None:
     """Returns the digest that `plan_to_measure` would have; None if the policy must look at weights or text for it."""
     options = {"group": job.group, "embeddings": job.embeddings, **variant.at(bits)}
-    corpus, read = job.corpus, reads_text(variant.policy)
+    corpus, read = job.corpus, variant.reads_text
     evidence = Evidence(job.checkpoint, tuple(corpus.calibration) if read else ())
     text = Calibration.of(corpus, job.calibration)
     try:
@@ -37,7 +37,7 @@ def digest_without_search(job: Job, variant: Variant, *, bits: int) -> str | Non
 
 
 def _planned(job: Job, variant: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
-    found = planned(
+    found = make_plan(
         job.checkpoint,
         policy=variant.policy,
         text=text,

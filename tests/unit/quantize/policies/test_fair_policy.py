@@ -8,7 +8,7 @@ from fairbits.memory import END_TO_END_WEIGHTS
 from fairbits.model import Checkpoint
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.plan import Calibration, Learning
-from fairbits.quantize.policies import decide, tokens_for
+from fairbits.quantize.policies import decide, find_policy
 from fairbits.quantize.policies.fair import GPU_ROWS, GPU_TOKENS
 
 EVIDENCE = Evidence(Checkpoint("embedded:tiny"), ("eng_Latn", "heb_Hebr"))
@@ -46,7 +46,7 @@ def test_large_models_are_learned_block_by_block_unless_told_otherwise():
 
 
 def test_fair_reads_more_text_than_others_if_nobody_says_how_much():
-    assert tokens_for("fair") == 4 * tokens_for("gptq") == 16384
+    assert find_policy("fair").tokens == 4 * find_policy("gptq").tokens == 16384
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,11 @@ def test_fair_reads_more_text_than_others_if_nobody_says_how_much():
 def test_what_cannot_be_learned_with_is_refused(told, message):
     with pytest.raises(InputError, match=message):
         decide("fair", EVIDENCE, calibration=CALIBRATION, **told)
+
+
+def test_defaults_in_words_are_those_that_are_used():
+    words = {name: option.default for name, option in find_policy("fair").options.items()}
+    assert words["block_steps"] == str(Learning.block_steps)
+    assert words["model_steps"].split(",")[0] == str(Learning.model_steps)
+    assert words["rows"] == f"{Learning.rows}, or {GPU_ROWS} on a GPU"
+    assert words["block_tokens"] == f"{Learning.block_tokens}, or {GPU_TOKENS} on a GPU"

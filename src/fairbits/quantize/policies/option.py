@@ -1,0 +1,112 @@
+"""Options of policies: their help, their type and default, and their values as text. Nothing here needs torch."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from fairbits.errors import InputError
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of an option besides its name, type and default: it annotates a parameter of a policy.
+
+    `default`     the default in words, for a parameter that is None by default
+    `needs`       another option, without which this one has no effect
+    `instead_of`  another option, which cannot be given together with this one
+    `language`    whether the value names a language
+    """
+
+    help: str
+    default: str = ""
+    needs: str = ""
+    instead_of: str = ""
+    language: bool = False
+
+
+@dataclass(frozen=True)
+class PolicyOption:
+    """An option of a policy. `kinds` are the types that a value may have, `default` is empty if there is none."""
+
+    name: str
+    about: Option
+    kinds: tuple[Any, ...]
+    default: str
+    required: bool
+
+    @classmethod
+    def of(cls, name: str, annotation: Any, default: Any = Parameter.empty) -> "PolicyOption":
+        """Returns the option of a parameter that is annotated with its type and an `Option`."""
+        kind, about = get_args(annotation)
+        union = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        kinds = tuple(each for each in union if each is not NoneType)
+        required = default is Parameter.empty
+        return cls(name, about, kinds, about.default or ("" if required else _text(default)), required)
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """The words, or numbers, that it allows by name."""
+        return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
+
+    def value_of(self, text: str, name: str | None = None) -> Any:
+        """Returns the value that a text stands for; an error names the option `name`.
+
+        >>> group = PolicyOption("group", Option("…"), (int, Literal["channel", "tensor"]), "128", required=False)
+        >>> group.value_of("64"), group.value_of("channel")
+        (64, 'channel')
+        """
+        words = {str(word): word for word in self.words}
+        if text in words:
+            return words[text]
+        for kind in self.kinds:
+            if kind is str:
+                return text
+            if kind in (int, float) and re.fullmatch(r"-?\d+", text):
+                return int(text)
+            if kind is float and re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) and text.count(".") < 2:
+                return float(text)
+            if get_origin(kind) is Sequence:
+                return widths_of(text, name or self.name)
+            if get_origin(kind) is Mapping and "=" in text:
+                from fairbits.language.mix import parse_weights  # heavy: only when weights are given
+
+                return parse_weights(text)
+        raise InputError(f"{name or self.name} is {text!r:.40}; it must be {' or '.join(self._forms())}")
+
+    def _forms(self) -> Iterator[str]:
+        """Yields what a text may look like."""
+        described = {int: "a whole number", float: "a number", Mapping: "weights such as eng=2,fra=1"}
+        for kind in self.kinds:
+            if get_origin(kind) is Literal:
+                yield from map(str, get_args(kind))
+            else:
+                yield described[get_origin(kind) or kind]
+
+
+def widths_of(text: str, name: str) -> list[int]:
+    """Returns the widths in a list such as 4,3, in a range such as 2..8, or in both.
+
+    >>> widths_of("4,3", "widths"), widths_of("2..4,8", "widths")
+    ([4, 3], [2, 3, 4, 8])
+    """
+    widths: list[int] = []
+    for part in text.split(","):
+        ends = [end.strip() for end in part.split("..")]
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise InputError(f"{name} is {text!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
+        widths += range(int(ends[0]), int(ends[-1]) + 1)
+    return widths
+
+
+def _text(default: Any) -> str:
+    """Returns a default as the user would write it; nothing for None.
+
+    >>> _text(128), _text(100.0), _text((3, 4)), _text(None)
+    ('128', '100', '3,4', '')
+    """
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)

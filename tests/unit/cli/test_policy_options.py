@@ -1,0 +1,134 @@
+"""Flags are made from what policies declare: a policy that is added in one place has them all."""
+
+import json
+import subprocess
+import sys
+from inspect import signature
+
+import pytest
+
+from fairbits.cli import app
+from fairbits.cli.commands.plan import plan
+from fairbits.cli.policy_options import option_flag, policy_options, values_of
+from fairbits.errors import InputError
+from fairbits.quantize.policies import DEFAULT, POLICIES
+
+TOY = """
+import sys
+from typing import Annotated, Literal
+from fairbits.quantize import policies
+from fairbits.quantize.policies.assemble import assemble
+from fairbits.quantize.policies.option import Option
+from fairbits.quantize.policies.policy import policy
+
+@policy(reads_text=False, tokens=99, fixes=("grid",))
+def toy(
+    evidence,
+    options,
+    *,
+    colour: Annotated[Literal["red", "blue"], Option("colour of the toy")] = "red",
+    wheels: Annotated[int | None, Option("wheels of the toy", default="four", needs="colour")] = None,
+):
+    settings = {"colour": colour, "wheels": wheels}
+    return assemble("toy", evidence, options, scheme=options.scheme, settings=settings)
+
+policies.POLICIES["toy"] = toy
+sys.argv[0] = "fairbits"
+from fairbits.cli import main
+main()
+"""
+
+
+def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Returns exit code, stdout and stderr of a command line that knows one policy more."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOY, *arguments],
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path), **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_new_policy_is_in_the_help() -> None:
+    code, printed, _ = run("plan", "--help")
+    assert code == 0
+    text = " ".join(printed.replace("│", " ").split())
+    assert "protect, fair, toy." in text
+    assert "--colour red|blue toy: colour of the toy (default: red)." in text
+    assert "--wheels N toy: wheels of the toy (default: four)." in text
+    assert "(default: 4096, 16384 for fair, 99 for toy)" in text
+
+
+def test_a_new_policy_takes_its_options() -> None:
+    options = ("--policy", "toy", "--colour", "blue", "--wheels", "3", "--group", "64", "--json")
+    code, printed, errors = run("plan", "embedded:tiny", *options)
+    assert code == 0, errors
+    found = json.loads(printed)
+    assert found["policy"] == "toy"
+    assert (found["settings"]["colour"], found["settings"]["wheels"], found["settings"]["group"]) == ("blue", 3, 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--policy", "rtn", "--colour", "blue"), "rtn takes no --colour (toy does); it takes --bits"),
+        (("--policy", "toy", "--colour", "green"), "--colour is 'green'; it must be red or blue"),
+        (("--policy", "toy", "--wheels", "3"), "toy takes --wheels only with --colour, colour of the toy"),
+        (("--policy", "toy", "--grid", "twos"), "toy takes no --grid"),
+    ],
+)
+def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(options, message) -> None:
+    code, printed, errors = run("plan", "embedded:tiny", *options)
+    assert (code, printed) == (2, "")
+    assert message in errors
+
+
+def test_a_new_policy_can_be_compared_and_completed() -> None:
+    asked = {"_FAIRBITS_COMPLETE": "complete_bash", "COMP_CWORD": "4"}
+    assert run(COMP_WORDS="fairbits compare m --policies rtn,to", **asked)[1].split() == ["rtn,toy"]
+    assert run(COMP_WORDS="fairbits quantize m --colour b", **asked)[1].split() == ["blue"]
+    code, _, errors = run("compare", "embedded:tiny", "--policies", "rtn,toy:colour=green")
+    assert (code, "colour is 'green'; it must be red or blue" in errors) == (2, True)
+
+
+def test_every_option_of_every_policy_has_a_flag_and_help() -> None:
+    command = next(each for each in app.registered_commands if each.callback is plan)
+    flags = signature(command.callback).parameters
+    for policy in POLICIES.values():
+        for name, option in policy.options.items():
+            assert name in flags
+            assert option.about.help
+            assert option.about.needs in ("", *policy.options)
+
+
+def test_policies_that_differ_have_a_sentence_each() -> None:
+    users = policy_options()["sensitivity"]
+    same = "allocate, protect, fair: how the damage of a block is estimated (default: predicted, measured for protect)."
+    assert option_flag("sensitivity", users).help == same
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"group": "channel", "embeddings": "8"}, {"group": "channel", "embeddings": 8}),
+        ({"policy": "gptq", "mix": "eng=2,fra=1"}, {"mix": {"eng": 2.0, "fra": 1.0}}),
+        ({"mix": "minimax", "widths": "2..4,8", "bits": 3}, {"mix": "minimax", "widths": [2, 3, 4, 8], "bits": 3}),
+        ({"policy": "laaciq", "language": "nan", "objective": None}, {"language": "nan"}),
+    ],
+)
+def test_values_are_read_by_their_type(given, values) -> None:
+    assert values_of({"policy": DEFAULT, **given}) == values
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"group": "row"}, "--group is 'row'; it must be a whole number or channel or tensor"),
+        ({"mix": "loud"}, "--mix is 'loud'; it must be equal or english or minimax or weights such as eng=2,fra=1"),
+        ({"widths": "4-8"}, "--widths is '4-8'; it must be widths such as 4,3 or a range such as 2..8"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused(given, message) -> None:
+    with pytest.raises(InputError, match=message):
+        values_of(given)
