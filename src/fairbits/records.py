@@ -139,8 +139,10 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
     return value
 
 
-def check_record(kind: type[T], data: Any) -> T:
-    """Returns JSON data as an object of the type `kind`, mostly a dataclass; the error names the key that is wrong.
+def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
+    """Returns JSON data as an object of the type `kind`, mostly a dataclass.
+
+    The error names the key that is wrong, and `source`, if given.
 
     >>> check_record(tuple[int, ...], [1, "2"])
     Traceback (most recent call last):
@@ -153,7 +155,7 @@ def check_record(kind: type[T], data: Any) -> T:
         # from JSON text, as only this makes tuples of lists without any other conversion
         found: T = _adapter(cast(Any, kind)).validate_json(json.dumps([data]))[0]
     except ValidationError as problem:
-        raise InputError(_told(problem.errors(include_url=False), data)) from None
+        raise InputError(f"{source}{': ' if source else ''}{_told(problem.errors(include_url=False), data)}") from None
     return found
 
 

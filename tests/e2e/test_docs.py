@@ -29,7 +29,7 @@ FILES = {
     "audit": ["fairbits.measure.audit.audit_file"],
     "plan": ["fairbits.quantize.plan"],
     "scores": ["fairbits.measure.scores.scores"],
-    "overlays": ["fairbits.overlays.files", "fairbits.overlays.activation_table", "fairbits.verbs.overlay"],
+    "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.files"],
     "compare": ["fairbits.verbs.comparison_file"],
     "verdict": ["fairbits.verbs.gate"],

@@ -1,6 +1,7 @@
 """Files that fairbits 0.1.0 wrote, of a small random Llama and two languages, are read and keep their bytes."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,12 +9,18 @@ from typing import Any
 
 import pytest
 
+from fairbits.language.mix_file import Mix
 from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Scores
+from fairbits.model import Checkpoint
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.manifest import MANIFEST
 from fairbits.quantize.plan import Plan
 from fairbits.records import Kind, to_json
 from fairbits.reports.files import RUN, SWEEP
 from fairbits.verbs.comparison_file import COMPARE
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import quantize
 
 SAVED = Path(__file__).parents[1] / "data" / "0.1.0"
 LANGUAGES = {"eng_Latn", "heb_Hebr"}
@@ -24,6 +31,28 @@ def then(content: bytes) -> bytes:
     data = json.loads(content)
     data["fairbits"] = "0.1.0"
     return to_json(data)
+
+
+def test_a_mix() -> None:
+    found = Mix.load(SAVED / "calib.jsonl")
+    assert then(to_json(found.manifest)) == (SAVED / "calib.jsonl.manifest.json").read_bytes()
+    assert found.jsonl == (SAVED / "calib.jsonl").read_bytes()
+    assert set(found.languages) == LANGUAGES
+
+
+def test_overlays(reading_model: Callable[[str], Checkpoint], tmp_path: Path) -> None:
+    llama, place = reading_model("llama"), tmp_path / "overlays"
+    quantize(llama, plan(llama, policy="rtn", bits=3, group=16), out=tmp_path / "base")
+    base = Checkpoint(tmp_path / "base")
+    shutil.copytree(SAVED / "overlays", place)
+    content = json.loads((place / MANIFEST).read_bytes()) | {"base": base.fingerprint}  # whatever config.json is now
+    (place / MANIFEST).write_text(json.dumps(content))
+    found = Overlays.load(place, base)
+    assert set(found.languages) == set(found.activations.languages) == LANGUAGES
+    found.save(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / MANIFEST).read_bytes()) == content
+    for each in place.glob("*.safetensors"):
+        assert (tmp_path / "again" / each.name).read_bytes() == each.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan-learned.json"])

@@ -10,9 +10,7 @@ from typing import Any
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import InputError
-from fairbits.version import __version__
-
-SCHEMA = "fairbits.mix/1"
+from fairbits.records import Count, Kind, Number, check_record, parse_object, to_json
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class LanguagePart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
-    """Samples for calibration, and where they come from.
+class Origin:
+    """Where the samples of a mix come from.
 
     `model`      the owner of the tokenizer that counts, as it was named
     `hashes`     of the calibration documents of each language
@@ -51,7 +49,6 @@ class Mix:
     `notes`      such as that the model is itself quantized
     """
 
-    samples: tuple[Sample, ...]
     model: str | None
     corpus: str
     hashes: Mapping[str, str]
@@ -59,10 +56,36 @@ class Mix:
     sequence: int
     budget: int | None
     weights: str
-    shares: Mapping[str, float]
+    shares: Mapping[str, Number]
     seed: int
     rounds: Mapping[str, int]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestPart(LanguagePart):
+    """The part of one language, as the manifest has it."""
+
+    bytes_per_token: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixManifest(Origin):
+    """The content of the manifest: the origin of the samples, their SHA-256, and how many there are."""
+
+    sha256: str
+    languages: Mapping[str, ManifestPart]
+    short_samples: Count
+
+
+MIX = Kind("fairbits.mix/1", "the manifest of a mix", "fairbits mix", MixManifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Origin):
+    """Samples for calibration, and where they come from."""
+
+    samples: tuple[Sample, ...]
 
     @cached_property
     def languages(self) -> Mapping[str, LanguagePart]:
@@ -85,60 +108,42 @@ class Mix:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The description of the mix, for JSON: the same input gives the same manifest."""
-        return {
-            "schema": SCHEMA,
-            "fairbits": __version__,
+        content = {
             "sha256": hashlib.sha256(self.jsonl).hexdigest(),
             "languages": {
                 code: asdict(part) | {"bytes_per_token": round(part.bytes_per_token, 4)}
                 for code, part in self.languages.items()
             },
             "short_samples": sum(sample.tokens < self.sequence for sample in self.samples),
-        } | {name: getattr(self, name) for name in RECORDED}
+        }
+        return MIX.stamp(content | {name: getattr(self, name) for name in RECORDED})
 
     def save(self, path: str | Path) -> None:
         """Writes the samples to `path` and the manifest next to it; older files are replaced by both or by none."""
         path = check_target(path)
-        manifest = json.dumps(self.manifest, ensure_ascii=False, indent=1).encode() + b"\n"
-        write_files({path: self.jsonl, manifest_path(path): manifest})
+        write_files({path: self.jsonl, manifest_path(path): to_json(self.manifest)})
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
         """Returns the mix saved at `path`, if its samples are those of its manifest."""
         path = Path(path).resolve()
-        data, manifest = _read(path), _manifest(manifest_path(path))
-        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        data, manifest = _read(path), MIX.read(manifest_path(path))
+        if hashlib.sha256(data).hexdigest() != manifest.sha256:
             raise InputError(
                 f"{path} is not what {manifest_path(path).name} says; a mix must be as it was saved: build it again"
             )
-        samples = tuple(Sample(**json.loads(line)) for line in data.splitlines())
-        recorded = {name: manifest[name] for name in RECORDED}
-        return Mix(samples=samples, **(recorded | {"notes": tuple(recorded["notes"])}))
+        rows = [parse_object(line, f"{path}:{i}") for i, line in enumerate(data.splitlines(), start=1)]
+        samples = check_record(tuple[Sample, ...], rows, source=str(path))
+        return Mix(samples=samples, **{name: getattr(manifest, name) for name in RECORDED})
 
 
-RECORDED = tuple(field.name for field in fields(Mix) if field.name != "samples")
+RECORDED = tuple(field.name for field in fields(Origin))
 """The fields that the manifest holds as they are."""
 
 
 def manifest_path(path: Path) -> Path:
     """Returns the path of the manifest of a mix: calib.jsonl.manifest.json next to calib.jsonl."""
     return path.with_name(path.name + ".manifest.json")
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(_read(path))
-    except ValueError as error:
-        raise InputError(
-            f"{path} is not JSON ({error}); it must be the manifest of a mix: build the mix again"
-        ) from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path} has schema {found!r}; this version of fairbits reads {SCHEMA}: build the mix again")
-    missing = [name for name in ("sha256", *RECORDED) if name not in manifest]
-    if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}; it must be a complete manifest: build the mix again")
-    return manifest
 
 
 def _read(path: Path) -> bytes:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -89,6 +89,16 @@ def bin_counts(x: Tensor) -> NDArray[np.int64]:
     return counts
 
 
+@dataclass(frozen=True)
+class SavedTable:
+    """What JSON holds of a table; the thresholds themselves are tensors."""
+
+    bits: int
+    clip: Clip
+    points: Mapping[str, tuple[str, ...]]
+    languages: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ActivationTable:
     """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
@@ -149,24 +159,18 @@ class ActivationTable:
         """Returns what belongs into a tensor file."""
         return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
 
-    def as_data(self) -> dict[str, Any]:
-        """Returns what belongs into JSON beside the tensors."""
-        modules = {point: list(each) for point, each in self.modules.items()}
-        return {"bits": self.bits, "clip": self.clip, "points": modules, "languages": list(self.languages)}
+    def saved(self) -> SavedTable:
+        """Returns what JSON holds of it."""
+        return SavedTable(self.bits, self.clip, dict(self.modules), self.languages)
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> "ActivationTable":
-        """Returns the table that `tensors` and `as_data` were taken from."""
-        try:
-            alpha, blind = (tensors[name].cpu().numpy() for name in ("alpha", "blind"))
-            modules = {str(point): tuple(map(str, each)) for point, each in data["points"].items()}
-            languages = tuple(map(str, data["languages"]))
-            return cls(data["bits"], data["clip"], modules, languages, alpha, blind)
-        except (KeyError, TypeError, AttributeError) as problem:
-            raise InputError(
-                f"the table of activation thresholds cannot be read ({type(problem).__name__}: {problem}); it must be "
-                "as ActivationTable.tensors and ActivationTable.as_data gave it"
-            ) from problem
+    def of(cls, tensors: Mapping[str, Tensor], saved: SavedTable) -> "ActivationTable":
+        """Returns the table that `tensors` and `saved` were taken from."""
+        missing = sorted({"alpha", "blind"} - tensors.keys())
+        if missing:
+            raise InputError(f"the tensors of activation thresholds lack {missing[0]!r}; make them again")
+        alpha, blind = (tensors[name].cpu().numpy() for name in ("alpha", "blind"))
+        return cls(saved.bits, saved.clip, saved.points, saved.languages, alpha, blind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,21 +1,19 @@
 """Overlays on disk: one safetensors file each beside a manifest, `overlays.json`, that says what they are for."""
 
-import json
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairbits.checks import one_of, whole
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import WORD_BITS, read_packed
@@ -23,11 +21,10 @@ from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
 from fairbits.overlays.activation_table import ActivationTable
-from fairbits.overlays.overlay import BASE, Form, Overlay, Patch
-from fairbits.records import read_object
+from fairbits.overlays.manifest import MANIFEST, OVERLAYS, Manifest, OverlayEntry, PatchEntry, TableEntry
+from fairbits.overlays.overlay import BASE, Overlay, Patch
+from fairbits.records import to_json
 
-MANIFEST = "overlays.json"
-SCHEMA = "fairbits.overlays/1"
 SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
 PLAIN = re.compile(r"\w[\w-]*")
@@ -77,26 +74,20 @@ class Overlays:
         try:
             place.mkdir(parents=True, exist_ok=True)
             older = _files_of(place / MANIFEST)
-            files: dict[int, dict[str, Any]] = {}
-            said = []
+            entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
             for each in self.overlays:
-                if id(each.patches) not in files:
+                if id(each.patches) not in entries:
                     written.append(_free(place, each.name))
-                    files[id(each.patches)] = _written(written[-1], each)
-                said.append({"name": each.name, "languages": list(each.languages), **files[id(each.patches)]})
+                    entries[id(each.patches)] = _write_overlay(written[-1], each)
             table = None
             if self.activations is not None:
                 written.append(_free(place, THRESHOLDS))
-                table = _thresholds(written[-1], self.activations)
-            manifest = {
-                "schema": SCHEMA,
-                "base": self.base,
-                "languages": dict(self.languages),
-                "overlays": said,
-                "record": dict(self.record),
-                "activations": table,
-            }
-            write_whole(place / MANIFEST, [json.dumps(manifest, indent=1, ensure_ascii=False).encode()])
+                table = _write_table(written[-1], self.activations)
+            overlays = tuple(
+                replace(entries[id(each.patches)], name=each.name, languages=each.languages) for each in self.overlays
+            )
+            manifest = Manifest(self.base, dict(self.languages), overlays, dict(self.record), table)
+            write_whole(place / MANIFEST, [to_json(OVERLAYS.stamp(asdict(manifest)))])
             written = [each for each in older if each not in written]  # which no manifest names any more
         except OSError as error:
             raise InputError(
@@ -109,32 +100,21 @@ class Overlays:
     def load(cls, directory: str | Path, base: Checkpoint) -> "Overlays":
         """Returns the overlays in a directory, if they are whole and were made for this base."""
         place = Path(directory)
-        manifest = place / MANIFEST
-        if not manifest.is_file():
+        if not (place / MANIFEST).is_file():
             raise InputError(f"{place} has no {MANIFEST}; give a directory that fairbits overlay has written")
-        said = read_object(manifest)
-        if said.get("schema") != SCHEMA:
-            raise InputError(f"{manifest} has the schema {said.get('schema')!r:.60}; {SCHEMA} is read: make them again")
-        if said.get("base") != base.fingerprint:
+        manifest = OVERLAYS.read(place / MANIFEST)
+        if manifest.base != base.fingerprint:
             raise InputError(
-                f"{place} was made for another base than {base.target}; give the base of then, or make them again"
+                f"{place} was made for another base than {base.target}; give that base, or make the overlays again"
             )
         try:
-            files = {each["file"]: each for each in said["overlays"]}
-            patches = {name: _read(place, each, base) for name, each in files.items()}
-            overlays = tuple(
-                Overlay(str(each["name"]), tuple(map(str, each["languages"])), patches[each["file"]])
-                for each in said["overlays"]
-            )
-            table = None
-            if said["activations"] is not None:
-                table = ActivationTable.of(_checked(place, said["activations"]), said["activations"])
-            languages = {str(code): str(name) for code, name in said["languages"].items()}
-            return cls(str(said["base"]), overlays, languages, dict(said["record"]), table)
+            patches = {each.file: _read_patches(place, each, base) for each in manifest.overlays}
+            overlays = tuple(Overlay(each.name, each.languages, patches[each.file]) for each in manifest.overlays)
+            saved = manifest.activations
+            table = None if saved is None else ActivationTable.of(_read_tensors(place, saved), saved.table)
+            return cls(manifest.base, overlays, manifest.languages, manifest.record, table)
         except InputError as problem:
-            raise InputError(f"{manifest}: {problem}") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise InputError(f"{manifest} is damaged ({type(problem).__name__}: {problem}); make it again") from None
+            raise InputError(f"{place / MANIFEST}: {problem}") from None
 
 
 def check_directory(directory: Path) -> Path:
@@ -156,10 +136,8 @@ def check_directory(directory: Path) -> Path:
 def _files_of(manifest: Path) -> list[Path]:
     """Returns the files that an older manifest names; none where it cannot be read."""
     try:
-        said = read_object(manifest)
-        named = [each["file"] for each in [*said["overlays"], said["activations"]] if each is not None]
-        files = [manifest.parent / str(name) for name in dict.fromkeys(named)]
-    except (InputError, KeyError, TypeError):
+        files = [manifest.parent / name for name in OVERLAYS.read(manifest).files]
+    except InputError:
         return []
     return [file for file in files if file.parent == manifest.parent and file.suffix == SUFFIX]
 
@@ -177,54 +155,52 @@ def _remove(files: Iterable[Path]) -> None:
             file.unlink()
 
 
-def _written(file: Path, overlay: Overlay) -> dict[str, Any]:
-    """Returns what the manifest says of the patches of an overlay, after writing them."""
+def _write_overlay(file: Path, overlay: Overlay) -> OverlayEntry:
+    """Returns the entry of an overlay after writing its tensors."""
     digest = write_tensors(file, in_memory(overlay.tensors()))
-    patches = [
-        {
-            "tensor": patch.tensor,
-            "module": patch.module,
-            "form": patch.form,
-            "bits": patch.bits,
-            "rows": patch.count,
-            "transposed": patch.transposed,
-        }
-        for patch in overlay.patches
-    ]
-    return {"file": file.name, "sha256": digest, "size_bytes": overlay.size_bytes, "patches": patches}
+    patches = tuple(
+        PatchEntry(each.tensor, each.module, each.form, each.bits, each.count, each.transposed)
+        for each in overlay.patches
+    )
+    return OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
 
 
-def _thresholds(file: Path, table: ActivationTable) -> dict[str, Any]:
-    return {"file": file.name, "sha256": write_tensors(file, in_memory(table.tensors())), **table.as_data()}
+def _write_table(file: Path, table: ActivationTable) -> TableEntry:
+    """Returns the entry of the activation thresholds after writing their tensors."""
+    digest = write_tensors(file, in_memory(table.tensors()))
+    return TableEntry(file.name, digest, **vars(table.saved()))
 
 
-def _checked(place: Path, said: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Tensor]:
     """Returns the tensors of a file that the manifest names, if it is whole."""
-    file = place / str(said["file"])
+    file = place / entry.file
     if file.parent != place or not file.is_file():
-        raise InputError(f"{place} lacks {said['file']!r:.80}; copy all files again, or make them again")
+        raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
     try:
         digest = sha256_of(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); make it readable, or make it again") from None
-    if digest != said["sha256"]:
+    if digest != entry.sha256:
         raise InputError(f"{file} is damaged: its checksum is another one; copy it again, or make it again")
     return {info.name: map_tensor(info) for info in read_header(file).values()}
 
 
-def _read(place: Path, said: Mapping[str, Any], base: Checkpoint) -> tuple[Patch, ...]:
-    tensors = _checked(place, said)
-    return tuple(_patch(tensors, each, base) for each in said["patches"])
+def _read_patches(place: Path, entry: OverlayEntry, base: Checkpoint) -> tuple[Patch, ...]:
+    tensors = _read_tensors(place, entry)
+    try:
+        return tuple(_patch(tensors, each, base) for each in entry.patches)
+    except KeyError as missing:
+        raise InputError(f"{place / entry.file} is damaged: it lacks {missing}; make it again") from None
 
 
-def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpoint) -> Patch:
-    name, bits = str(said["tensor"]), whole("bits", int(said["bits"]), least=2, most=8)
-    form = cast(Form, one_of("form", said["form"], get_args(Form)))
+def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -> Patch:
+    name, bits, form = entry.tensor, entry.bits, entry.form
     shape, below = base.read(f"{name}_shape"), base.read(f"{name}_scale")
     rows = _rows(tensors, name, int(shape[0]))
     scales, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
     groups = scales.shape[1] if scales.ndim == 2 else 0
-    fits = scales.dtype.is_floating_point and len(scales) == count == said["rows"] and groups and shape[1] % groups == 0
+    fits: bool = scales.dtype.is_floating_point and len(scales) == count == entry.rows
+    fits = fits and bool(groups) and int(shape[1]) % groups == 0
     codes = base_scales = None
     if form == "steps":
         base_scales = below.clone() if rows is None else below.index_select(0, rows)
@@ -238,7 +214,7 @@ def _patch(tensors: Mapping[str, Tensor], said: Mapping[str, Any], base: Checkpo
     if form != "steps":
         stored = {f"{name}_packed": packed, f"{name}_scale": scales, f"{name}_shape": shape}
         codes = read_packed(stored, name, bits=bits).codes
-    return Patch(form, name, str(said["module"]), bits, rows, scales, codes, base_scales, bool(said["transposed"]))
+    return Patch(form, name, entry.module, bits, rows, scales, codes, base_scales, entry.transposed)
 
 
 def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:

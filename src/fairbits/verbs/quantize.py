@@ -141,5 +141,6 @@ def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None
     found = writer.finished(index)
     if found is None:
         return None
-    kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index} in {writer.draft}"))
+    source = f"the record of block {index} in {writer.draft}"
+    kept = check_record(BlockRecord, parse_object(found.record, source), source=source)
     return RoundedBlock(index, found.layers, kept.outcomes, found.extra, kept.learned)

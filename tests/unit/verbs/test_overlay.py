@@ -12,7 +12,8 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
 from fairbits.model import Checkpoint
-from fairbits.overlays.files import MANIFEST, Overlays
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.manifest import MANIFEST
 from fairbits.overlays.model import AdaptiveModel
 from fairbits.overlays.overlay import BASE
 from fairbits.verbs.overlay import overlay

@@ -85,7 +85,7 @@ def overlay(
     from fairbits.language.detect import undetectable_notes
     from fairbits.language.lookup import language_of
     from fairbits.model import Checkpoint
-    from fairbits.overlays.files import MANIFEST  # heavy: only when the verb runs
+    from fairbits.overlays.manifest import MANIFEST  # heavy: only when the verb runs
     from fairbits.records import read_object
     from fairbits.verbs.overlay import overlay as run_overlay
 

@@ -102,7 +102,7 @@ class _Job:
         """Returns the codes to begin with, and every fall-back in them."""
         if self.saved is not None and (self.saved / NOTES).is_file():
             widths = {name: scheme.bits for name, scheme in self.plan.schemes.items()}
-            notes = check_record(Notes, read_object(self.saved / NOTES))
+            notes = check_record(Notes, read_object(self.saved / NOTES), source=str(self.saved / NOTES))
             return load_codes(self.saved / CODES, widths), notes
         layers, notes = Layers(), Notes()
         refine = _refine(self.plan, self.lessons)

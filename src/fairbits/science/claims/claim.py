@@ -1,6 +1,5 @@
 """A claim of the founding documents, and the finding on it: computed here, or measured by experiments."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbits.errors import InputError
+from fairbits.records import read_object
 
 DOCUMENTS = {
     "000": "Theoretical framework",
@@ -129,4 +129,4 @@ def stored_records() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the set and the content of every stored result, set by set."""
     for where in SETS:
         for path in sorted((RECORDS / where).glob("*.json")):
-            yield where, json.loads(path.read_text(encoding="utf-8"))
+            yield where, read_object(path)

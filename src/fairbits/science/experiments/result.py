@@ -1,6 +1,5 @@
 """Result: what an experiment asked, what the founding documents predict, what came out, and the verdict."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -8,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.artifacts import check_writable, write_files
-from fairbits.errors import InputError, printable
+from fairbits.records import Kind, Number, to_json
 from fairbits.stats import Estimate
-from fairbits.version import __version__
 
-SCHEMA = "fairbits.research/1"
 DIGITS = 4
 """Significant digits that a file keeps: more would differ from run to run."""
 
@@ -34,7 +31,7 @@ class Judgement:
     claim: str
     answer: Answer
     because: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,10 @@ class Series:
     """Points of a figure that belong together, with intervals where there are any."""
 
     name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    x: tuple[Number, ...]
+    y: tuple[Number, ...]
+    low: tuple[Number, ...] = ()
+    high: tuple[Number, ...] = ()
     labels: tuple[str, ...] = ()
 
 
@@ -109,13 +106,12 @@ class Result:
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it for JSON, numbers with four significant digits."""
-        data: dict[str, Any] = _short({"schema": SCHEMA, "fairbits": __version__} | asdict(self))
+        data: dict[str, Any] = _short(RESULT.stamp(asdict(self)))
         return data
 
     def as_bytes(self) -> bytes:
         """Returns the content of its file."""
-        text = json.dumps(self.as_data(), ensure_ascii=False, indent=1, allow_nan=False)
-        return "\n".join(map(printable, text.split("\n"))).encode() + b"\n"
+        return to_json(self.as_data())
 
     def save(self, path: str | Path) -> None:
         """Writes it; the same result gives the same bytes."""
@@ -124,36 +120,10 @@ class Result:
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """Returns the result of a file; every key must be known."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
-            raise InputError(f"{path} is no result ({problem}); write one with fairbits research --out") from None
-        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-            raise InputError(f"{path} has not the schema {SCHEMA}: write it with fairbits research --out")
-        try:
-            del data["fairbits"]
-            return cls.of(data)
-        except (KeyError, TypeError, ValueError) as problem:
-            raise InputError(f"{path} is damaged ({problem}); write it again with fairbits research --out") from None
+        return RESULT.read(path)
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Result":
-        """Returns the result that the data of a file hold."""
-        figure = dict(data["figure"])
-        numbers = ("x", "y", "low", "high", "labels")
-        series = tuple(Series(each["name"], *(tuple(each[key]) for key in numbers)) for each in figure.pop("series"))
-        subject = {**data["subject"], "seeds": tuple(data["subject"]["seeds"])}
-        known = {
-            "subject": Subject(**subject),
-            "answer": Answer(data["answer"]),
-            "tables": tuple(
-                Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in data["tables"]
-            ),
-            "figure": Figure(**figure, series=series),
-            "judgements": tuple(Judgement(**{**j, "answer": Answer(j["answer"])}) for j in data["judgements"]),
-            "notes": tuple(data["notes"]),
-        }
-        return cls(**{**data, **known})
+
+RESULT = Kind("fairbits.research/1", "a result", "fairbits research --out", Result)
 
 
 def written(estimate: Estimate) -> str:

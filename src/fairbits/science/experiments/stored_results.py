@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fairbits.science.claims.claim import SETS, stored_records
-from fairbits.science.experiments.result import Answer, Result, Table, cell_text, together
+from fairbits.science.experiments.result import RESULT, Answer, Result, Table, cell_text, together
 
 Records = Mapping[str, Mapping[str, Result]]
 """Experiment -> set -> result."""
@@ -31,7 +31,7 @@ def all_records() -> dict[str, dict[str, Result]]:
     """Returns every result by experiment and set; sets in the order of the page."""
     found: dict[str, dict[str, Result]] = {}
     for where, data in stored_records():
-        result = Result.of({key: value for key, value in data.items() if key not in ("schema", "fairbits")})
+        result = RESULT.parse(data, source=f"a stored result of {where}")
         found.setdefault(result.name, {})[where] = result
     return found
 

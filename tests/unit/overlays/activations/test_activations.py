@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fairbits.overlays.activation_table import ActivationTable, Magnitudes, bin_counts
+from fairbits.overlays.activation_table import ActivationTable, Magnitudes, SavedTable, bin_counts
 from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.records import check_record
 from fairbits.theory.clipping.exact import clip_sample
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace
 from fairbits.theory.grid import Grid
@@ -227,8 +228,8 @@ def test_closing_removes_every_hook_and_gives_the_same_logits(tiny: Any) -> None
 def test_a_table_survives_its_files(tiny: Any, tmp_path: Path) -> None:
     table = tiny.table(6)
     save_file(table.tensors(), tmp_path / "a.safetensors")
-    (tmp_path / "a.json").write_text(json.dumps(table.as_data()))
-    found = ActivationTable.of(load_file(tmp_path / "a.safetensors"), json.loads((tmp_path / "a.json").read_text()))
+    saved = check_record(SavedTable, json.loads(json.dumps(asdict(table.saved()))))
+    found = ActivationTable.of(load_file(tmp_path / "a.safetensors"), saved)
     assert (found.bits, found.clip, found.languages, found.modules) == (6, "exact", tuple(LANGUAGES), table.modules)
     for code in (*LANGUAGES, None):
         assert np.array_equal(found.row(code), table.row(code))

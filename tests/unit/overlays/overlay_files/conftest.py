@@ -75,7 +75,7 @@ def compare(one: Overlays, other: Overlays) -> None:
             assert all(same(getattr(patch, each.name), getattr(twin, each.name)) for each in fields(Patch))
     assert (one.activations is None) == (other.activations is None)
     if one.activations is not None and other.activations is not None:
-        assert one.activations.as_data() == other.activations.as_data()
+        assert one.activations.saved() == other.activations.saved()
         for name, tensor in one.activations.tensors().items():
             assert torch.equal(tensor.view(torch.int32), other.activations.tensors()[name].view(torch.int32))
 

@@ -14,7 +14,8 @@ from fairbits.model import Checkpoint
 from fairbits.model.files.safetensors_files import map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors
-from fairbits.overlays.files import MANIFEST, Overlays
+from fairbits.overlays.files import Overlays
+from fairbits.overlays.manifest import MANIFEST
 from fairbits.overlays.overlay import BASE
 
 Same = Callable[[Overlays, Overlays], None]
@@ -92,7 +93,7 @@ FIRST = ("overlays", 0, "patches", 0)
         (with_value("fairbits.overlays/2", "schema"), "has the schema 'fairbits.overlays/2'"),
         (without("schema"), "has the schema None"),
         (with_value("0" * 64, "base"), "was made for another base than"),
-        (without("base"), "was made for another base than"),
+        (without("base"), "is damaged: base is missing"),
         (without("overlays"), "damaged"),
         (with_value(None, "overlays"), "damaged"),
         (with_value(["eng_Latn"], "overlays"), "damaged"),
@@ -100,7 +101,9 @@ FIRST = ("overlays", 0, "patches", 0)
         (with_value(3, "record"), "damaged"),
         (with_value([], "languages"), "damaged"),
         (without("activations"), "damaged"),
-        (without("activations", "points"), "thresholds cannot be read"),
+        (without("activations", "points"), r"is damaged: activations\.points is missing"),
+        (with_value(None, "activations", "points"), r"is damaged: activations\.points is None"),
+        (with_value(12, "activations", "bits"), "bits is 12"),
         (with_value("x", "languages", "eng_Latn"), "overlay 'x' serves a language and is not there"),
         (without("overlays", 1), "overlay 'jpn_Jpan' serves a language and is not there"),
         (with_value("../eng_Latn", "overlays", 0, "name"), "has the name"),
@@ -115,9 +118,10 @@ FIRST = ("overlays", 0, "patches", 0)
         (with_value(["x"], "overlays", 1, "file"), "damaged"),
         (with_value("0" * 64, "overlays", 1, "sha256"), "checksum is another one"),
         (with_value("x", *FIRST, "tensor"), "x_shape"),
-        (with_value("rows", *FIRST, "form"), "form is 'rows'; it must be one of"),
+        (with_value("rows", *FIRST, "form"), "form is 'rows'; it must be 'residual', 'codes' or 'steps'"),
         (with_value(["steps"], *FIRST, "form"), "form is"),
-        (with_value(9, *FIRST, "bits"), "bits is 9"),
+        (with_value(9, *FIRST, "bits"), "bits is 9; it must be less than or equal to 8"),
+        (with_value(True, *FIRST, "bits"), "bits is True"),
         (with_value("x", *FIRST, "bits"), "damaged"),
         (with_value(4, *FIRST, "bits"), "does not fit the base"),
         (with_value(4, *FIRST, "rows"), "does not fit the base"),

@@ -10,7 +10,8 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.overlays.files import MANIFEST, Overlays, check_directory
+from fairbits.overlays.files import Overlays, check_directory
+from fairbits.overlays.manifest import MANIFEST
 from fairbits.overlays.overlay import BASE, Overlay
 
 Same = Callable[[Overlays, Overlays], None]

@@ -51,10 +51,10 @@ def test_a_file_gives_the_result_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "is no result"),
-        ("[]", "has not the schema"),
-        ('{"schema": "fairbits.research/2"}', "has not the schema"),
-        ('{"schema": "fairbits.research/1", "fairbits": "0"}', "is damaged"),
+        ("{", "is not valid JSON .*; it must be a result: write one with fairbits research --out"),
+        ("[]", "holds a JSON list"),
+        ('{"schema": "fairbits.research/2"}', "has the schema 'fairbits.research/2'"),
+        ('{"schema": "fairbits.research/1", "fairbits": "0"}', "is damaged: name is missing"),
     ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, content: str, said: str) -> None:
