@@ -27,7 +27,7 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
 from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.science.experiments.gaps import Gap
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.verbs.plan import plan as planned
@@ -55,7 +55,7 @@ class Bench:
         asked = {"tokens": own.calibration, "seed": own.seed, "device": own.device}
         plan = planned(self.checkpoint, policy=own.policy, text=self.corpus, bits=bits, group="channel", **asked)
         text = self.calibration if plan.calibration is not None else None
-        for block in carry_out(self.checkpoint, plan, text=text, device=own.device):
+        for block in execute_plan(self.checkpoint, plan, text=text, device=own.device):
             self.swapped.replace(block.layers)
 
     def frame(self, switch: Callable[[str], None] | None = None) -> LanguageFrame:

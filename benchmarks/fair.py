@@ -25,7 +25,7 @@ from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.policies.variants import variant
 from fairbits.trials.reference_answers import ReferenceAnswers
@@ -102,7 +102,7 @@ class Bench:
         text = calibration_text(checkpoint, plan, self.corpus)
         start = time.perf_counter()
         saved = self._start(plan)
-        blocks = list(carry_out(checkpoint, plan, text=text, device=options.device, saved=saved))
+        blocks = list(execute_plan(checkpoint, plan, text=text, device=options.device, saved=saved))
         facts = {
             "seconds": time.perf_counter() - start,
             "device": options.device,

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from fairbits import Checkpoint
 from fairbits.language import udhr
 from fairbits.model.embedded import embedded_languages
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Plan
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.quantize import calibration_text
@@ -51,7 +51,7 @@ def timed(checkpoint: Checkpoint, plan: Plan, text: object, device: str) -> tupl
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    list(carry_out(checkpoint, plan, text=calibration_text(checkpoint, plan, text), device=device))
+    list(execute_plan(checkpoint, plan, text=calibration_text(checkpoint, plan, text), device=device))
     peak = 0.0 if device == "cpu" else torch.cuda.max_memory_allocated() / 1e9
     return time.perf_counter() - start, peak
 

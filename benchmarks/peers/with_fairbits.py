@@ -9,7 +9,7 @@ from fairbits import Checkpoint
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
 from fairbits.quantize import policies
 from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Calibration
 from fairbits.quantize.rounding.engine import RoundedBlock
 
@@ -24,7 +24,7 @@ def prepare(job: Job) -> Prepared:
     evidence = Evidence(checkpoint, () if text is None else text.languages)
     plan = policies.decide(job.method, evidence, bits=job.bits, group=job.group or "channel", **options)
     done: list[RoundedBlock] = []
-    return lambda: done.extend(carry_out(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
+    return lambda: done.extend(execute_plan(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
 
 
 def text_of(job: Job) -> Text:

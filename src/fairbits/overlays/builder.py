@@ -19,7 +19,7 @@ from fairbits.overlays.selection import patches_within
 from fairbits.overlays.sensitivity import sensitivity
 from fairbits.overlays.switch import Switch
 from fairbits.progress import Progress
-from fairbits.quantize.learning.teacher import Class
+from fairbits.quantize.learning.model_distillation import Teacher
 from fairbits.units import bits
 
 APART = 3
@@ -38,9 +38,7 @@ class OverlayBuilder:
     ) -> None:
         self.overlay_base, self.text, self._seed = overlay_base, reference.text, seed
         self._tell = progress or (lambda _stage, _done, _total: None)
-        self._school = Class(
-            reference, overlay_base.model, device=str(overlay_base.model.device), compute=torch.float32
-        )
+        self._teacher = Teacher(reference, overlay_base.model, device=str(overlay_base.model.device))
         self._apart = kept_apart(self.text)
         self._sensitivity: dict[str, dict[str, Tensor]] = {}
 
@@ -72,7 +70,7 @@ class OverlayBuilder:
         switch.to(BASE if overlay is None else overlay.name)
         try:
             with np.errstate(invalid="ignore"):  # languages that are not evaluated have no tokens
-                nats = self._school.damage(windows) * self._tokens_per_byte(windows)
+                nats = self._teacher.damage(windows) * self._tokens_per_byte(windows)
         finally:
             switch.to(BASE)
         return {code: bits(float(nats[i])) for i, code in enumerate(self.text.languages) if code in wanted}

@@ -19,7 +19,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Learned, Outcome, Plan
 from fairbits.trials.reference_answers import ReferenceAnswers
 
@@ -94,7 +94,7 @@ class PlanTrial:
         start = time.perf_counter()
         text = self._calibration(plan)
         with self.swapped:
-            for block in carry_out(self.checkpoint, plan, text=text, device=self.device, progress=progress):
+            for block in execute_plan(self.checkpoint, plan, text=text, device=self.device, progress=progress):
                 self.swapped.replace(block.layers)
                 outcomes += block.outcomes
                 learned = block.learned or learned

@@ -20,7 +20,7 @@ from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Learned, Outcome, Plan
 from fairbits.quantize.policies import Embeddings, decide
 from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
@@ -73,7 +73,7 @@ def quantize(
 
     outcomes: list[Outcome] = []
     learned: Learned | None = None
-    for block in carry_out(
+    for block in execute_plan(
         checkpoint,
         plan,
         text=words,

@@ -1,8 +1,5 @@
-"""Learning: codes that were rounded layer by layer are changed until the answers of the model are nearest to its own.
+"""Learned rounding: codes and scales that were rounded layer by layer are improved by gradient descent.
 
-`carry_out` carries out any plan; one that says nothing of learning is only rounded.
+Start with `distillation`: it has the training loop and says what is learned, against what, and how the best codes are
+chosen. `fairbits.quantize.execution` decides which of it a plan needs.
 """
-
-from fairbits.quantize.learning.engine import carry_out
-
-__all__ = ["carry_out"]

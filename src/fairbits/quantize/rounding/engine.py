@@ -164,7 +164,7 @@ def _without_text(job: _Job) -> Iterator[RoundedBlock]:
 
 def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions, apart = _positions_at_once(job.checkpoint, text, device), job.refine.apart if job.refine else ()
+    positions, apart = _positions_at_once(job.checkpoint, text, device), job.refine.held_out if job.refine else ()
     chosen = [batch.on(device) for part in _parted(text, apart) for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
     job.ticks.total = len(job.plan.schemes) + (2 * len(chosen) + job.ticks_of_refining) * far

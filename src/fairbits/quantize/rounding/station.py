@@ -43,12 +43,12 @@ class Station:
 class Refine(Protocol):
     """Finds better codes for a block; what it does may depend on nothing but the station.
 
-    `apart`  documents that are to come in batches of their own
+    `held_out`  documents that are to come in batches of their own
     `ticks`  how many steps of progress a block takes
     """
 
     @property
-    def apart(self) -> Collection[int]: ...
+    def held_out(self) -> Collection[int]: ...
 
     @property
     def ticks(self) -> int: ...

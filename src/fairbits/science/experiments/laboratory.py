@@ -26,7 +26,7 @@ from fairbits.model.outliers.write import write_with_outliers
 from fairbits.model.scheme import Clip, Group, Scheme, within_rows
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import is_rounded
-from fairbits.quantize.learning import carry_out
+from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Plan
 from fairbits.science.experiments.result import Subject
 from fairbits.stats import LanguageFrame
@@ -177,7 +177,7 @@ class ModelLab:
             corpus = self.corpus.restrict(found.languages)
             text = text_for(self.checkpoint, corpus, request=calibration.request)
         with self.trial.swapped as swapped:
-            for block in carry_out(self.checkpoint, found, text=text, device=self.setting.device):
+            for block in execute_plan(self.checkpoint, found, text=text, device=self.setting.device):
                 swapped.replace(block.layers)
             return self.damage()
 

@@ -289,7 +289,7 @@ def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, 
     stations = []
 
     class Watching:
-        apart, ticks = (0, 3), 2
+        held_out, ticks = (0, 3), 2
 
         def __call__(self, station):
             stations.append(station)
@@ -311,7 +311,7 @@ def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, 
         path = checkpoint.architecture.blocks[station.index].module
         handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, found=found: found.append(y))
         for turn in station.turns:
-            assert len({document in Watching.apart for document in turn.batch.document.tolist()}) == 1
+            assert len({document in Watching.held_out for document in turn.batch.document.tolist()}) == 1
             with torch.no_grad():
                 model(**turn.batch.inputs)
         handle.remove()

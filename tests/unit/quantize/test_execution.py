@@ -8,9 +8,8 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.quantize.learning import carry_out
-from fairbits.quantize.learning.engine import COURSE
-from fairbits.quantize.learning.training import CHECKS
+from fairbits.quantize.execution import STATE, execute_plan
+from fairbits.quantize.learning.distillation import EVALUATIONS
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.verbs.plan import plan as planned
@@ -43,7 +42,7 @@ def tiny(first_blocks):
 @pytest.fixture(scope="module")
 def learned(tiny):
     checkpoint, plan, corpus = tiny
-    return list(carry_out(checkpoint, plan, text=calibration_text(checkpoint, plan, corpus)))
+    return list(execute_plan(checkpoint, plan, text=calibration_text(checkpoint, plan, corpus)))
 
 
 def same(one, other):
@@ -72,7 +71,7 @@ def test_codes_change_a_little_and_every_language_gains(tiny, learned):
     assert found.step > 0
     assert all(found.damage[code] <= found.start[code] for code in found.start)
     assert np.mean(list(found.damage.values())) < np.mean(list(found.start.values()))
-    assert len(found.history) == CHECKS + 1
+    assert len(found.history) == EVALUATIONS + 1
 
 
 def test_outcomes_are_of_the_learned_codes(tiny, learned):
@@ -88,7 +87,7 @@ def test_outcomes_are_of_the_learned_codes(tiny, learned):
 
 def test_the_same_seed_gives_the_same_codes(tiny, learned):
     checkpoint, plan, corpus = tiny
-    same(learned, list(carry_out(checkpoint, plan, text=calibration_text(checkpoint, plan, corpus))))
+    same(learned, list(execute_plan(checkpoint, plan, text=calibration_text(checkpoint, plan, corpus))))
 
 
 class StoppedError(Exception):
@@ -105,7 +104,7 @@ def test_an_interrupted_run_goes_on_to_the_same_codes(tiny, learned, tmp_path):
 
     with pytest.raises(StoppedError):
         quantize(checkpoint, plan, out=out, text=corpus, progress=interrupt)
-    assert (tmp_path / ".w3.partial" / "learning" / COURSE).is_file()
+    assert (tmp_path / ".w3.partial" / "learning" / STATE).is_file()
     assert draft_plan(out).digest == plan.digest
     with pytest.raises(InputError, match="continue it with --resume"):
         quantize(checkpoint, plan, out=out, text=corpus)
@@ -127,7 +126,7 @@ def test_where_nothing_helps_the_start_is_kept(tiny):
     checkpoint, plan, corpus = tiny
     wild = replace(plan, learning=replace(plan.learning, rate=1.0))  # flips codes at random
     text = calibration_text(checkpoint, plan, corpus)
-    blocks = list(carry_out(checkpoint, wild, text=text))
+    blocks = list(execute_plan(checkpoint, wild, text=text))
     found = blocks[-1].learned
     assert found.step == 0
     assert found.damage == found.start
@@ -140,7 +139,7 @@ def test_a_plan_that_does_not_learn_is_only_rounded(tiny):
     checkpoint, plan, corpus = tiny
     plain = replace(plan, learning=None, layers=plan.layers[:5])
     text = calibration_text(checkpoint, plan, corpus)
-    same(list(carry_out(checkpoint, plain, text=text)), list(round_model(checkpoint, plain, text=text)))
+    same(list(execute_plan(checkpoint, plain, text=text)), list(round_model(checkpoint, plain, text=text)))
 
 
 def test_a_plan_remembers_how_it_learns(tiny, tmp_path):

@@ -10,9 +10,9 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model.scheme import Scheme
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantize.learning.blocks import refiner
-from fairbits.quantize.learning.latents import attached
-from fairbits.quantize.learning.lessons import Lessons
+from fairbits.quantize.learning.block_distillation import block_distiller
+from fairbits.quantize.learning.holdout import HoldoutSplit
+from fairbits.quantize.learning.learnable_codes import learnable_codes
 from fairbits.quantize.plan import LayerPlan, Learning, Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.quantize.rounding.station import LEFT
@@ -50,7 +50,7 @@ def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     ]
     pi = {code: 1 / len(text.languages) for code in text.languages}
     plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(layers), 0, languages=pi)
-    ours = refiner(how or HOW, Lessons.of(text, seed=SEED), seed=SEED)
+    ours = block_distiller(how or HOW, HoldoutSplit.of(text, seed=SEED), seed=SEED)
     refine = refine or (ours if how else Nobody(ours))
     return list(round_model(checkpoint, plan, text=text, refine=refine, **options))
 
@@ -61,7 +61,7 @@ class Nobody:
     ticks = 0
 
     def __init__(self, other):
-        self.apart = other.apart
+        self.held_out = other.held_out
 
     def __call__(self, station):
         return {name: codes for name, (codes, _) in station.start.items()}
@@ -73,9 +73,9 @@ def layers(*blocks):
 
 @torch.no_grad()
 def errors(checkpoint, text, codes, *, block):
-    """Returns the error of a block on text kept apart by its definition, window by window, in whole models."""
-    apart = refiner(HOW, Lessons.of(text, seed=SEED), seed=SEED).apart
-    windows = sorted((each for each in text.windows if each.document in apart), key=lambda each: each.length)
+    """Returns the error of a block on held-out text by its definition, window by window, in whole models."""
+    held_out = block_distiller(HOW, HoldoutSplit.of(text, seed=SEED), seed=SEED).held_out
+    windows = sorted((each for each in text.windows if each.document in held_out), key=lambda each: each.length)
     outputs = ([], [])
     for found, these in zip(outputs, ({}, codes), strict=True):
         swapped = SwappedModel.load(checkpoint)
@@ -104,7 +104,7 @@ def same_codes(one, other):
     return torch.equal(one.codes, other.codes) and torch.equal(one.scales, other.scales)
 
 
-def test_no_language_has_more_error_on_text_kept_apart(llama, taught):
+def test_no_language_has_more_error_on_held_out_text(llama, taught):
     start = learned(*llama, None)
     assert (errors(*llama, layers(taught[0]), block=0) < 0.9 * errors(*llama, layers(start[0]), block=0)).all()
     assert (errors(*llama, layers(*taught), block=1) < 0.9 * errors(*llama, layers(*start), block=1)).all()
@@ -176,23 +176,23 @@ def test_learning_for_the_worst_language_brings_languages_together(llama, monkey
 
 
 def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(llama):
-    refine, found = refiner(HOW, Lessons.of(llama[1], seed=SEED), seed=SEED), []
+    refine, found = block_distiller(HOW, HoldoutSplit.of(llama[1], seed=SEED), seed=SEED), []
 
     class Watching(Nobody):
         def __call__(self, station):
-            with attached(station.model, station.weights, station.start) as latents:
+            with learnable_codes(station.model, station.weights, station.start) as codes:
                 target = station.targets[0].clone()
-                page = refine.page(station.turns[0], target, station.stack)
-                target[page.turn.batch.main.text == 0] = torch.nan  # what is no text has no say
-                own = page.language == 0
+                batch = refine.block_batch(station.turns[0], target, station.stack)
+                target[batch.turn.batch.main.text == 0] = torch.nan  # what is no text has no say
+                own = batch.language == 0
                 assert 0 < own.sum() < len(own)
                 for these, weights in (
-                    (page, [2.0, 0.0]),
-                    (replace(page, at=page.at[own], language=page.language[own]), [2.0, 5.0]),
+                    (batch, [2.0, 0.0]),
+                    (replace(batch, at=batch.at[own], language=batch.language[own]), [2.0, 5.0]),
                 ):
-                    these.learn(np.array(weights))
-                    found.append([each.offsets.grad.clone() for each in latents.values()])
-                    for each in latents.values():
+                    these.add_gradients(np.array(weights))
+                    found.append([each.offsets.grad.clone() for each in codes.values()])
+                    for each in codes.values():
                         each.zero_grad()
             return super().__call__(station)
 

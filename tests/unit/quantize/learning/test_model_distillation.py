@@ -8,8 +8,8 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
-from fairbits.quantize.learning import teacher
-from fairbits.quantize.learning.teacher import Class, divergence
+from fairbits.quantize.learning import model_distillation
+from fairbits.quantize.learning.model_distillation import Teacher, divergence
 
 NAMES = ("eng", "heb")
 
@@ -19,12 +19,12 @@ def asked(first_blocks):
     """Two blocks of the embedded model, what they say to a text, and a copy of it with noise in one layer."""
     checkpoint = first_blocks(2)
     text = text_for(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
-    learner = checkpoint.load()
+    student = checkpoint.load()
     with torch.no_grad():
-        W = learner.transformer.h[1].mlp.dense_h_to_4h.weight
+        W = student.transformer.h[1].mlp.dense_h_to_4h.weight
         W += 0.5 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0))
     with Reference.of(checkpoint, text) as reference:
-        yield reference, learner, checkpoint
+        yield reference, student, checkpoint
 
 
 def test_divergence_is_that_of_torch_and_so_is_its_gradient():
@@ -40,10 +40,10 @@ def test_divergence_is_that_of_torch_and_so_is_its_gradient():
 
 
 def test_damage_is_what_an_evaluation_measures(asked):
-    reference, learner, _ = asked
-    room = Class(reference, learner, device="cpu", compute=torch.float32)
-    found = room.damage(range(len(reference.text.windows)))
-    answers = answers_of(learner, reference)
+    reference, student, _ = asked
+    teacher = Teacher(reference, student)
+    found = teacher.damage(range(len(reference.text.windows)))
+    answers = answers_of(student, reference)
     languages = reference.text.language_of
     kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
     assert np.allclose(found, kl, rtol=1e-4)
@@ -51,24 +51,24 @@ def test_damage_is_what_an_evaluation_measures(asked):
 
 
 def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatch):
-    reference, learner, checkpoint = asked
+    reference, student, checkpoint = asked
     text = reference.text
-    weight = learner.transformer.h[1].mlp.dense_h_to_4h.weight
+    weight = student.transformer.h[1].mlp.dense_h_to_4h.weight
     windows = [i for i in range(len(text.windows)) if text.windows[i].length > 20][:5]
     shares = np.array([0.2, 0.8])
-    monkeypatch.setattr(teacher, "positions_of_logits", lambda _model: 17)  # many parts
-    room = Class(reference, learner, device="cpu", compute=torch.float32)
-    lesson = room.lesson(windows)
-    learner.zero_grad()
-    kl = room.learn(lesson, shares)
+    monkeypatch.setattr(model_distillation, "positions_of_logits", lambda _model: 17)  # many parts
+    teacher = Teacher(reference, student)
+    batch = teacher.batch(windows)
+    student.zero_grad()
+    kl = teacher.add_gradients(batch, shares)
     mine = weight.grad.clone()
-    learner.zero_grad()
-    logits = learner(**lesson.batch.inputs).logits[lesson.rows, lesson.columns]
+    student.zero_grad()
+    logits = student(**batch.batch.inputs).logits[batch.rows, batch.columns]
     with torch.no_grad():
         own = checkpoint.load()
-        target = own(**lesson.batch.inputs).logits[lesson.rows, lesson.columns].log_softmax(1)
+        target = own(**batch.batch.inputs).logits[batch.rows, batch.columns].log_softmax(1)
     whole = kl_div(logits.log_softmax(1), target, reduction="none", log_target=True).sum(1)
-    loss = sum(share * whole[lesson.language == i].mean() for i, share in enumerate(shares))
+    loss = sum(share * whole[batch.language == i].mean() for i, share in enumerate(shares))
     loss.backward()
     torch.testing.assert_close(kl, whole.detach(), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(mine, weight.grad, rtol=1e-3, atol=1e-6)
