@@ -150,8 +150,8 @@ without relatives is its own family.
 ## Embedded text
 
 `fairbits.language.udhr(["en", "he"])` gives the declaration as a parallel corpus; a document is one section.
-A few translations ({partial}) have no preamble: together with one of them the preamble is left out of every language,
-and a note of the corpus says so. The Amharic text parts words by ፡, as older print does.
+A few translations ({partial}) have no preamble: if one of them is chosen, the preamble is left out in every language,
+and a note of the corpus says so. The Amharic text separates words by ፡, as older print does.
 
 | split | sections |
 |---|---|
@@ -165,10 +165,10 @@ about quality.
 
 ## Detection
 
-`Detector(languages)` is py3langid restricted to the languages at hand. Share of held-out sentences of the declaration
-(evaluation articles) whose language is told right; short texts are the first words of the same sentences, and where
-no spaces part words, two Han or kana characters, four Thai, Lao, Khmer or Burmese letters, or two Tibetan syllables
-count as one.
+`Detector(languages)` is py3langid restricted to these languages. The tables give the share of held-out sentences of
+the declaration (evaluation articles) whose language is detected correctly. Short texts are the first words of the same
+sentences; where spaces do not separate words, two Han or kana characters, four Thai, Lao, Khmer or Burmese letters, or
+two Tibetan syllables count as one word.
 
 The {n_embedded} languages of the embedded model:
 
@@ -184,9 +184,9 @@ too doubtful to act on, "wrong" of those served as another language.
 
 {each}
 
-Text in the {n_others} others of the languages above, to a detector that knows only the {n_embedded}: the share that it
-takes for one of its own with a confidence of at least {confidence:g}. Confidence is relative to the languages at hand;
-it does not say that a text is in none of them.
+Text in the {n_others} other languages above, given to a detector of the {n_embedded}: the share that it assigns to one
+of these with a confidence of at least {confidence:g}. Confidence is relative to the languages of the
+detector; it does not show that a text is in none of them.
 
 {others}
 

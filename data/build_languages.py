@@ -133,7 +133,7 @@ def aliases(facts: Facts, rows: list[dict[str, str]]) -> dict[str, tuple[str, st
 
 
 def regional(facts: Facts, rows: list[dict[str, str]]) -> dict[str, str]:
-    """Returns the tags whose region means another script than the usual one, and the code that is; "" if none is."""
+    """Returns the tags whose region means an unusual script, each with its code; "" if there is no such language."""
     here = {(row["bcp47"].split("-")[0], row["script"]): row["code"] for row in rows}
     result = {}
     for tag, full in facts.likely.items():
@@ -170,7 +170,7 @@ def _add_withdrawn(facts: Facts, result: dict[str, tuple[str, str]], rows: list[
 
 
 def _tags(facts: Facts, codes: list[str]) -> dict[str, str]:
-    """Returns the BCP-47 tag of each code: two letters go to the first that claims them, unusual scripts are said."""
+    """Returns the BCP-47 tag of each code: two letters go to the first that claims them, unusual scripts are included."""
     owners: dict[str, str] = {}
     tags = {}
     for code in codes:
