@@ -170,7 +170,7 @@ def _add_withdrawn(facts: Facts, result: dict[str, tuple[str, str]], rows: list[
 
 
 def _tags(facts: Facts, codes: list[str]) -> dict[str, str]:
-    """Returns the BCP-47 tag of each code: two letters go to the first that claims them, unusual scripts are included."""
+    """Returns the BCP-47 tag of each code: two letters go to the first that claims them."""
     owners: dict[str, str] = {}
     tags = {}
     for code in codes:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fairbits.checks import one_of
 from fairbits.cli import completion
 from fairbits.cli.files import write_out
 from fairbits.cli.options import (
@@ -61,6 +60,7 @@ def audit(
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
+    from fairbits.checks import one_of
     from fairbits.cli.tables.audit import audit_table
     from fairbits.cli.tables.audit_details import audit_details
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
