@@ -1,15 +1,14 @@
 """Lock: one run at a time in a directory."""
 
-import sys
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from fairbits.errors import InputError
-
-if sys.platform != "win32":
-    import fcntl
 
 LOCK = ".lock"
 UNLOCKED = "no locks are kept here: nothing stops a second run in the same directory"
@@ -17,24 +16,48 @@ UNLOCKED = "no locks are kept here: nothing stops a second run in the same direc
 
 @contextmanager
 def locked(directory: Path) -> Iterator[str | None]:
-    """Holds a directory against other runs; yields a note where the system keeps no locks.
+    """Holds a directory against other runs; yields a note where the system has no locks.
 
-    The system lets go of it whatever ends the process, so the file of the lock stays and says nothing.
+    The system releases the lock whatever ends the process. The file of the lock stays, and names the process while
+    it holds the lock.
     """
-    with (directory / LOCK).open("ab") as file:
-        yield None if _held(file, directory) else UNLOCKED
-
-
-def _held(file: BinaryIO, directory: Path) -> bool:
-    """Returns whether the lock is held now; False if there is no such thing, as on some network file systems."""
-    if sys.platform == "win32":
-        return False
+    file = directory / LOCK
+    file.touch()  # raises what the caller reports if the directory cannot be written
+    lock = FileLock(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        yield None if _acquire(lock, directory) else UNLOCKED
+    finally:
+        if lock.is_locked:
+            _name_holder(lock, file, "")
+        lock.release()
+
+
+def _acquire(lock: BaseFileLock, directory: Path) -> bool:
+    """Returns whether the lock is held now; False if the system has none, as on some network file systems."""
+    file = directory / LOCK
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
         raise InputError(
-            f"another run is using {directory}; wait until it has ended, or give another directory with --out"
+            f"another run{_holder(file)} is using {directory}; wait until it has ended, or give another directory "
+            "with --out"
         ) from None
-    except OSError:
+    except (OSError, NotImplementedError):
         return False
+    _name_holder(lock, file, f"process {os.getpid()} on {socket.gethostname()}\n")
     return True
+
+
+def _name_holder(lock: BaseFileLock, file: Path, name: str) -> None:
+    if not isinstance(lock, SoftFileLock):  # which keeps its own record in the file
+        with suppress(OSError):  # Windows lets nobody write to it
+            file.write_text(name, encoding="utf-8")
+
+
+def _holder(file: Path) -> str:
+    """Returns which process holds the lock, in parentheses, if its file says so."""
+    try:
+        found = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+    return f" ({found:.80})" if found.startswith("process ") else ""
