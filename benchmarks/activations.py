@@ -20,8 +20,8 @@ from fairbits import Checkpoint
 from fairbits.checks import Floats
 from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel

@@ -30,8 +30,7 @@ from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.activations import text_of
 from fairbits.overlays.base_model import OverlayBase
-from fairbits.overlays.builder import Cluster, OverlayBuilder
-from fairbits.overlays.clusters import clusters
+from fairbits.overlays.builder import Cluster, OverlayBuilder, clusters
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import BASE, Overlay
 from fairbits.overlays.switch import Switch

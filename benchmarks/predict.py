@@ -26,9 +26,9 @@ from fairbits.checks import Floats
 from fairbits.language import find_language, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe
-from fairbits.measure.passes.loss import document_losses
-from fairbits.measure.passes.points import probed_linears
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.recorder import probed_linears
+from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.groups import error_of

@@ -16,11 +16,10 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.points import points_of, probed_linears
-from fairbits.measure.passes.recorder import FORMS, Recorder
+from fairbits.measure.passes.measurements import column_errors, weight_errors
+from fairbits.measure.passes.recorder import FORMS, Recorder, points_of, probed_linears
 from fairbits.measure.passes.run import fisher_direction
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
-from fairbits.measure.passes.weight_errors import column_errors, weight_errors
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.theory import Grid

@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 
 from fairbits.model.architecture import Architecture, Block, Role, model_class
 from fairbits.model.architecture.roles import is_norm
-from fairbits.model.architecture.skeleton import skeleton
-from fairbits.model.architecture.trace import Call, trace
+from fairbits.model.architecture.skeleton import Call, skeleton, trace
 from fairbits.model.checkpoint import Checkpoint
 
 Trait = int | float | str | None  # also bool

@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.head import split_head
-from fairbits.measure.passes.points import probed_linears
+from fairbits.measure.passes.forward import split_head
+from fairbits.measure.passes.recorder import probed_linears
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Architecture, Weight

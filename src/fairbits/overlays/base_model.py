@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.points import is_observable
+from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text
 from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.model.architecture import Weight

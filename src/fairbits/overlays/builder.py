@@ -1,22 +1,24 @@
-"""OverlayBuilder: makes overlays of a base from calibration text, and evaluates them on held-out text."""
+"""How overlays are built: which languages share one, which rows it holds, what they cost on held-out text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from scipy.cluster.hierarchy import cut_tree, linkage
+from torch import Tensor, nn
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.forward import recomputed, split_head
+from fairbits.measure.passes.run import Scores, fisher_gradient, positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.base_model import OverlayBase
-from fairbits.overlays.clusters import importance_patterns
 from fairbits.overlays.forms import Candidate, candidates
-from fairbits.overlays.overlay import BASE, Form, Overlay
-from fairbits.overlays.selection import patches_within
-from fairbits.overlays.sensitivity import sensitivity
+from fairbits.overlays.overlay import BASE, Form, Overlay, Patch
 from fairbits.overlays.switch import Switch
 from fairbits.progress import Progress
 from fairbits.quantize.learning.model_distillation import Teacher
@@ -124,3 +126,106 @@ def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> i
     """
     worst = {count: max(each.values()) for count, each in damages.items()}
     return min(count for count, value in worst.items() if value <= min(worst.values()) * (1 + spare))
+
+
+def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tuple[Patch, ...]:
+    """Returns the rows that save most per byte and take at most `budget` bytes together; None: all rows of all maps.
+
+    Rows that save nothing are left out even where there is room.
+    """
+    if budget is None:
+        return tuple(each.patch(None) for each in candidates)
+    size = np.concatenate([np.full(len(each.saved), each.row_bytes) for each in candidates])
+    density = np.concatenate([each.saved.numpy() for each in candidates]) / size
+    order = np.argsort(-density, kind="stable")
+    taken = np.zeros(len(order), dtype=bool)
+    taken[order[(np.cumsum(size[order]) <= budget) & (density[order] > 0)]] = True
+    ends = np.cumsum([len(each.saved) for each in candidates])
+    found = []
+    for each, mine in zip(candidates, np.split(taken, ends[:-1]), strict=True):
+        if mine.any():
+            found.append(each.patch(None if mine.all() else torch.from_numpy(np.flatnonzero(mine))))
+    return tuple(found)
+
+
+def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
+    """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear map, less its mean per map.
+
+    Loudness goes with the mean; what stays is which inputs matter more to a language than its others do.
+    """
+    parts: dict[str, Floats] = {}
+    for name, known in overlay_base.known(text, products=False):
+        sees = str(overlay_base.weight(name).sees)
+        if sees not in parts and known.squares is not None:
+            logs = np.log(known.squares + np.finfo(np.float32).tiny)
+            parts[sees] = logs - logs.mean(axis=1, keepdims=True)
+    patterns = np.concatenate(list(parts.values()), axis=1)
+    return dict(zip(text.languages, patterns, strict=True))
+
+
+def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...], ...]:
+    """Returns `count` clusters of languages, Ward's, which are nested for all counts; the largest first.
+
+    >>> clusters({"a": np.array([0.0, 1]), "b": np.array([5.0, 5]), "c": np.array([0.1, 1])}, 2)
+    (('a', 'c'), ('b',))
+    """
+    codes = list(patterns)
+    if count >= len(codes):
+        return tuple((code,) for code in codes)
+    # what all languages have in common says nothing about who is alike
+    table = np.stack([patterns[code] for code in codes])
+    # cut by count: a height can part no languages that are equally far from each other
+    labels = cut_tree(linkage(table - table.mean(axis=0), method="ward"), n_clusters=[count])[:, 0]
+    found = [tuple(codes[i] for i in np.flatnonzero(labels == label)) for label in range(count)]
+    return tuple(sorted(found, key=lambda each: (-len(each), each)))
+
+
+def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict[str, Tensor]:
+    """Returns E[(∂/∂y_r)²] of every linear map, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
+
+    Gradients are those of logits · ξ, ξ a Fisher direction drawn from `seed` at every predicted position; no label is
+    looked at. That rows err independently of each other is an approximation; it ranks rows, and damage is measured.
+    """
+    model, found = overlay_base.model, {}
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
+    handles = []
+    for name in overlay_base.schemes:
+        found[name] = torch.zeros(overlay_base.weight(name).shape[0], dtype=torch.float64)
+        module = model.get_submodule(overlay_base.weight(name).module)
+        handles.append(module.register_forward_hook(_watcher(found[name])))
+    try:
+        positions = _backward(overlay_base, text, seed)
+    finally:
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+        for handle in handles:
+            handle.remove()
+    return {name: sums / max(positions, 1) for name, sums in found.items()}
+
+
+def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
+    """Returns the hook that adds up the squared gradient of what a linear map gives."""
+
+    def take(gradient: Tensor) -> None:
+        sums.add_(gradient.detach().flatten(0, -2).float().square().sum(0).double().cpu())
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(take)  # type: ignore[no-untyped-call]
+
+    return hook
+
+
+def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
+    """Returns how many positions predicted a token, after a forward and a backward pass."""
+    model, device = overlay_base.model, str(overlay_base.model.device)
+    blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
+    rng, scores = torch.Generator().manual_seed(seed), Scores(len(text.lang))
+    split = split_head(model, next(batches(text, positions=1)).on(device))
+    for batch in batches(text, positions=positions_at_once(model, split)):
+        here = batch.on(device)
+        with recomputed(blocks):
+            features = split.body(here)
+        torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
+    return int(scores.sums[0].sum())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.points import is_observable
+from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.memory import LEARNING_POSITIONS

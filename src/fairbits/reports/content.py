@@ -1,10 +1,18 @@
-"""The content of a report: all numbers and words, before they are drawn."""
+"""Report: its content, all numbers and words before they are drawn, and the three forms that it is written in."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from fairbits.artifacts import check_writable, write_files
+from fairbits.errors import InputError
+from fairbits.records import to_json
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
 from fairbits.reports.languages import language_rows, units_of
+from fairbits.reports.markdown import card
+from fairbits.reports.page import page
 from fairbits.reports.provenance import notes, provenance
 from fairbits.reports.sources import Sources
 from fairbits.version import __version__
@@ -42,3 +50,57 @@ def content(sources: Sources) -> dict[str, Any]:
         "provenance": provenance(sources),
         "notes": notes(sources),
     }
+
+
+FORMATS = ("html", "md", "json")
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was measured, for people."""
+
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, sources: Sources) -> "Report":
+        """Returns the report of some results."""
+        return cls(content(sources))
+
+    def html(self) -> str:
+        """Returns one page that needs nothing beside it."""
+        return page(self.content)
+
+    def markdown(self) -> str:
+        """Returns a section for the card of a model."""
+        return card(self.content)
+
+    def json(self) -> str:
+        """Returns the content."""
+        return to_json(self.content).decode()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report in the form that the name of the file ends in: .html, .md or .json."""
+        target = check_writable(path, example="report.html")
+        write_files({target: self.written(format_of(target)).encode()})
+
+    def written(self, form: str) -> str:
+        """Returns the report as html, md or json."""
+        return {"html": self.html, "md": self.markdown, "json": self.json}[form]()
+
+
+def format_of(path: str | Path) -> str:
+    """Returns the form that a file's name asks for.
+
+    >>> format_of("report.html")
+    'html'
+    """
+    form = Path(path).suffix[1:].lower()
+    if form not in FORMATS:
+        raise InputError(f"{path} does not end in .html, .md or .json, which a report can be written as: rename it")
+    return form
+
+
+def check_name(path: str | Path, form: str) -> None:
+    """Raises unless a file's name says the form that is written to it."""
+    if format_of(path) != form:
+        raise InputError(f"{path} would hold {form}; the name must say so: end it in .{form}, or ask for another form")

@@ -1,6 +1,6 @@
-"""What each block costs each language at each width: predicted in one pass, or measured block by block."""
+"""What each block costs each language at each width: predicted in one pass, or measured by replacing its weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +10,16 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.damage import predicted_damage
 from fairbits.measure.passes import probe
+from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
+from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Group, Scheme, within_rows
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Sensitivity, is_rounded
-from fairbits.trials.loss_trial import LossTrial
+from fairbits.quantize.rounding.layer import matrix
 
 NOT_ROUNDED = 0
 """Stands for a width where a block keeps its weights."""
@@ -117,3 +121,36 @@ def measured_damage(
         if progress is not None:
             progress("measuring sets of blocks", len(rows), len(allocations))
     return np.array(rows)
+
+
+class LossTrial:
+    """A model in memory, and its loss on a text before anything was replaced.
+
+    `reference_nll` and `predicted` have one entry per document: the loss in nats, and the predicted tokens.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, text: Text, *, device: str = "cpu") -> None:
+        """Loads the model and measures its loss."""
+        self.swapped, self.text = SwappedModel.load(checkpoint, device=device), text
+        self.reference_nll, self.predicted = document_losses(self.swapped.model, text)
+
+    def replace_rounded(self, weights: Iterable[Weight], scheme: Scheme) -> None:
+        """Replaces linear maps by their weights rounded as a scheme says."""
+        for weight in weights:
+            W = matrix(self.swapped.checkpoint, weight)
+            self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})
+
+    def added_nll(self) -> Floats:
+        """Returns what the replaced weights add to the loss of every document, in nats."""
+        return document_losses(self.swapped.model, self.text)[0] - self.reference_nll
+
+    def damage(self) -> Floats:
+        """Returns what they add per predicted token of each language, in nats."""
+        return per_token(self.added_nll(), self.predicted, self.text)
+
+
+def per_token(nats: Floats, predicted: Floats, text: Text) -> Floats:
+    """Returns Σ nats / Σ predicted tokens of each language."""
+    languages, count = text.language_of, len(text.languages)
+    share: Floats = np.bincount(languages, nats, count) / np.bincount(languages, predicted, count)
+    return share

@@ -15,7 +15,7 @@ from fairbits.quantize.evidence import Mix
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
-from fairbits.trials.loss_trial import LossTrial, per_token
+from fairbits.trials.block_sensitivity import LossTrial, per_token
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95

@@ -20,10 +20,8 @@ from fairbits.measure.audit.outliers import founding_outliers, robust_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy, redundancy
 from fairbits.measure.passes import Measurements, probe
-from fairbits.measure.passes.measurements import Measure
-from fairbits.measure.passes.points import PointKind
-from fairbits.measure.passes.recorder import FORMS
-from fairbits.measure.passes.weight_errors import column_errors
+from fairbits.measure.passes.measurements import Measure, column_errors
+from fairbits.measure.passes.recorder import FORMS, PointKind
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import ModelMoments, weight_moments

@@ -14,8 +14,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.overlays.activations import record_activations
 from fairbits.overlays.base_model import OverlayBase, check_base
-from fairbits.overlays.builder import Cluster, OverlayBuilder, best_count
-from fairbits.overlays.clusters import clusters
+from fairbits.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
 from fairbits.overlays.files import Overlays, check_directory
 from fairbits.overlays.overlay import BASE, Form, Overlay
 from fairbits.progress import Progress

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbits.model.codes import Codes
+from fairbits.overlays.builder import patches_within
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import Form, Overlay, Patch
-from fairbits.overlays.selection import patches_within
 
 
 def candidate(name: str, saved: list[float], *, columns: int, bits: int, groups: int, form: Form) -> Candidate:

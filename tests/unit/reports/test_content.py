@@ -15,10 +15,9 @@ from fairbits.errors import InputError
 from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
-from fairbits.reports.content import content
+from fairbits.reports.content import check_name, content, format_of
 from fairbits.reports.figures import prediction
 from fairbits.reports.files import RUN, SWEEP
-from fairbits.reports.record import check_name, format_of
 from fairbits.units import UNITS
 from fairbits.verbs.report import sources_of_run
 

@@ -8,20 +8,21 @@ import torch
 
 from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.loss import document_losses
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 from fairbits.trials.block_sensitivity import (
+    LossTrial,
     WidthTrial,
     measured_damage,
     measured_sensitivity,
+    per_token,
     predicted_sensitivity,
     schemes_for,
 )
-from fairbits.trials.loss_trial import LossTrial, per_token
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
 REQUEST = TextRequest("calibration", 64, 32)

@@ -13,7 +13,7 @@ from fairbits.cli.tables.compare import compare_table
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.loss import document_losses
+from fairbits.measure.passes.run import document_losses
 from fairbits.model import Checkpoint
 from fairbits.quantize.plan import Outcome, Plan
 from fairbits.quantize.policies.variants import variant

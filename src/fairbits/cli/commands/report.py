@@ -55,7 +55,7 @@ def report(
       fairbits report run --format md >> README.md
     """
     from fairbits.artifacts import write_files  # heavy: only when the verb runs
-    from fairbits.reports.record import check_name, format_of
+    from fairbits.reports.content import check_name, format_of
     from fairbits.verbs.report import report as make_report
 
     chosen = _form(form, as_json) or ("html" if out_file is None else format_of(out_file))

@@ -11,12 +11,10 @@ from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.head import Split, split_head
+from fairbits.measure.passes.forward import Split, recomputed, split_head
 from fairbits.measure.passes.measurements import Measurements
-from fairbits.measure.passes.points import points_of, probed_linears
 from fairbits.measure.passes.prepare import task_of, text_for
-from fairbits.measure.passes.recompute import recomputed
-from fairbits.measure.passes.recorder import Recorder
+from fairbits.measure.passes.recorder import Recorder, points_of, probed_linears
 from fairbits.measure.passes.text import NO_LABEL, Task, Text, unigrams
 from fairbits.memory import GRADIENT_POSITIONS, PASS_ACTIVATIONS_BYTES
 from fairbits.model.checkpoint import Checkpoint
@@ -212,3 +210,22 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
                 f"{name} has {width} inputs, which groups of {scheme.group} do not divide; the group must divide the "
                 f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel"
             )
+
+
+@torch.no_grad()
+def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
+    """Returns the summed loss of every document in nats, and its predicted tokens, computed where the model is."""
+    device = str(model.device)
+    scores = Scores(len(text.lang))
+    total, done = len(text.windows), 0
+    split = split_head(model, next(batches(text, positions=1)).on(device))
+    for batch in batches(text, positions=positions_at_once(model, split)):
+        features = split.body(batch.on(device))
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), GRADIENT_POSITIONS):
+            rows, columns = at.T
+            scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
+        done += len(batch.document)
+        if progress is not None:
+            progress("evaluating", done, total)
+    predicted, nll, _ = scores.sums.numpy()
+    return nll, predicted

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.scores.forward_pass import Features, features_of, predicted_positions, split_for
-from fairbits.measure.scores.reference import Reference
+from fairbits.measure.scores.reference import Features, Reference, features_of, predicted_positions, split_for
 from fairbits.memory import GPU_LOGITS_FACTOR, LOGIT_POSITIONS, LOGITS
 from fairbits.model.device import is_gpu
 from fairbits.progress import Progress

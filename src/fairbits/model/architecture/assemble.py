@@ -13,8 +13,7 @@ from fairbits.model.architecture.blocks import Walk, prefixes, walk
 from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
 from fairbits.model.architecture.roles import is_norm
-from fairbits.model.architecture.skeleton import found, model_class, skeleton
-from fairbits.model.architecture.trace import Call, Key, identity, trace
+from fairbits.model.architecture.skeleton import Call, Key, found, identity, model_class, skeleton, trace
 
 # The names that transformers' own kernels ask of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {

@@ -12,7 +12,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture.layout import attention_layout, gate_layout
 from fairbits.model.architecture.records import Part, Role
 from fairbits.model.architecture.roles import Reading, Site, read_block, sites
-from fairbits.model.architecture.trace import Call, Key
+from fairbits.model.architecture.skeleton import Call, Key
 
 _INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # the others see the unit's own input
 

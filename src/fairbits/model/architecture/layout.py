@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from fairbits.model.architecture.records import Part, Role
-from fairbits.model.architecture.trace import TOKENS, Call
+from fairbits.model.architecture.skeleton import TOKENS, Call
 
 
 class _Reached(Exception):  # noqa: N818 - it carries a result, it is no failure

@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from fairbits.errors import InputError
 from fairbits.model.architecture.records import Role
-from fairbits.model.architecture.trace import Call, Key
+from fairbits.model.architecture.skeleton import Call, Key
 
 _PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),

@@ -19,11 +19,10 @@ from torch.nn.utils import parametrize
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.head import Split
+from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.text import NO_LABEL
 from fairbits.measure.scores.answers import positions_of_logits
-from fairbits.measure.scores.forward_pass import places, split_for
-from fairbits.measure.scores.reference import Reference
+from fairbits.measure.scores.reference import Reference, places, split_for
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.device import autocast
 from fairbits.progress import Progress

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.points import is_observable
+from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
 from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
 from fairbits.model.architecture import Block, Weight

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fairbits.measure.passes.points import is_observable
+from fairbits.measure.passes.recorder import is_observable
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.codes import Codes
 from fairbits.quantize.rounding.lockstep import Turn

@@ -9,7 +9,7 @@ from fairbits.checks import Floats
 from fairbits.measure.audit.certificate import certificate
 from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.measure.audit.patterns import Pattern
-from fairbits.measure.passes.weight_errors import column_errors
+from fairbits.measure.passes.measurements import column_errors
 from fairbits.model.scheme import Clip, Scheme, within_rows
 from fairbits.quantize.evidence import is_rounded
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values

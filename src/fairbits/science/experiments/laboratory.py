@@ -30,8 +30,7 @@ from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Plan
 from fairbits.science.experiments.result import Subject
 from fairbits.stats import LanguageFrame
-from fairbits.trials.block_sensitivity import NOT_ROUNDED
-from fairbits.trials.loss_trial import LossTrial
+from fairbits.trials.block_sensitivity import NOT_ROUNDED, LossTrial
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.units import bits_per_byte
 from fairbits.verbs.plan import plan as planned

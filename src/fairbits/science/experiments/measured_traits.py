@@ -12,7 +12,7 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy
 from fairbits.measure.passes import Measurements
 from fairbits.measure.passes.measurements import Measure
-from fairbits.measure.passes.points import PointKind
+from fairbits.measure.passes.recorder import PointKind
 from fairbits.model.scheme import Clip
 from fairbits.science.experiments.dropout import dropped
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab

@@ -11,7 +11,7 @@ from fairbits.errors import InputError
 from fairbits.measure.audit.audit import HEADLINE
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes import Measurements
-from fairbits.measure.passes.points import PointKind
+from fairbits.measure.passes.recorder import PointKind
 from fairbits.science.experiments.gaps import Gap
 from fairbits.science.experiments.laboratory import ModelLab
 from fairbits.stats import LanguageFrame

@@ -10,7 +10,7 @@ from fairbits.errors import InputError
 from fairbits.language import Language
 from fairbits.language.lookup import language_of
 from fairbits.measure.passes.measurements import Measure
-from fairbits.measure.passes.points import PointKind
+from fairbits.measure.passes.recorder import PointKind
 from fairbits.science.experiments.laboratory import values
 from fairbits.science.experiments.result import Table, brief
 from fairbits.stats import Estimate, LanguageFrame

@@ -13,7 +13,7 @@ from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
-from fairbits.reports.record import format_of
+from fairbits.reports.content import format_of
 from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
 from fairbits.verbs.run.job import baseline_files, job_of

@@ -1,6 +1,6 @@
 import pytest
 
-from fairbits.measure.passes.points import points_of, probed_linears
+from fairbits.measure.passes.recorder import points_of, probed_linears
 
 
 def opened(checkpoint):

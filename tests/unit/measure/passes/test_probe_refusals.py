@@ -7,7 +7,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.head import split_head
+from fairbits.measure.passes.forward import split_head
 from fairbits.measure.passes.prepare import longest_input, task_of, text_for
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}

@@ -1,11 +1,17 @@
-"""The logits of a model, for a few positions at a time: with a large vocabulary they outweigh everything else."""
+"""How a model is run in little memory: body and head apart, blocks recomputed in the backward pass.
 
-from collections.abc import Callable
+Logits exist for a few positions at a time: with a large vocabulary they outweigh everything else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fairbits.measure.passes.batches import Batch
 
@@ -40,3 +46,29 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
         return whole
     found = parted.head(features)
     return parted if torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE) else whole
+
+
+@contextmanager
+def recomputed(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Lets the blocks forget what passes in them until the backward pass asks, and compute it a second time then.
+
+    Hooks inside a block fire twice: without gradients on the way forward, with them on the way back.
+    """
+    changed = list(blocks)
+    for block in changed:
+        block.forward = partial(_twice, block.forward)
+    try:
+        yield
+    finally:
+        for block in changed:
+            del block.forward  # the one of its class appears again
+
+
+def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls `forward`; every argument goes in by position, as only these pass gradients on."""
+
+    def call(*values: Any) -> Any:
+        named = dict(zip(kwargs, values[len(args) :], strict=True))
+        return forward(*values[: len(args)], **named)
+
+    return checkpoint(call, *args, *kwargs.values(), use_reentrant=True, preserve_rng_state=False)

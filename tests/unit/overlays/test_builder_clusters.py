@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbits.overlays.builder import OverlayBuilder, best_count
-from fairbits.overlays.clusters import clusters
+from fairbits.overlays.builder import OverlayBuilder, best_count, clusters
 
 values = st.integers(0, 3)  # few, so that languages are often alike
 
