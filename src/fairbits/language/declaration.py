@@ -75,7 +75,7 @@ def _check_declared(languages: Iterable[Language]) -> None:
     if missing:
         raise InputError(
             f"there is no declaration in {', '.join(map(str, missing))}; {len(udhr_languages())} languages have one, "
-            f"fairbits.language.udhr_languages() lists them{_related(missing)}"
+            f"fairbits.language.udhr_languages() lists them; for others give text of your own{_related(missing)}"
         )
 
 

@@ -14,7 +14,7 @@ from fairbits.language.tags import LONGEST, PRIVATE_USE, own_name, parse_tag
 SUGGESTIONS = 5
 LONGEST_SHOWN = 60
 MISSPELT = 0.85
-"""From this similarity to a known name on, an unknown one is taken for a misspelling."""
+"""An unknown name with at least this similarity to a known one is treated as a misspelling."""
 CODE_SHAPED = re.compile("[A-Za-z]{2,3}([-_][A-Z][a-z]{3})?")
 """Names that look like a code but are none: jp and cz, for instance, are regions."""
 RESERVED = frozenset({"base"})
@@ -70,7 +70,9 @@ def resolve(name: str, *, own: Container[str] = ()) -> Resolution:
     code = own_name(name)
     if code is not None and code in own:
         return Resolution(name, _named_by_user(code), "a name of your own")
-    hint = suggestion(name) or "`fairbits languages` lists those in the catalog"
+    hint = (
+        suggestion(name) or "`fairbits languages` lists the catalog; a name of your own needs text of yours that has it"
+    )
     raise InputError(f"{_unknown(name)}; {hint}")
 
 
@@ -78,7 +80,7 @@ def own_language(name: str) -> Language:
     """Returns the language of text that the user has: one that `find_language` knows, or a name of the user's own.
 
     A name that is not a language tag is accepted if it is safe as a code and is not close to a known one, which it
-    may be a misspelling of. A name that begins with x- is never taken for a misspelling.
+    may be a misspelling of. A name that begins with x- is never treated as a misspelling.
 
     >>> own_language("fr").code, own_language("my-dialect").code
     ('fra_Latn', 'my-dialect')
