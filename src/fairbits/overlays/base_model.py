@@ -21,9 +21,10 @@ from fairbits.model.device import move
 from fairbits.model.files.packed import read_packed
 from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import Plan, schemes_of
-from fairbits.quantize.rounding.inputs import Inputs, Point, audience, stack_of
-from fairbits.quantize.rounding.layer import KnownInput, matrix
-from fairbits.quantize.rounding.lockstep import Enough
+from fairbits.quantize.rounding.hessian import HessianAccumulator, InputPoint, InputStatistics
+from fairbits.quantize.rounding.layer import matrix
+from fairbits.quantize.rounding.lockstep import StopBlock
+from fairbits.quantize.rounding.observation import TextLanguages, stack_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,7 +74,7 @@ class OverlayBase:
         """Returns a linear map of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
-    def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, KnownInput]]:
+    def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
         """Yields what is known of the input of each linear map on a text, of which all languages count alike.
 
         The text passes through the base, not through any overlay of it.
@@ -81,23 +82,23 @@ class OverlayBase:
         for part in self._parts(products):
             inputs = self._inputs(text, part, products)
             for sees, names in groupby(part, lambda name: self.weight(name).sees):
-                known = inputs.known(sees)
+                known = inputs.statistics(sees)
                 if known is not None:
                     yield from ((name, known) for name in names)
 
-    def _inputs(self, text: Text, names: Iterable[str], products: bool) -> Inputs:
+    def _inputs(self, text: Text, names: Iterable[str], products: bool) -> HessianAccumulator:
         weights = [self.weight(name) for name in names]
         present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
-        points = {str(each.sees): Point(each.module, stack_of(each), True, products) for each in weights}
-        inputs = Inputs(audience(text, dict.fromkeys(present, 1 / len(present))), points)
+        points = {str(each.sees): InputPoint(each.module, stack_of(each), True, products) for each in weights}
+        inputs = HessianAccumulator(TextLanguages.of(text, dict.fromkeys(present, 1 / len(present))), points)
         device = str(self.model.device)
-        with inputs.watched(self.model) as start, torch.no_grad():
+        with inputs.observe(self.model) as start, torch.no_grad():
             for batch in batches(text, positions=OVERLAY_POSITIONS):
                 here = batch.on(device)
                 start(here)
                 try:
                     self.model.base_model(**here.inputs, use_cache=False)
-                except Enough:
+                except StopBlock:
                     continue
         return inputs
 

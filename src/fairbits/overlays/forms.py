@@ -13,7 +13,8 @@ from fairbits.model.groups import fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.base_model import OverlayBase, dense
 from fairbits.overlays.overlay import Form, Patch
-from fairbits.quantize.rounding.layer import KnownInput, rounded
+from fairbits.quantize.rounding.hessian import InputStatistics
+from fairbits.quantize.rounding.layer import round_layer
 
 RESIDUAL_BITS = 2
 """Bits of what is added to a row: of 2, 3 and 8 those that save most per byte, as measured."""
@@ -83,20 +84,20 @@ def candidates(
         )
 
 
-def _residual(W: Tensor, base: Codes, scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _residual(W: Tensor, base: Codes, scheme: Scheme, *, known: InputStatistics, dtype: torch.dtype) -> Codes:
     return _gptq(W - dense(base), replace(scheme, bits=RESIDUAL_BITS), known, dtype)
 
 
-def _anew(W: Tensor, _base: Codes, scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _anew(W: Tensor, _base: Codes, scheme: Scheme, *, known: InputStatistics, dtype: torch.dtype) -> Codes:
     return _gptq(W, scheme, known, dtype)
 
 
-def _gptq(W: Tensor, scheme: Scheme, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _gptq(W: Tensor, scheme: Scheme, known: InputStatistics, dtype: torch.dtype) -> Codes:
     wanted = replace(scheme, clip="exact", objective="mean", rounding="gptq")
-    return rounded(W, wanted, dtype=dtype, known=known)[0]
+    return round_layer(W, wanted, dtype=dtype, inputs=known)[0]
 
 
-def _rescaled(W: Tensor, base: Codes, _scheme: Scheme, *, known: KnownInput, dtype: torch.dtype) -> Codes:
+def _rescaled(W: Tensor, base: Codes, _scheme: Scheme, *, known: InputStatistics, dtype: torch.dtype) -> Codes:
     assert known.H is not None
     return replace(base, scales=fit_scales(W, base.codes, base.scales, H=known.H.cpu()).to(dtype))
 

@@ -32,8 +32,9 @@ from fairbits.quantize.learning.model_distillation import ModelDistillation, Tea
 from fairbits.quantize.learning.state import LearningState, load_codes, save_codes
 from fairbits.quantize.plan import Learning, Outcome, Plan
 from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
-from fairbits.quantize.rounding.inputs import Effects, audience
-from fairbits.quantize.rounding.layer import matrix, outcome_of
+from fairbits.quantize.rounding.layer import layer_outcome, matrix
+from fairbits.quantize.rounding.observation import TextLanguages
+from fairbits.quantize.rounding.output_errors import OutputErrors
 from fairbits.records import check_record, read_object
 
 if TYPE_CHECKING:
@@ -174,16 +175,16 @@ def learned_outcomes(
     for name, codes in layers.items():
         weight = weights[name]
         W = matrix(checkpoint, weight)
-        outcomes[name], change = outcome_of(weight, W, codes, plan.schemes[name], notes.get(name, ()))
+        outcomes[name], change = layer_outcome(weight, W, codes, plan.schemes[name], notes.get(name, ()))
         if weight.block is not None and is_observable(weight, modules):
             changes[name] = weight, change.to(device)
-    effects = Effects(audience(text, plan.languages), changes)
-    with effects.watched(model) as start:
+    errors = OutputErrors(TextLanguages.of(text, plan.languages), changes)
+    with errors.observe(model) as start:
         for batch in batches(text, positions=LEARNING_POSITIONS):
             placed = batch.on(device)
             start(placed)
             model.base_model(**placed.inputs, use_cache=False)
-    return {name: replace(each, error=effects.error(name)) for name, each in outcomes.items()}
+    return {name: replace(each, error=errors.error(name)) for name, each in outcomes.items()}
 
 
 def _distiller(plan: Plan, split: HoldoutSplit) -> BlockDistiller | None:

@@ -24,8 +24,8 @@ from fairbits.quantize.learning.holdout import HoldoutSplit
 from fairbits.quantize.learning.learnable_codes import learnable_codes
 from fairbits.quantize.learning.state import LearningState
 from fairbits.quantize.plan import Learning
-from fairbits.quantize.rounding.lockstep import Turn
-from fairbits.quantize.rounding.station import Station
+from fairbits.quantize.rounding.lockstep import PausedBatch
+from fairbits.quantize.rounding.refinement import BlockContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,14 @@ class BlockBatch:
     `language`  the language of each of them
     """
 
-    turn: Turn
+    paused: PausedBatch
     target: Tensor
     at: Tensor
     language: Tensor
 
     def squared_error(self) -> Tensor:
         """Returns ‖ŷ − y‖² at every position of text."""
-        return (self._text_of(self.turn.output()) - self._text_of(self.target)).float().square().sum(1)
+        return (self._text_of(self.paused.output()) - self._text_of(self.target)).float().square().sum(1)
 
     def energy(self) -> Tensor:
         """Returns ‖y‖² at every position of text."""
@@ -87,24 +87,24 @@ class BlockDistiller:
         """One for every step."""
         return self.learning.block_steps
 
-    def __call__(self, station: Station) -> dict[str, Codes]:
+    def __call__(self, context: BlockContext) -> dict[str, Codes]:
         """Returns the best codes on held-out text that give no language a larger error than those at the start."""
         sides: tuple[list[BlockBatch], list[BlockBatch]] = ([], [])
-        for turn, target in zip(station.turns, station.targets, strict=True):
-            held_out = int(turn.batch.document[0]) in self.held_out
-            sides[held_out].append(self.block_batch(turn, target, station.stack))
-        seeds, how = (self.seed, station.index), self.learning
-        distillation = BlockDistillation(*sides, len(self.languages), how, seeds=seeds, tick=station.tick)
-        with learnable_codes(station.model, station.weights, station.start) as codes:
+        for paused, target in zip(context.batches, context.targets, strict=True):
+            held_out = int(paused.batch.document[0]) in self.held_out
+            sides[held_out].append(self.block_batch(paused, target, context.stack))
+        seeds, how = (self.seed, context.index), self.learning
+        distillation = BlockDistillation(*sides, len(self.languages), how, seeds=seeds, tick=context.tick)
+        with learnable_codes(context.model, context.weights, context.start) as codes:
             state = distill(codes, distillation, learning=how, steps=how.block_steps, rate=how.rate)
-        return state.best_codes or {name: codes for name, (codes, _) in station.start.items()}
+        return state.best_codes or {name: codes for name, (codes, _) in context.start.items()}
 
-    def block_batch(self, turn: Turn, target: Tensor, stack: str) -> BlockBatch:
+    def block_batch(self, paused: PausedBatch, target: Tensor, stack: str) -> BlockBatch:
         """Returns a batch before a block of a stack, with its target."""
-        text = turn.batch.positions(stack).text
+        text = paused.batch.positions(stack).text
         at = text.flatten().nonzero()[:, 0]
-        language = self.language_of[turn.batch.document[at // text.shape[1]]]
-        return BlockBatch(turn, target, at.to(target.device), language.to(target.device))
+        language = self.language_of[paused.batch.document[at // text.shape[1]]]
+        return BlockBatch(paused, target, at.to(target.device), language.to(target.device))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,14 @@
-"""The engine: carries out a plan, one block in memory at a time; each sees what the quantized ones before it give.
+"""The engine: rounds a model by a plan, one block in memory at a time.
 
-Within a block all linear maps are rounded for the inputs that they have while the block itself still has its own
-weights: the text passes every block twice, once before it is rounded and once after. In between someone may refine
-its codes (`station`).
+The text passes every block twice. First the block has its full-precision weights, and the inputs of its linear maps are
+observed (`hessian`); then all its maps are rounded for these inputs. The second time it has its codes: the error of
+each language is measured, and the outputs become the inputs of the next block. So every block is rounded for what the
+quantized blocks before it produce, and can compensate for their errors. In between, learning may refine the codes
+(`refinement`).
+
+Resuming. A block depends on the text and on the codes of the blocks before it, and on nothing else: no random state and
+no sum is carried from one block to the next. So an interrupted run loads its finished blocks, passes the text through
+them once, and rounds the remaining ones to the same codes as without interruption.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +23,7 @@ from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
 from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-from fairbits.model.architecture import Block, Weight
+from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import is_gpu
@@ -26,16 +32,18 @@ from fairbits.model.groups import grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.quantize.plan import Learned, Outcome, Plan
-from fairbits.quantize.rounding.inputs import Audience, Effects, Inputs, Point, audience, stack_of
-from fairbits.quantize.rounding.layer import matrix, outcome_of, rounded, thresholds_of
+from fairbits.quantize.rounding.hessian import HessianAccumulator, input_points
+from fairbits.quantize.rounding.layer import language_scales, layer_outcome, matrix, round_layer
 from fairbits.quantize.rounding.lockstep import Lockstep, lockstep
-from fairbits.quantize.rounding.shell import Shell
-from fairbits.quantize.rounding.station import LEFT, Originals, Refine, refined
+from fairbits.quantize.rounding.observation import TextLanguages
+from fairbits.quantize.rounding.output_errors import OutputErrors
+from fairbits.quantize.rounding.refinement import NOT_LEARNED, ReferenceStates, RefineBlock, refine_block
+from fairbits.quantize.rounding.streaming_model import StreamingModel
 
 MOST_BATCHES = 256
-"""Batches, each of which takes a thread that waits most of the time."""
-KEPT_PER_POSITION = 16
-"""Numbers per position and unit of width that a block makes on the way, about."""
+"""The largest number of batches, each of which has a thread; most of the time it waits."""
+ACTIVATIONS_PER_POSITION = 16
+"""About how many numbers per position and unit of width a block computes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +51,9 @@ class RoundedBlock:
     """A block whose linear maps are rounded; `index` is None for what lies outside the blocks.
 
     `layers`      codes by the name of the tensor in the checkpoint
-    `outcomes`    what came of each
-    `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan asks for them
-    `learned`     what learning came to, with the last of them
+    `outcomes`    size and errors of each
+    `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan has `thresholds`
+    `learned`     the result of learning, in the last block only
     """
 
     index: int | None
@@ -65,25 +73,25 @@ def round_model(
     text: Text | None = None,
     device: str = "cpu",
     finished: Finished | None = None,
-    refine: Refine | None = None,
+    refine: RefineBlock | None = None,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
 
-    With `text` the error of each of its languages is measured, and schemes that read text can be carried out;
-    without, weights are read one by one and nothing is computed but codes. `finished` gives the blocks that an
-    interrupted run already has: they are only passed through, and what follows is the same as without interruption.
-    `refine` is asked for better codes of every block that text reaches, before the next block sees what it gives.
+    With `text` the error of each of its languages is measured, and schemes that read text can be executed; without it,
+    weights are read one by one and only codes are computed. `finished` gives the blocks that an interrupted run
+    already has: the text only passes through them, and the codes of the others are the same as without interruption.
+    `refine` finds better codes for each block that text reaches, before the next block gets its outputs.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
-        raise InputError("codes are to be refined, and no text was given; give the plan's calibration text")
-    job = _Job(checkpoint, plan, finished or (lambda _index: None), _Ticks(progress), refine)
+        raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
+    job = _Rounding(checkpoint, plan, finished or (lambda _index: None), _Counter(progress), refine)
     return _without_text(job) if text is None else _with_text(job, text, device)
 
 
-class _Ticks:
-    """Counts and reports what is done."""
+class _Counter:
+    """Counts what is done, and reports it."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress, self._done, self.total = progress, 0, 0
@@ -95,159 +103,161 @@ class _Ticks:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _Rounding:
     checkpoint: Checkpoint
     plan: Plan
     finished: Finished
-    ticks: _Ticks
-    refine: Refine | None = None
+    ticks: _Counter
+    refine: RefineBlock | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         return self.checkpoint.architecture.blocks
 
     @property
-    def ticks_of_refining(self) -> int:
+    def refinement_ticks(self) -> int:
         return 0 if self.refine is None else self.refine.ticks
 
     def schemes(self, index: int | None) -> dict[str, Scheme]:
-        """Returns the schemes of what is quantized in a block."""
+        """Returns the schemes of the layers of a block that are quantized."""
         weights = self.checkpoint.architecture.weights
         return {name: scheme for name, scheme in self.plan.schemes.items() if weights[name].block == index}
 
-    def rounded(self, index: int | None, inputs: Inputs | None = None) -> tuple[RoundedBlock, dict[str, Tensor]]:
-        """Returns a block with its codes, the errors of languages still missing, and ΔW of every map in it."""
+    def round_block(
+        self, index: int | None, inputs: HessianAccumulator | None = None
+    ) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns a block with its codes, still without the errors of languages, and ΔW of every map in it."""
         dtype, weights = scale_dtype(self.checkpoint), self.checkpoint.architecture.weights
         layers: dict[str, Codes] = {}
         outcomes: list[Outcome] = []
         changes, thresholds = {}, {}
-        # maps that see the same input stand side by side: what is known of it is worked out once
-        input_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.known(sees))
+        # maps that share an input are next to each other: its statistics and its factor are computed once
+        statistics_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.statistics(sees))
         for name, scheme in self.schemes(index).items():
-            W, known = matrix(self.checkpoint, weights[name]), input_of(weights[name].sees)
+            W, own = matrix(self.checkpoint, weights[name]), statistics_of(weights[name].sees)
             try:
-                layers[name], notes = rounded(W, scheme, dtype=dtype, known=known)
+                layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=own)
             except InputError as problem:
                 raise InputError(f"{name}: {problem}") from None
-            outcome, changes[name] = outcome_of(weights[name], W, layers[name], scheme, notes)
+            outcome, changes[name] = layer_outcome(weights[name], W, layers[name], scheme, notes)
             outcomes.append(outcome)
-            if self.plan.thresholds and known is not None and known.squares is not None:
-                alone = known.squares[[known.languages.index(code) for code in self.plan.languages]]
-                thresholds[name] = thresholds_of(W, scheme, alone, dtype=dtype)
+            if self.plan.thresholds and own is not None and own.squares is not None:
+                squares = own.squares[[own.languages.index(code) for code in self.plan.languages]]
+                thresholds[name] = language_scales(W, scheme, squares, dtype=dtype)
             self.ticks.add()
         return RoundedBlock(index, layers, tuple(outcomes), thresholds), changes
 
-    def with_codes(self, done: RoundedBlock, codes: Mapping[str, Codes]) -> tuple[RoundedBlock, dict[str, Tensor]]:
+    def replace_codes(self, done: RoundedBlock, codes: Mapping[str, Codes]) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with other codes for some of its maps, and ΔW of every map in it."""
         weights, schemes = self.checkpoint.architecture.weights, self.schemes(done.index)
         layers = {**done.layers, **codes}
         outcomes, changes = [], {}
         for old in done.outcomes:
-            name, notes = old.name, old.notes if old.name in codes else (*old.notes, LEFT)
+            name, notes = old.name, old.notes if old.name in codes else (*old.notes, NOT_LEARNED)
             W = matrix(self.checkpoint, weights[name])
-            outcome, changes[name] = outcome_of(weights[name], W, layers[name], schemes[name], notes)
+            outcome, changes[name] = layer_outcome(weights[name], W, layers[name], schemes[name], notes)
             outcomes.append(outcome)
         return replace(done, layers=layers, outcomes=tuple(outcomes)), changes
 
 
-def _without_text(job: _Job) -> Iterator[RoundedBlock]:
-    """Yields the blocks, by reading weights only."""
+def _without_text(job: _Rounding) -> Iterator[RoundedBlock]:
+    """Yields the blocks, reading weights only."""
     job.ticks.total = len(job.plan.schemes)
     for index in (*(block.index for block in job.blocks), None):
         done = job.finished(index)
         if done is None:
-            done, _ = job.rounded(index)
+            done, _ = job.round_block(index)
         else:
             job.ticks.add(len(job.schemes(index)))
         yield done
 
 
-def _with_text(job: _Job, text: Text, device: str) -> Iterator[RoundedBlock]:
+def _with_text(job: _Rounding, text: Text, device: str) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions, apart = _positions_at_once(job.checkpoint, text, device), job.refine.held_out if job.refine else ()
-    chosen = [batch.on(device) for part in _parted(text, apart) for batch in batches(part, positions=positions)]
+    positions = _positions_at_once(job.checkpoint, text, device)
+    parts = _split_documents(text, job.refine.held_out if job.refine else ())
+    chosen = [batch.on(device) for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.ticks.total = len(job.plan.schemes) + (2 * len(chosen) + job.ticks_of_refining) * far
-    # the embedding is first on the way though last in the order: the blocks shall see it as it will be
-    outside = job.finished(None) or job.rounded(None)[0]
+    job.ticks.total = len(job.plan.schemes) + (2 * len(chosen) + job.refinement_ticks) * far
+    # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
+    outside = job.finished(None) or job.round_block(None)[0]
     if any(job.finished(block.index) is None for block in job.blocks[:far]):
-        yield from _walked(job, job.blocks[:far], chosen, listeners=audience(text, job.plan.languages), outside=outside)
+        languages = TextLanguages.of(text, job.plan.languages)
+        yield from _round_walking(job, job.blocks[:far], chosen, languages=languages, outside=outside)
     else:
         far = 0
-    yield from (job.finished(block.index) or job.rounded(block.index)[0] for block in job.blocks[far:])
+    yield from (job.finished(block.index) or job.round_block(block.index)[0] for block in job.blocks[far:])
     yield outside
 
 
-def _walked(
-    job: _Job, blocks: Sequence[Block], chosen: list[Batch], *, listeners: Audience, outside: RoundedBlock
+def _round_walking(
+    job: _Rounding, blocks: Sequence[Block], chosen: list[Batch], *, languages: TextLanguages, outside: RoundedBlock
 ) -> Iterator[RoundedBlock]:
+    """Yields the blocks, while all batches walk through them in lock step.
+
+    For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
+    loaded, also if it is finished already: the next block needs them.
+    """
     ids = [each.flatten() for batch in chosen for name, each in batch.inputs.items() if name.endswith("input_ids")]
-    shell = Shell(job.checkpoint, ids[0].device)
-    shell.fill_outside(torch.unique(torch.cat(ids)).cpu(), outside.layers)
-    originals = Originals()
-    with lockstep(shell.model, [block.module for block in blocks], chosen) as walk:
+    model = StreamingModel(job.checkpoint, ids[0].device)
+    model.load_outside(torch.unique(torch.cat(ids)).cpu(), outside.layers)
+    reference = ReferenceStates()
+    with lockstep(model.model, [block.module for block in blocks], chosen) as walk:
         for block in blocks:
             done = job.finished(block.index)
             targets: tuple[Tensor, ...] = ()
             if job.refine is not None:
-                shell.fill(block, {})
-                targets = originals.passed(walk.turns())
+                model.load_block(block, {})
+                targets = reference.advance(walk.paused())
             if done is None:
-                done = _calibrated(job, block, shell, walk=walk, listeners=listeners, targets=targets)
+                done = _calibrate_block(job, block, model, walk=walk, languages=languages, targets=targets)
             else:
-                shell.fill(block, done.layers)
+                model.load_block(block, done.layers)
                 walk.advance(lambda _batch: job.ticks.add())
-                job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.ticks_of_refining)
-            shell.empty(block)
+                job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
+            model.release_block(block)
             yield done
 
 
-def _calibrated(
-    job: _Job, block: Block, shell: Shell, *, walk: Lockstep, listeners: Audience, targets: tuple[Tensor, ...]
+def _calibrate_block(
+    job: _Rounding,
+    block: Block,
+    model: StreamingModel,
+    *,
+    walk: Lockstep,
+    languages: TextLanguages,
+    targets: tuple[Tensor, ...],
 ) -> RoundedBlock:
-    """Returns a block, rounded for what it sees and refined for its targets, and takes the walk past it."""
-    modules = dict(shell.model.named_modules())
+    """Returns a block, rounded for its inputs and refined for its targets, and moves the walk past it."""
+    modules = dict(model.model.named_modules())
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
     schemes = job.schemes(block.index)
-    points = _points(job, {name: each for name, each in schemes.items() if name in visible}, visible)
-    inputs = Inputs(listeners, points)
+    points = input_points(visible, schemes, thresholds=job.plan.thresholds)
+    inputs = HessianAccumulator(languages, points)
     if points:
-        if not targets:  # for which it was filled
-            shell.fill(block, {})
-        with inputs.watched(shell.model) as start:
-            walk.rehearse(_counted(start, job.ticks))
+        if not targets:  # otherwise it was loaded for them
+            model.load_block(block, {})
+        with inputs.observe(model.model) as start:
+            walk.compute(_count_batches(start, job.ticks))
     else:
         job.ticks.add(len(walk))
-    done, changes = job.rounded(block.index, inputs)
-    del inputs  # its products may be larger than the block
+    done, changes = job.round_block(block.index, inputs)
+    del inputs  # its matrices may be larger than the block
     if job.refine is not None:
         changes.clear()
         layers = {name: (each, grid_of(schemes[name])) for name, each in done.layers.items()}
-        turns, tick = walk.turns(), job.ticks.add
-        codes = refined(job.refine, block, layers, shell=shell, turns=turns, targets=targets, tick=tick)
-        done, changes = job.with_codes(done, codes)
-    shell.fill(block, done.layers)
-    effects = Effects(listeners, {n: (w, shell.placed(changes.pop(n))) for n, w in visible.items() if n in changes})
-    with effects.watched(shell.model) as start:
-        walk.advance(_counted(start, job.ticks))
-    return replace(done, outcomes=tuple(replace(each, error=effects.error(each.name)) for each in done.outcomes))
+        paused, tick = walk.paused(), job.ticks.add
+        codes = refine_block(job.refine, block, layers, model=model, batches=paused, targets=targets, tick=tick)
+        done, changes = job.replace_codes(done, codes)
+    model.load_block(block, done.layers)
+    observed = {name: (each, model.to_device(changes.pop(name))) for name, each in visible.items() if name in changes}
+    errors = OutputErrors(languages, observed)
+    with errors.observe(model.model) as start:
+        walk.advance(_count_batches(start, job.ticks))
+    return replace(done, outcomes=tuple(replace(each, error=errors.error(each.name)) for each in done.outcomes))
 
 
-def _points(job: _Job, schemes: Mapping[str, Scheme], visible: Mapping[str, Weight]) -> dict[str, Point]:
-    """Returns the inputs of a block that something must be known of."""
-    points: dict[str, Point] = {}
-    for name, each in schemes.items():
-        weight = visible[name]
-        assert weight.sees is not None
-        products = each.rounding == "gptq"
-        squares = job.plan.thresholds or (each.objective is not None and not (products and each.objective == "mean"))
-        if products or squares:
-            known = points.get(weight.sees, Point(weight.module, stack_of(weight), False, False))
-            points[weight.sees] = replace(known, squares=known.squares or squares, products=known.products or products)
-    return points
-
-
-def _counted(start: Callable[[Batch], None], ticks: _Ticks) -> Callable[[Batch], None]:
+def _count_batches(start: Callable[[Batch], None], ticks: _Counter) -> Callable[[Batch], None]:
     def before(batch: Batch) -> None:
         start(batch)
         ticks.add()
@@ -255,26 +265,26 @@ def _counted(start: Callable[[Batch], None], ticks: _Ticks) -> Callable[[Batch],
     return before
 
 
-def _parted(text: Text, apart: Collection[int]) -> Iterator[Text]:
-    """Yields the text without some documents, and these alone."""
+def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
+    """Yields the text without the held-out documents, and these alone."""
     sides: tuple[list[Window], list[Window]] = ([], [])
     for window in text.windows:
-        sides[window.document in apart].append(window)
+        sides[window.document in held_out].append(window)
     yield from (replace(text, windows=tuple(side)) for side in sides if side)
 
 
 def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
-    """Returns how many positions a batch may have: few enough for the caches, and so many that threads stay few."""
+    """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
     width = int(checkpoint.config.get_text_config().hidden_size)
     room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
     if is_gpu(device):
         room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    roomy = min(max(room // (4 * KEPT_PER_POSITION * width), 64), most)
-    return max(roomy, sum(window.length for window in text.windows) // MOST_BATCHES)
+    fitting = min(max(room // (4 * ACTIVATIONS_PER_POSITION * width), 64), most)
+    return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
-    """Raises if a plan cannot be carried out with this model and text."""
+    """Raises if a plan cannot be executed with this model and text."""
     unknown = [each.name for each in plan.layers if each.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
@@ -284,6 +294,8 @@ def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
         return
     missing = [code for code in plan.languages if code not in text.languages]
     if missing:
-        raise InputError(f"the plan counts {', '.join(missing)}, of which the text has none; give the plan's text")
+        raise InputError(
+            f"the plan gives weight to {', '.join(missing)}, and the text has none of it; give the plan's text"
+        )
     if plan.reads_text and not any(weight > 0 for weight in plan.languages.values()):
-        raise InputError("the plan reads text and gives no language a weight above 0; at least one must count")
+        raise InputError("the plan reads text and gives no language a weight above 0; at least one must have weight")

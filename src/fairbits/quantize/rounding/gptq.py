@@ -1,8 +1,19 @@
-"""GPTQ: rounding column by column, each error made up for by the columns that follow.
+"""GPTQ: rounding column by column, where later columns compensate for the errors of earlier ones.
 
-With H = R Rᵀ, R upper triangular, the error e = ŵ − w of a row costs e H eᵀ = Σ_k R_kk² (e_k + Σ_{j<k} e_j R_jk/R_kk)².
-Going through the columns, ŵ_k nearest to w_k − Σ_{j<k} e_j R_jk/R_kk makes every bracket as small as it can be then.
-These are the codes that updates with the inverse of H give (Frantar et al. 2023), without the inverse.
+The idea. A row w of weights is rounded to ŵ, and its error e = ŵ − w costs e H eᵀ (`hessian`). With H = R Rᵀ, R upper
+triangular, the cost is a sum of squares, one for each column:
+
+    e H eᵀ = Σ_k R_kk² (e_k + Σ_{j<k} e_j R_jk/R_kk)²
+
+The bracket of column k depends on the errors of earlier columns only. So columns are rounded in order, and ŵ_k is the
+value of the grid nearest to w_k − Σ_{j<k} e_j R_jk/R_kk, which makes its bracket as small as it can be then. Instead of
+updating all later weights after each column with the inverse of H (Frantar et al. 2023), each column looks back at the
+errors before it. Both give the same codes, and this needs no inverse.
+
+Block-wise compensation. Looking back column by column would be one matrix-vector product each, over all columns
+before it. Columns are grouped into panels (`columns_at_once`). What all earlier panels contribute to a panel is one
+matrix product before it is entered, and only the columns within it are looked back at one by one. The sums are the
+same.
 """
 
 from dataclasses import dataclass
@@ -17,9 +28,9 @@ from fairbits.model.groups import divisors
 from fairbits.theory.grid import Grid
 
 TRIES = 4
-"""How often the damping is raised tenfold before GPTQ gives up."""
+"""How often the damping is raised tenfold before rounding falls back to nearest."""
 DOUBLE_UP_TO = 512
-"""Columns up to which float64 is used; it doubles the time, and beyond float32 is precise enough for codes."""
+"""Up to this many columns float64 is used. It doubles the time; with more columns float32 is precise enough."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +48,18 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class GPTQResult:
-    """The codes, in how many rows those of nearest rounding were kept, and every fall-back."""
+    """The codes, the number of rows that kept the codes of nearest rounding, and a note on every fall-back."""
 
     codes: Codes
     kept_nearest: int
     notes: tuple[str, ...]
 
 
-def factored(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple[Factor | None, tuple[str, ...]]:
-    """Returns H + damp·mean(diag H)·I as R Rᵀ, None where more and more damping did not help, and notes on it.
+def factorize(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple[Factor | None, tuple[str, ...]]:
+    """Returns H + damp·mean(diag H)·I as R Rᵀ, or None if no damping makes it positive definite, and notes.
 
-    `act_order` puts the columns with the largest H_jj first. Inputs that never differ from 0 are left to themselves.
+    `act_order` puts the columns with the largest H_jj first: they are rounded while most others are left to
+    compensate. Inputs that are always 0 neither compensate nor are compensated.
     """
     in_range("damp", damp, least=0)
     if H.ndim != 2 or H.shape[0] != H.shape[1] or not torch.isfinite(H).all():
@@ -59,13 +71,13 @@ def factored(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple[
     backwards = order.flip(0)
     turned = H.index_select(0, backwards).index_select(1, backwards)
     turned = turned.to(torch.float64 if len(H) <= DOUBLE_UP_TO else torch.float32)
-    turned.diagonal().add_(dead[backwards].to(turned.dtype))  # which leaves dead columns alone
+    turned.diagonal().add_(dead[backwards].to(turned.dtype))  # so that dead columns are independent of the others
     share, added = damp, 0.0
     for attempt in range(TRIES + 1):
         turned.diagonal().add_((share - added) * mean)
         upper, failed = torch.linalg.cholesky_ex(turned, upper=True)
         if not failed:
-            feedback = upper.flip(0, 1)  # Rᵀ: the factor of the matrix turned round, turned back
+            feedback = upper.flip(0, 1)  # Rᵀ: the factor of the reversed matrix, reversed
             along = feedback.diagonal().clone()
             # the error of a dead column costs nothing
             factor = Factor(order, feedback.div_(along[:, None]), along.square_() - dead[order].to(along), share * mean)
@@ -101,13 +113,13 @@ def gptq(
         raise InputError(f"H has shape {tuple(H.shape)} but W is {tuple(W.shape)}; it must be (in, in)")
     notes: tuple[str, ...] = ()
     if factor is None:
-        factor, notes = factored(H, damp=damp, act_order=act_order)
+        factor, notes = factorize(H, damp=damp, act_order=act_order)
         if factor is None:
             return GPTQResult(plain, len(W), notes)
-    weights = _ordered(W, factor)
+    weights = _reorder(W, factor)
     errors = torch.empty_like(weights)
-    chosen, damage = _walk(weights, scales, factor, grid=grid, columns_at_once=columns_at_once, errors=errors)
-    torch.sub(_ordered(plain.dequantized, factor), weights, out=errors)
+    chosen, damage = _round_columns(weights, scales, factor, grid=grid, columns_at_once=columns_at_once, errors=errors)
+    torch.sub(_reorder(plain.dequantized, factor), weights, out=errors)
     better = _costs_more(errors, factor, columns_at_once, than=damage)
     codes = chosen[torch.argsort(factor.order)].T.contiguous()
     worse = ~better & (codes != plain.codes).any(1)
@@ -115,12 +127,12 @@ def gptq(
     return GPTQResult(Codes(codes, scales, grid.bits), int(worse.sum()), notes)
 
 
-def _ordered(W: Tensor, factor: Factor) -> Tensor:
+def _reorder(W: Tensor, factor: Factor) -> Tensor:
     """Returns W transposed, so that one of its columns is contiguous memory, in the order of the factor."""
     return W.T.contiguous().index_select(0, factor.order).to(factor.feedback.dtype)
 
 
-def _walk(
+def _round_columns(
     weights: Tensor, scales: Tensor, factor: Factor, *, grid: Grid, columns_at_once: int, errors: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Returns the codes (in, out) in the order of the factor and e H eᵀ of every row; `errors` is where ŵ − w goes."""
@@ -132,13 +144,13 @@ def _walk(
     damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
     for start in range(0, columns, columns_at_once):
         stop = min(start + columns_at_once, columns)
-        # what all earlier panels ask of this one, in one product
+        # what all earlier panels contribute to this one, in one product
         wanted = torch.addmm(weights[start:stop], factor.feedback[start:stop, :start], errors[:start], alpha=-1)
         for i, k in enumerate(range(start, stop)):
             wanted[i].addmv_(errors[start:k].T, factor.feedback[k, start:k], alpha=-1)
             code = (wanted[i] / divide_by[group[k]]).round_().clamp_(grid.lowest, grid.highest)
             codes[k] = code
-            # the value that a loader will make of it
+            # computed in the stored type, as a loader will
             torch.sub((code.to(stored.dtype) * stored[group[k]]).to(weights.dtype), weights[k], out=errors[k])
         brackets = errors[start:stop] + weights[start:stop] - wanted
         damage += _cost(brackets, factor, start) - _damping(errors[start:stop], factor)
@@ -146,7 +158,7 @@ def _walk(
 
 
 def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:
-    """Returns whether e H eᵀ of every row is at least `than`; ends as soon as the first columns alone show it."""
+    """Returns whether e H eᵀ of every row is at least `than`; stops once the first columns show it for all rows."""
     total = -_damping(errors, factor)
     for start in range(0, len(errors), columns_at_once):
         stop = start + columns_at_once
@@ -157,10 +169,10 @@ def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: T
 
 
 def _cost(brackets: Tensor, factor: Factor, start: int) -> Tensor:
-    """Returns what the columns from `start` on, as many as there are brackets, add to e (H + damping) eᵀ."""
+    """Returns what the columns of these brackets, the first of which is `start`, add to e (H + damping) eᵀ."""
     return torch.mv(brackets.square_().T, factor.cost[start : start + len(brackets)]).double()
 
 
 def _damping(errors: Tensor, factor: Factor) -> Tensor:
-    """Returns the part of e (H + damping) eᵀ that is none of H's."""
+    """Returns the part of e (H + damping) eᵀ that is due to the damping."""
     return factor.damp * errors.square().sum(0).double()

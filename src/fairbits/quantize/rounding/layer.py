@@ -1,6 +1,6 @@
-"""One linear map: its codes, and what came of them."""
+"""One linear map: its codes, and the record of its rounding."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,24 +15,10 @@ from fairbits.model.files.packed import is_table, stored_bytes
 from fairbits.model.groups import Notes, choose_scales, grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import Outcome
-from fairbits.quantize.rounding.gptq import Factor, gptq
+from fairbits.quantize.rounding.gptq import gptq
+from fairbits.quantize.rounding.hessian import InputStatistics
 
-UNSEEN = "its input cannot be seen: the largest weight is a level, the others are rounded to nearest"
-
-
-@dataclass(frozen=True, eq=False)
-class KnownInput:
-    """What is known of the input of a linear map: E_λ[x²] of each language with its π, and H with its factor.
-
-    `factor` is None where H has none; `notes` then say so.
-    """
-
-    languages: tuple[str, ...]
-    squares: Floats | None
-    pi: Floats
-    H: Tensor | None
-    factor: Factor | None
-    notes: Notes
+UNSEEN = "its input cannot be observed: rounded to nearest, with the largest weight as a level"
 
 
 def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
@@ -49,41 +35,43 @@ def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
     return W
 
 
-def rounded(W: Tensor, scheme: Scheme, *, dtype: torch.dtype, known: KnownInput | None) -> tuple[Codes, Notes]:
-    """Returns the codes of W (out, in) as the scheme says, with scales of `dtype`, and every fall-back.
+def round_layer(
+    W: Tensor, scheme: Scheme, *, dtype: torch.dtype, inputs: InputStatistics | None
+) -> tuple[Codes, Notes]:
+    """Returns the codes of W (out, in) by a scheme, with scales of `dtype`, and a note on every fall-back.
 
-    `known` is None where the map's input cannot be seen. GPTQ weighs the exact clip by the diagonal of H, which is
-    E[x²] of the mixture of languages, unless the worst language or regret is asked for.
+    `inputs` is None if the map's input cannot be observed. GPTQ weights the exact clip by the diagonal of H, which is
+    E[x²] of the mixture of languages, unless the objective is the worst language or regret.
     """
     grid = grid_of(scheme)
     if not scheme.reads_text:
         scales, notes = choose_scales(W, scheme, dtype=dtype)
         return nearest(W, scales, grid=grid), notes
-    if known is None:
-        # not the unweighted exact clip, which may cut off weights that are vital
+    if inputs is None:
+        # not the unweighted exact clip, which may cut off vital weights
         scales, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
         return nearest(W, scales, grid=grid), (UNSEEN, *notes)
-    H, importance, pi = known.H, known.squares, known.pi
+    H, importance, pi = inputs.H, inputs.squares, inputs.pi
     if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
     scales, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
-    if scheme.rounding == "nearest" or H is None or known.factor is None:
-        return nearest(W, scales, grid=grid), (*notes, *(known.notes if scheme.rounding == "gptq" else ()))
-    found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=known.factor)
+    if scheme.rounding == "nearest" or H is None or inputs.factor is None:
+        return nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
+    found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=inputs.factor)
     codes = Codes(found.codes.codes.cpu(), scales, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
-    return codes, (*notes, *known.notes, *([kept] if found.kept_nearest else []))
+    return codes, (*notes, *inputs.notes, *([kept] if found.kept_nearest else []))
 
 
-def thresholds_of(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
+def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
     """Returns the exact scales of each language alone, (languages, out, groups), given E_λ[x²]."""
     alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
     return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
 
 
-def outcome_of(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[Outcome, Tensor]:
-    """Returns what came of a linear map, still without the error of each language, and ΔW in float32."""
-    change = replace(codes).dequantized.float().sub_(W)  # a copy's, as codes keep what they were dequantized to
+def layer_outcome(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[Outcome, Tensor]:
+    """Returns the outcome of a linear map, still without the error of each language, and ΔW in float32."""
+    change = replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
     alpha = grid_of(scheme).alpha(codes.scales.double().numpy())
     energy = float(W.double().square().sum())
     outcome = Outcome(

@@ -1,8 +1,19 @@
-"""All batches of a text go through a model side by side, from block to block, whatever its blocks take as arguments.
+"""The lock-step walk: all batches of a text go through a model together, one block at a time.
 
-Each batch runs the model's own forward in a thread of its own. At a block the thread hands over what it would call the
-block with, and waits. The driver computes the block as often as it likes, with whatever weights, and hands the
-output back; so one block at a time needs weights. Only one thread works at any time: the order is always the same.
+The idea. GPTQ needs the inputs of block l for all of the text before block l is rounded, and those inputs come from the
+quantized blocks before it. So all batches must stop before every block. Calling the blocks directly would need to know
+what each architecture passes to them besides the hidden states: masks, rotary embeddings, the output of an encoder.
+Instead every batch runs the model's own forward pass, in a thread of its own. The `forward` of each block is replaced
+by a function that hands its arguments to the driver and waits for the output. The driver may compute the block with
+these arguments as often as it likes and with whatever weights, and then returns one output, with which the thread
+goes on to the next block.
+
+Why it is right. Whatever the model does between blocks is done by the model's own code. Three invariants hold:
+
+- between two calls of the driver, all batches are paused before the same block, so only that block needs weights
+- only one thread runs at a time: the driver waits for a batch to reach its next block before it turns to the next
+  batch, so the order of all operations is the same each time, and so are the results
+- a block is called once per batch, in the given order; anything else is an error (`_expect`)
 """
 
 import threading
@@ -23,12 +34,12 @@ from fairbits.measure.passes.batches import Batch
 Before = Callable[[Batch], None]
 
 
-class Enough(BaseException):
-    """Raised by whoever watches a rehearsal and has seen it all: the rest of the block is not computed."""
+class StopBlock(BaseException):
+    """Raised by a hook that has observed all it needs: the rest of the block is not computed."""
 
 
-class _Stopped(BaseException):
-    """Ends a thread; no model's code catches it as an error of its own."""
+class _EndThread(BaseException):
+    """Ends a thread; it is not an Exception, so that no model's code catches it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +50,21 @@ class _Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """What one batch calls a block with, for as long as the walk stands before it.
+class PausedBatch:
+    """A batch that is paused before a block, with the arguments of the block; valid until the walk advances.
 
-    `goes_on` says whether the hidden states that come in are, unchanged, those that the block before gave.
+    `continues` says whether the incoming hidden states are, unchanged, the output of the block before.
     """
 
     batch: Batch
-    goes_on: bool
+    continues: bool
     _call: _Call
     _forward: Callable[..., Any]
 
     def output(self, states: Tensor | None = None) -> Tensor:
-        """Returns what the block makes of its hidden states, or of others, with the weights that it has now.
+        """Returns the output of the block with its present weights, for its own hidden states or for others.
 
-        Gradients are kept track of.
+        Gradients are tracked.
         """
         args, kwargs = self._call.args, self._call.kwargs
         if states is not None and args:
@@ -63,160 +74,163 @@ class Turn:
         return _states(self._forward(*args, **kwargs))
 
 
-class _Traveller(threading.Thread):
-    """The thread of one batch: the driver asks where it stands (`report`) and lets it `go_on`, or `stop`."""
+class _BatchThread(threading.Thread):
+    """The thread of one batch: the driver waits for its next call (`next_call`) and lets it `resume`, or `stop`."""
 
     def __init__(self, model: PreTrainedModel, batch: Batch) -> None:
-        super().__init__(daemon=True)  # a walk that nobody ends must not keep the interpreter from ending
+        super().__init__(daemon=True)  # a walk that is never closed must not keep the interpreter from ending
         self.batch = batch
         self.call: _Call | None = None
-        self.given: Tensor | None = None
+        self.last_output: Tensor | None = None
         self._model = model
-        self._reports: SimpleQueue[_Call | BaseException | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any] | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Call | BaseException | None] = SimpleQueue()
+        self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
 
     def run(self) -> None:
         """Runs the model."""
         problem: BaseException | None = None
         try:
-            with torch.no_grad():  # which holds for one thread only
+            with torch.no_grad():  # grad mode is per thread
                 self._model(**self.batch.inputs, use_cache=False)
-        except _Stopped:
+        except _EndThread:
             pass
-        except BaseException as raised:  # whatever it is, the driver raises it
+        except BaseException as raised:  # the driver raises it, whatever it is
             problem = raised
-        self._reports.put(problem)
+        self._calls.put(problem)
 
-    def reach(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Waits at a block for its output (in this thread)."""
-        self._reports.put(_Call(block, args, kwargs))
-        answer = self._answers.get()
-        if answer is None:
-            raise _Stopped
-        return answer[0]
+    def output_of(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Returns the output of a block, after waiting for the driver to give it (called in this thread)."""
+        self._calls.put(_Call(block, args, kwargs))
+        output = self._outputs.get()
+        if output is None:
+            raise _EndThread
+        return output[0]
 
-    def report(self) -> _Call | None:
-        """Returns the call that it stands at, None if it is through (in the driver's thread)."""
-        found = self._reports.get()
+    def next_call(self) -> _Call | None:
+        """Returns the call that it is paused at, None if the model has ended (called in the driver's thread)."""
+        found = self._calls.get()
         if isinstance(found, BaseException):
             raise found
         self.call = found
         return found
 
-    def go_on(self, output: Any) -> None:
-        """Hands it the output of its block."""
-        self.call, self.given = None, _states(output)
-        self._answers.put((output,))
+    def resume(self, output: Any) -> None:
+        """Gives it the output of its block."""
+        self.call, self.last_output = None, _states(output)
+        self._outputs.put((output,))
 
     def stop(self) -> None:
-        """Ends it, at once or at the next block."""
+        """Ends it, now or at the next block."""
         self.call = None
-        self._answers.put(None)
+        self._outputs.put(None)
 
 
 class Lockstep:
-    """The batches, all before the same block; see `lockstep`."""
+    """All batches, paused before the same block; see `lockstep`."""
 
-    def __init__(self, forwards: Mapping[str, Callable[..., Any]], travellers: Sequence[_Traveller]) -> None:
-        self._forwards, self._travellers = forwards, travellers
-        self._left = list(forwards)
+    def __init__(self, forwards: Mapping[str, Callable[..., Any]], threads: Sequence[_BatchThread]) -> None:
+        self._forwards, self._threads = forwards, threads
+        self._remaining = list(forwards)
 
     def __len__(self) -> int:
-        return len(self._travellers)
+        return len(self._threads)
 
-    def rehearse(self, before: Before) -> None:
-        """Computes the next block, and goes nowhere; `before` is called with every batch before its turn.
+    def compute(self, before: Before) -> None:
+        """Computes the next block for hooks to observe, and stays before it; `before` is called with each batch first.
 
-        Hooks may end a turn by raising Enough.
+        Hooks may end the computation of a batch by raising StopBlock.
         """
-        for traveller in self._travellers:
-            before(traveller.batch)
-            call = self._call(traveller)
+        for thread in self._threads:
+            before(thread.batch)
+            call = self._call(thread)
             tensors = [each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Tensor)]
             versions = [each._version for each in tensors]
-            with suppress(Enough):
+            with suppress(StopBlock):
                 self._compute(call)
             if versions != [each._version for each in tensors]:
                 raise InputError(
-                    f"{call.block} changes its input in place; only blocks that leave it can be calibrated"
+                    f"{call.block} changes its input in place; only blocks that leave it unchanged can be calibrated"
                 )
 
     def advance(self, before: Before) -> None:
-        """Computes the next block, and brings all batches before the one after it."""
-        for traveller in self._travellers:
-            before(traveller.batch)
-            output = self._compute(self._call(traveller))
-            if len(self._left) > 1:
-                traveller.go_on(output)
+        """Computes the next block, and moves all batches to the one after it; `before` is called with each first."""
+        for thread in self._threads:
+            before(thread.batch)
+            output = self._compute(self._call(thread))
+            if len(self._remaining) > 1:
+                thread.resume(output)
                 del output
-                _expect(traveller, self._left[1])
-        del self._left[0]
+                _expect(thread, self._remaining[1])
+        del self._remaining[0]
 
-    def turns(self) -> tuple[Turn, ...]:
-        """Returns the calls of the next block, which can be computed as often as one likes; the walk goes nowhere."""
+    def paused(self) -> tuple[PausedBatch, ...]:
+        """Returns all batches as they are paused; the block can then be computed any number of times."""
         found = []
-        for traveller in self._travellers:
-            call = self._call(traveller)
-            goes_on = traveller.given is not None and traveller.given is next(iter((*call.args, *call.kwargs.values())))
-            found.append(Turn(traveller.batch, goes_on, call, self._forwards[call.block]))
+        for thread in self._threads:
+            call = self._call(thread)
+            hidden = next(iter((*call.args, *call.kwargs.values())))
+            continues = thread.last_output is not None and thread.last_output is hidden
+            found.append(PausedBatch(thread.batch, continues, call, self._forwards[call.block]))
         return tuple(found)
 
     def start(self) -> None:
-        """Brings all batches before the first block."""
-        for traveller in self._travellers:
-            traveller.start()
-            _expect(traveller, self._left[0])
+        """Moves all batches to the first block."""
+        for thread in self._threads:
+            thread.start()
+            _expect(thread, self._remaining[0])
 
     @torch.no_grad()
     def _compute(self, call: _Call) -> Any:
         return self._forwards[call.block](*call.args, **call.kwargs)
 
-    def _call(self, traveller: _Traveller) -> _Call:
-        if not self._left or traveller.call is None:
-            raise InputError("all blocks are behind; a walk goes through a model once")
-        return traveller.call
+    def _call(self, thread: _BatchThread) -> _Call:
+        if not self._remaining or thread.call is None:
+            raise InputError("all blocks have been passed; a walk goes through a model once")
+        return thread.call
 
 
 def _states(output: Any) -> Tensor:
-    """Returns the hidden states in what a block gives."""
+    """Returns the hidden states in the output of a block."""
     states: Tensor = output[0] if isinstance(output, tuple) else output
     return states
 
 
-def _expect(traveller: _Traveller, block: str) -> None:
-    call = traveller.report()
-    found = "the model came to its end" if call is None else f"{call.block} was called"
+def _expect(thread: _BatchThread, block: str) -> None:
+    call = thread.next_call()
+    found = "the model ended" if call is None else f"{call.block} was called"
     if call is None or call.block != block:
-        raise InputError(f"{found} where {block} was to come; blocks must be called one after the other, each once")
+        raise InputError(f"{found} where {block} was expected; blocks must be called one after the other, each once")
 
 
 @contextmanager
 def lockstep(model: PreTrainedModel, blocks: Sequence[str], batches: Iterable[Batch]) -> Iterator[Lockstep]:
-    """Gives the walk of all batches through the `blocks`, paths of modules in the order of the forward pass.
+    """Gives the walk of all batches through `blocks`, which are paths of modules in the order of the forward pass.
 
-    Everything before the first block must have its weights. What comes after the last one is never computed. However
-    the walk is left, all threads end.
+    Everything before the first block must have its weights. What comes after the last one is never computed. All
+    threads end when the context is left, in whatever way.
     """
     modules = {path: model.get_submodule(path) for path in blocks}
-    travellers = [_Traveller(model, batch) for batch in batches]
-    walk = Lockstep({path: module.forward for path, module in modules.items()}, travellers)
+    threads = [_BatchThread(model, batch) for batch in batches]
+    walk = Lockstep({path: module.forward for path, module in modules.items()}, threads)
     for path, module in modules.items():
-        module.forward = partial(_handed_over, path)
+        module.forward = partial(_wait_for_output, path)
     try:
         walk.start()
         yield walk
     finally:
-        for traveller in travellers:
-            traveller.stop()
-        for traveller in travellers:
-            if traveller.ident is not None:  # it was started
-                traveller.join()
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            if thread.ident is not None:  # was started
+                thread.join()
         for module in modules.values():
-            del module.forward  # the one of its class appears again
+            del module.forward  # that of its class appears again
 
 
-def _handed_over(block: str, *args: Any, **kwargs: Any) -> Any:
-    traveller = threading.current_thread()
-    if not isinstance(traveller, _Traveller):
-        raise InputError(f"{block} was called from outside; while its batches walk, a model serves nobody else")
-    return traveller.reach(block, args, kwargs)
+def _wait_for_output(block: str, *args: Any, **kwargs: Any) -> Any:
+    thread = threading.current_thread()
+    if not isinstance(thread, _BatchThread):
+        raise InputError(
+            f"{block} was called from outside; while batches walk through a model, nothing else can use it"
+        )
+    return thread.output_of(block, args, kwargs)

@@ -15,7 +15,7 @@ from fairbits.quantize.learning.holdout import HoldoutSplit
 from fairbits.quantize.learning.learnable_codes import learnable_codes
 from fairbits.quantize.plan import LayerPlan, Learning, Plan
 from fairbits.quantize.rounding.engine import round_model
-from fairbits.quantize.rounding.station import LEFT
+from fairbits.quantize.rounding.refinement import NOT_LEARNED
 
 WEATHER = Corpus(
     "weather",
@@ -63,8 +63,8 @@ class Nobody:
     def __init__(self, other):
         self.held_out = other.held_out
 
-    def __call__(self, station):
-        return {name: codes for name, (codes, _) in station.start.items()}
+    def __call__(self, context):
+        return {name: codes for name, (codes, _) in context.start.items()}
 
 
 def layers(*blocks):
@@ -122,7 +122,7 @@ def test_outcomes_are_those_of_the_learned_codes(llama, taught):
         W, codes = checkpoint.read(each.name), layers(*taught)[each.name]
         assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
         assert set(each.error) == set(text.languages)
-        assert LEFT not in each.notes
+        assert NOT_LEARNED not in each.notes
 
 
 def test_two_runs_give_the_same(llama, taught):
@@ -179,11 +179,11 @@ def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(l
     refine, found = block_distiller(HOW, HoldoutSplit.of(llama[1], seed=SEED), seed=SEED), []
 
     class Watching(Nobody):
-        def __call__(self, station):
-            with learnable_codes(station.model, station.weights, station.start) as codes:
-                target = station.targets[0].clone()
-                batch = refine.block_batch(station.turns[0], target, station.stack)
-                target[batch.turn.batch.main.text == 0] = torch.nan  # what is no text has no say
+        def __call__(self, context):
+            with learnable_codes(context.model, context.weights, context.start) as codes:
+                target = context.targets[0].clone()
+                batch = refine.block_batch(context.batches[0], target, context.stack)
+                target[batch.paused.batch.main.text == 0] = torch.nan  # what is no text has no say
                 own = batch.language == 0
                 assert 0 < own.sum() < len(own)
                 for these, weights in (
@@ -194,7 +194,7 @@ def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(l
                     found.append([each.offsets.grad.clone() for each in codes.values()])
                     for each in codes.values():
                         each.zero_grad()
-            return super().__call__(station)
+            return super().__call__(context)
 
     learned(*llama, refine=Watching(refine), blocks=[0])
     assert 0 < sum(float(each.abs().sum()) for each in found[0]) < np.inf
@@ -212,7 +212,7 @@ def test_every_family_learns(reading_model, family):
         assert any(not same_codes(codes, before.layers[name]) for name, codes in after.layers.items())
     for each in found[0].outcomes:
         expert = checkpoint.architecture.weights[each.name].expert is not None
-        assert (LEFT in each.notes) == expert
+        assert (NOT_LEARNED in each.notes) == expert
         if expert:
             assert same_codes(found[0].layers[each.name], start[0].layers[each.name])
 

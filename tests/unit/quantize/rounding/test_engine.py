@@ -227,7 +227,7 @@ def test_the_blocks_see_the_embedding_as_it_will_be(llama, plan_of, weather):
     treated = list(round_model(llama, plan, text=weather(llama)))
     kept = list(round_model(llama, of_block(plan, 0, 1), text=weather(llama)))
     assert any(not torch.equal(c.codes, kept[0].layers[n].codes) for n, c in treated[0].layers.items())
-    assert [each.notes[0][:24] for each in treated[-1].outcomes] == ["its input cannot be seen"] * 2
+    assert [each.notes[0][:24] for each in treated[-1].outcomes] == ["its input cannot be obse"] * 2
     assert treated[-1].outcomes[0].error == {}
 
 
@@ -240,7 +240,7 @@ def test_experts_fall_back_and_say_so(reading_model, plan_of, weather):
     for each in first.outcomes:
         routes = "gate" in each.name.split(".")
         assert bool(each.error) == (each.name not in experts and not routes)
-        assert any("cannot be seen" in note for note in each.notes) == (each.name in experts)
+        assert any("cannot be observed" in note for note in each.notes) == (each.name in experts)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "gpt2", "mt5", "xlmr"])
@@ -278,58 +278,58 @@ def test_steps_have_the_type_that_loaders_use(saved, plan_of, weather):
 def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):
     walk = round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES), text=weather(llama))
     next(walk)
-    assert any(type(each).__name__ == "_Traveller" for each in threading.enumerate())
+    assert any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
     walk.close()
-    assert not any(type(each).__name__ == "_Traveller" for each in threading.enumerate())
+    assert not any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("family", ["llama", "mt5"])
 def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, plan_of, weather, family):
     checkpoint = reading_model(family)
-    stations = []
+    contexts = []
 
     class Watching:
         held_out, ticks = (0, 3), 2
 
-        def __call__(self, station):
-            stations.append(station)
-            station.tick(2)
+        def __call__(self, context):
+            contexts.append(context)
+            context.tick(2)
             # but for the first of a stack, what it sees has the codes of the block before in it, and its target not
-            first = station.index in (0, 2)
+            first = context.index in (0, 2)
             with torch.no_grad():
-                assert torch.equal(station.turns[0].output(), station.targets[0]) == first
-            return {name: codes for name, (codes, _) in station.start.items()}
+                assert torch.equal(context.batches[0].output(), context.targets[0]) == first
+            return {name: codes for name, (codes, _) in context.start.items()}
 
     plan, ticks = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES), []
     told = {"progress": lambda _, done, total: ticks.append((done, total))}
     blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **told))
     assert ticks[-1][0] == ticks[-1][1]
     model = checkpoint.load()
-    for station in stations[:2]:  # the decoder of mt5 also sees its quantized encoder
-        assert station.start.keys() == blocks[station.index].layers.keys()
+    for context in contexts[:2]:  # the decoder of mt5 also sees its quantized encoder
+        assert context.start.keys() == blocks[context.index].layers.keys()
         found = []
-        path = checkpoint.architecture.blocks[station.index].module
+        path = checkpoint.architecture.blocks[context.index].module
         handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, found=found: found.append(y))
-        for turn in station.turns:
-            assert len({document in Watching.held_out for document in turn.batch.document.tolist()}) == 1
+        for paused in context.batches:
+            assert len({document in Watching.held_out for document in paused.batch.document.tolist()}) == 1
             with torch.no_grad():
-                model(**turn.batch.inputs)
+                model(**paused.batch.inputs)
         handle.remove()
-        for target, y in zip(station.targets, found, strict=True):
+        for target, y in zip(context.targets, found, strict=True):
             torch.testing.assert_close(target, y[0] if isinstance(y, tuple) else y)
-    assert len(stations) == len(checkpoint.architecture.blocks)
+    assert len(contexts) == len(checkpoint.architecture.blocks)
 
 
 def test_refusals(llama, plan_of, weather):
     text = weather(llama)
     with pytest.raises(InputError, match="reads text, and none was given"):
         round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES))
-    with pytest.raises(InputError, match="counts deu_Latn, of which the text has none"):
+    with pytest.raises(InputError, match="gives weight to deu_Latn, and the text has none"):
         round_model(llama, plan_of(llama, rounding="gptq", languages=("eng_Latn", "deu_Latn")), text=text)
     with pytest.raises(InputError, match="no language a weight above 0"):
         round_model(llama, plan_of(llama, rounding="gptq"), text=text)
-    with pytest.raises(InputError, match="to be refined, and no text was given"):
-        round_model(llama, plan_of(llama), refine=lambda station: station.start)
+    with pytest.raises(InputError, match="refining codes needs text"):
+        round_model(llama, plan_of(llama), refine=lambda context: context.start)
     foreign = replace(plan_of(llama).layers[0], name="elsewhere.weight")
     with pytest.raises(InputError, match=r"names elsewhere\.weight"):
         round_model(llama, replace(plan_of(llama), layers=(foreign,)))

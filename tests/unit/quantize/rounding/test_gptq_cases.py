@@ -3,7 +3,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model.codes import nearest
-from fairbits.quantize.rounding.gptq import factored, gptq
+from fairbits.quantize.rounding.gptq import factorize, gptq
 from fairbits.theory.grid import Grid
 
 GRID = Grid(3, "twos")
@@ -41,8 +41,8 @@ def test_an_indefinite_h_is_damped_more_and_more_and_that_is_said(problem):
 
 
 def test_no_damping_can_be_asked_for(problem):
-    assert factored(problem[1], damp=0.0)[0].damp == 0
-    factor, notes = factored(torch.ones(24, 24), damp=0.0)
+    assert factorize(problem[1], damp=0.0)[0].damp == 0
+    factor, notes = factorize(torch.ones(24, 24), damp=0.0)
     assert factor.damp == pytest.approx(1e-4)
     assert "raised to 0.0001" in notes[0]
 
@@ -65,7 +65,7 @@ def test_the_codes_make_up_for_what_the_stored_type_rounds(problem):
 
 def test_a_shared_factor_gives_the_same(problem):
     W, H, scales = problem
-    factor, _ = factored(H)
+    factor, _ = factorize(H)
     assert torch.equal(
         gptq(W, H, scales, grid=GRID).codes.codes, gptq(W, H, scales, grid=GRID, factor=factor).codes.codes
     )

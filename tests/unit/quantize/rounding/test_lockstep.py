@@ -9,7 +9,7 @@ import transformers as t
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
 from fairbits.quantize.rounding.lockstep import lockstep
-from fairbits.quantize.rounding.shell import Shell
+from fairbits.quantize.rounding.streaming_model import StreamingModel
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral")
@@ -39,10 +39,10 @@ def first(output):
 
 def prepared(checkpoint, text, positions=100):
     chosen = list(batches(text, positions=positions))
-    shell = Shell(checkpoint)
+    streaming = StreamingModel(checkpoint)
     ids = [each.flatten() for batch in chosen for name, each in batch.inputs.items() if name.endswith("input_ids")]
-    shell.fill_outside(torch.unique(torch.cat(ids)), {})
-    return shell, chosen, [block.module for block in checkpoint.architecture.blocks]
+    streaming.load_outside(torch.unique(torch.cat(ids)), {})
+    return streaming, chosen, [block.module for block in checkpoint.architecture.blocks]
 
 
 def outputs_of(model, checkpoint, chosen):
@@ -56,20 +56,20 @@ def outputs_of(model, checkpoint, chosen):
     return [found[i::depth] for i in range(depth)]
 
 
-def walked(checkpoint, shell, chosen, paths):
+def walked(checkpoint, streaming, chosen, paths):
     found = []
-    with lockstep(shell.model, paths, chosen) as walk:
+    with lockstep(streaming.model, paths, chosen) as walk:
         for block in checkpoint.architecture.blocks:
-            shell.fill(block, {})
+            streaming.load_block(block, {})
             here = []
             inner = walk._forwards[block.module]
             walk._forwards[block.module] = lambda *args, inner=inner, here=here, **kwargs: kept(
                 here, inner(*args, **kwargs)
             )
-            walk.rehearse(lambda _batch: None)
+            walk.compute(lambda _batch: None)
             here.clear()
             walk.advance(lambda _batch: None)
-            shell.empty(block)
+            streaming.release_block(block)
             found.append(here)
     return found
 
@@ -80,18 +80,18 @@ def kept(here, output):
 
 
 def check_equal(checkpoint, text):
-    shell, chosen, paths = prepared(checkpoint, text)
+    streaming, chosen, paths = prepared(checkpoint, text)
     expected = outputs_of(checkpoint.load(), checkpoint, chosen)
-    found = walked(checkpoint, shell, chosen, paths)
+    found = walked(checkpoint, streaming, chosen, paths)
     for ours, theirs in zip(found, expected, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    assert all(p.is_meta for p in shell.model.get_submodule(paths[0]).parameters())
+    assert all(p.is_meta for p in streaming.model.get_submodule(paths[0]).parameters())
     assert threads() == 0
 
 
 def threads():
-    return sum(type(each).__name__ == "_Traveller" for each in threading.enumerate())
+    return sum(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -126,23 +126,23 @@ def test_stored_half_precision_is_computed_with_in_single(saved, weather):
 
 
 def test_what_fails_in_a_thread_fails_in_the_caller_and_all_threads_end(llama):
-    _, shell, chosen, paths = llama
+    _, streaming, chosen, paths = llama
     broken = [*chosen[:1], SimpleNamespace(inputs={"input_ids": torch.tensor([[99999]])})]
-    with pytest.raises(IndexError), lockstep(shell.model, paths, broken):
+    with pytest.raises(IndexError), lockstep(streaming.model, paths, broken):
         pass
     assert threads() == 0
-    with contextlib.suppress(KeyboardInterrupt), lockstep(shell.model, paths, chosen):
+    with contextlib.suppress(KeyboardInterrupt), lockstep(streaming.model, paths, chosen):
         assert threads() == len(chosen)
         raise KeyboardInterrupt
     assert threads() == 0
-    assert "forward" not in vars(shell.model.get_submodule(paths[0]))  # as before
+    assert "forward" not in vars(streaming.model.get_submodule(paths[0]))  # as before
 
 
 def test_blocks_must_come_in_order(llama):
-    _, shell, chosen, paths = llama
+    _, streaming, chosen, paths = llama
     with (
-        pytest.raises(InputError, match=r"layers\.0 was called where model\.layers\.1 was to come"),
-        lockstep(shell.model, paths[::-1], chosen),
+        pytest.raises(InputError, match=r"layers\.0 was called where model\.layers\.1 was expected"),
+        lockstep(streaming.model, paths[::-1], chosen),
     ):
         pass
 
@@ -163,35 +163,35 @@ def test_blocks_that_are_left_out_are_missed():
     batch = SimpleNamespace(inputs={"x": torch.ones(1, 4)})
     with (
         lockstep(Skipping(), ["layers.0", "layers.1"], [batch]) as walk,
-        pytest.raises(InputError, match=r"came to its end where layers\.1 was to come"),
+        pytest.raises(InputError, match=r"the model ended where layers\.1 was expected"),
     ):
         walk.advance(lambda _batch: None)
     assert threads() == 0
 
 
 def test_a_block_that_changes_its_input_is_refused(llama):
-    checkpoint, shell, chosen, paths = llama
-    with lockstep(shell.model, paths, chosen) as walk:
-        shell.fill(checkpoint.architecture.blocks[0], {})
+    checkpoint, streaming, chosen, paths = llama
+    with lockstep(streaming.model, paths, chosen) as walk:
+        streaming.load_block(checkpoint.architecture.blocks[0], {})
         inner = walk._forwards[paths[0]]
         walk._forwards[paths[0]] = lambda x, **kwargs: inner(x.mul_(2), **kwargs)
         with pytest.raises(InputError, match="in place"):
-            walk.rehearse(lambda _batch: None)
+            walk.compute(lambda _batch: None)
 
 
 def test_a_walking_model_serves_nobody_else(llama):
-    _, shell, chosen, paths = llama
-    with lockstep(shell.model, paths, chosen), pytest.raises(InputError, match="from outside"):
-        shell.model(**chosen[0].inputs)
+    _, streaming, chosen, paths = llama
+    with lockstep(streaming.model, paths, chosen), pytest.raises(InputError, match="from outside"):
+        streaming.model(**chosen[0].inputs)
 
 
 def test_only_rows_that_are_looked_up_are_filled(saved, weather):
     config = t.LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, intermediate_size=48, **TOKENS)
     checkpoint = saved(t.LlamaForCausalLM(config).half())
-    shell, chosen, _ = prepared(checkpoint, weather(checkpoint))
-    table = shell.model.get_input_embeddings().weight
+    streaming, chosen, _ = prepared(checkpoint, weather(checkpoint))
+    table = streaming.model.get_input_embeddings().weight
     stored = checkpoint.read("model.embed_tokens.weight")
     used = torch.unique(torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen]))
     assert torch.equal(table[used], stored[used].float())
     assert len(used) < 200
-    assert shell.model.get_output_embeddings().weight.is_meta
+    assert streaming.model.get_output_embeddings().weight.is_meta

@@ -1,4 +1,4 @@
-"""A model of the real class whose weights come and go: modules and buffers stay, blocks are filled and emptied."""
+"""StreamingModel: a model whose weights are loaded and released block by block; its modules and buffers stay."""
 
 import copy
 from collections import defaultdict
@@ -20,13 +20,16 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 
 
-class Shell:
-    """The model of a checkpoint in float32, in eval mode, with no weights yet; `device` is where they will be."""
+class StreamingModel:
+    """The model of a checkpoint, of its own class, in float32 and eval mode, at first without weights.
+
+    Weights that are not loaded are on the meta device and take no memory.
+    """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> None:
         cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
         with _weights_without_storage():
-            # the options are written into the configuration, which belongs to the checkpoint
+            # a copy, as transformers writes options into the configuration, which belongs to the checkpoint
             config = copy.deepcopy(checkpoint.config)
             model: PreTrainedModel = cls._from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
         self.model = model.eval()  # type: ignore[no-untyped-call]
@@ -35,62 +38,65 @@ class Shell:
         for name, buffer in model.named_buffers():
             self._put(name, buffer)
         names = resolve(model, {name: info.shape for name, info in checkpoint.tensors.items()})
-        self._tensors: dict[str, list[str]] = defaultdict(list)  # of the file, by the parameter that they make
+        self._tensors: dict[str, list[str]] = defaultdict(list)  # names in the file, by the parameter that they make up
         for source in names.sources.values():
             self._tensors[source.parameter].append(source.name)
         self._tensors |= {parameter: [name] for parameter, name in names.tied.items()}
         self._converters = _converters(model, checkpoint.tensors, self._entries)
 
-    def fill_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
-        """Fills what lies outside the blocks, but for the head: no walk gets so far.
+    def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
+        """Loads what lies outside the blocks except for the head, which no walk reaches.
 
-        Of the embedding only the rows of `ids`, the tokens that will be looked up; the others stay undefined, and take
-        no memory.
+        Only the rows of `ids` of the embedding are loaded, the tokens that will be looked up; the others stay
+        undefined and take no memory.
         """
         architecture = self._checkpoint.architecture
         inside = tuple(f"{block.module}." for block in architecture.blocks)
         head = self.model.get_output_embeddings()
-        passed_over = {id(p) for p in head.parameters()} if head is not None else set()
+        head_parameters = {id(p) for p in head.parameters()} if head is not None else set()
         looked_up = {name for name, weight in architecture.weights.items() if weight.role == "embedding"}
-        made: dict[str, Tensor] = {}  # what is tied shares its memory
+        loaded: dict[str, Tensor] = {}  # tied parameters share memory
         for parameter, entry in self._entries.items():
             tensors = self._tensors.get(parameter, [])
             unreached = bool(tensors) and all(architecture.weights[name].stack == "other" for name in tensors)
             tied = any(name in looked_up for name in tensors)
-            if parameter.startswith(inside) or unreached or (id(entry) in passed_over and not tied):
+            if parameter.startswith(inside) or unreached or (id(entry) in head_parameters and not tied):
                 continue
             if not tensors:
                 if entry.is_meta:
                     raise InputError(
-                        f"{parameter} is in no file: {type(self.model).__name__} computes it, which is not known"
+                        f"{parameter} is in no file, and how {type(self.model).__name__} computes it is not known; "
+                        "check that the checkpoint is complete"
                     )
                 continue
             first = tensors[0]
-            if first not in made:
-                made[first] = self._rows(first, ids, codes) if first in looked_up else self._made(parameter, codes)
-            self._put(parameter, made[first])
+            if first not in loaded:
+                loaded[first] = (
+                    self._rows(first, ids, codes) if first in looked_up else self._parameter(parameter, codes)
+                )
+            self._put(parameter, loaded[first])
 
-    def fill(self, block: Block, codes: Mapping[str, Codes]) -> None:
-        """Fills a block with its weights; those that have codes, with what a loader makes of them."""
-        for parameter in self._of(block):
+    def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
+        """Loads the weights of a block; those with codes as a loader would dequantize them."""
+        for parameter in self._parameters_of(block):
             if parameter in self._tensors:
-                self._put(parameter, self._made(parameter, codes))
+                self._put(parameter, self._parameter(parameter, codes))
 
-    def empty(self, block: Block) -> None:
-        """Lets go of the weights of a block."""
-        for parameter in self._of(block):
+    def release_block(self, block: Block) -> None:
+        """Releases the weights of a block."""
+        for parameter in self._parameters_of(block):
             if self._entries[parameter].is_meta:
                 self._put(parameter, self._entries[parameter])
 
-    def placed(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor where the weights are."""
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor on the device of the weights."""
         return tensor.to(self._device)
 
-    def _of(self, block: Block) -> Iterable[str]:
+    def _parameters_of(self, block: Block) -> Iterable[str]:
         return [parameter for parameter in self._entries if parameter.startswith(f"{block.module}.")]
 
-    def _made(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a parameter, made of one tensor of the file or, by transformers' own rule, of many."""
+    def _parameter(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
+        """Returns a parameter, made from one tensor of the file or, by transformers' own rule, from many."""
         tensors = {name: self._stored(name, codes) for name in self._tensors[parameter]}
         if parameter not in self._converters:
             return tensors[self._tensors[parameter][0]]
@@ -103,17 +109,17 @@ class Shell:
         return whole
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a tensor as the file has it, or would have it once it is quantized, in float32."""
+        """Returns a tensor as it is in the file, or will be after quantization, in float32."""
         if name not in codes:
             return _float(self._checkpoint.read(name))
-        # of a copy, as what `dequantized` gives is kept as long as its codes
+        # from a copy, as codes keep what they were dequantized to
         made = replace(codes[name]).dequantized
         return _float(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
 
     def _rows(self, name: str, ids: Tensor, codes: Mapping[str, Codes]) -> Tensor:
         whole = codes[name].codes if name in codes else self._checkpoint.read(name)
         if whole.dtype == torch.float32:
-            return whole  # mapped: only the rows that are looked up are read
+            return whole  # memory-mapped: only the rows that are looked up are read
         table = torch.empty(whole.shape, dtype=torch.float32)
         if name in codes:
             given = codes[name]
@@ -125,7 +131,7 @@ class Shell:
     def _put(self, parameter: str, value: Tensor) -> None:
         path, _, leaf = parameter.rpartition(".")
         owner = self.model.get_submodule(path)
-        placed = value if value.is_meta else self.placed(value.detach())
+        placed = value if value.is_meta else self.to_device(value.detach())
         if leaf in owner._buffers:
             owner._buffers[leaf] = placed
         else:
@@ -139,7 +145,7 @@ def _float(tensor: Tensor) -> Tensor:
 def _converters(
     model: PreTrainedModel, names: Iterable[str], entries: dict[str, Tensor]
 ) -> dict[str, tuple[WeightConverter, dict[str, str]]]:
-    """Returns the rule of every parameter that is not just one tensor of the file, and what each tensor is in it."""
+    """Returns the rule of each parameter that is made from several tensors, and the pattern of each tensor in it."""
     transforms = get_model_conversion_mapping(model)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
@@ -154,12 +160,12 @@ def _converters(
 
 @contextmanager
 def _weights_without_storage() -> Iterator[None]:
-    """Lets every module that is made meanwhile have its parameters on the meta device, and its buffers as they are."""
+    """Puts the parameters of all modules that are created meanwhile on the meta device; buffers stay where they are."""
     register = nn.Module.register_parameter
 
     def register_without_storage(module: nn.Module, name: str, param: Any) -> None:
         register(module, name, param)
-        if param is not None and not param.is_meta:  # one that is tied to another stays the same object
+        if param is not None and not param.is_meta:  # a tied parameter stays the same object
             module._parameters[name] = nn.Parameter(param.to("meta"), requires_grad=False)
 
     nn.Module.register_parameter = register_without_storage  # type: ignore[method-assign,assignment]
