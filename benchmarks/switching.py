@@ -24,7 +24,7 @@ import torch
 
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.model import AdaptiveModel
 from fairbits.overlays.overlay import BASE, Overlay, Patch
@@ -60,7 +60,7 @@ def made(directory: Path) -> tuple[Checkpoint, Overlays]:
 
 def finer(tensor: str, module: str, rows: torch.Tensor, W: torch.Tensor) -> Patch:
     """Returns rows in 8 bits."""
-    found = nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
+    found = round_to_nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
     return Patch("codes", tensor, module, 8, rows, found.scales, found.codes)
 
 

@@ -13,7 +13,7 @@ import transformers as t
 from safetensors.torch import save_file
 
 from fairbits.model import Checkpoint, embedded
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay, Patch
@@ -209,7 +209,7 @@ def _finer_rows(model: Checkpoint, weight: Any, *, first: int) -> Patch:
     """Returns every fourth row in 8 bits."""
     rows = torch.arange(first % 4, weight.shape[0], 4)
     W = model.read(weight.name).float()[rows]
-    found = nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
+    found = round_to_nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
     return Patch("codes", weight.name, weight.module, 8, rows, found.scales, found.codes)
 
 

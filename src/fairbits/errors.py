@@ -17,10 +17,10 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Returns a number of things.
 
-    >>> counted(1, "block"), counted(1200, "block")
+    >>> count_of(1, "block"), count_of(1200, "block")
     ('1 block', '1,200 blocks')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

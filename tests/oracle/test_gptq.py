@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.quantize.rounding.gptq import gptq
 from fairbits.theory.grid import Grid
 
@@ -55,7 +55,7 @@ def test_the_codes_are_those_of_the_textbook(group, act_order, columns_at_once):
         expected = textbook(W, H, scales, grid=grid, act_order=act_order)
         w, h, s = tensors(W, H, scales.astype(np.float32))
         found = gptq(w, h, s, grid=grid, damp=DAMP, act_order=act_order, columns_at_once=columns_at_once)
-        rounded = nearest(w, s, grid=grid)
+        rounded = round_to_nearest(w, s, grid=grid)
         kept = (found.codes.codes == rounded.codes).all(1)
         np.testing.assert_array_equal(found.codes.codes[~kept].numpy(), expected[~kept.numpy()])
         assert (~kept).sum() >= 20
@@ -70,7 +70,7 @@ def test_no_row_is_worse_than_nearest_and_most_are_better(bits, kind):
         W, H, scales = problem(seed, group=15, tokens=40)  # fewer tokens than columns: H is singular
         w, h, s = tensors(W, H, (scales * 3 / grid.highest).astype(np.float32))
         found = gptq(w, h, s, grid=grid)
-        ours, theirs = h_error(found.codes, W, H), h_error(nearest(w, s, grid=grid), W, H)
+        ours, theirs = h_error(found.codes, W, H), h_error(round_to_nearest(w, s, grid=grid), W, H)
         assert (ours <= theirs * (1 + 1e-9)).all()
         assert ours.mean() < 0.75 * theirs.mean()
 
@@ -79,7 +79,7 @@ def test_rows_that_end_worse_keep_the_nearest_codes():
     W, H, scales = problem(0, out=500, columns=8)
     grid = Grid(3, "twos")
     w, h, s = tensors(W, H, scales.astype(np.float32))
-    found, rounded = gptq(w, h, s, grid=grid), nearest(w, s, grid=grid)
+    found, rounded = gptq(w, h, s, grid=grid), round_to_nearest(w, s, grid=grid)
     alone = h_error(type(rounded)(torch.from_numpy(textbook(W, H, scales, grid=grid, act_order=True)), s, 3), W, H)
     theirs = h_error(rounded, W, H)
     assert found.kept_nearest == (alone > theirs * (1 + 1e-12)).sum() > 0

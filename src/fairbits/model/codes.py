@@ -27,10 +27,10 @@ class Codes:
         return dequantize(self.codes, self.scales)
 
 
-def nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
+def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
     """Returns the codes nearest to W (out, in) for scales (out, groups) that are already of the type that is stored.
 
-    >>> found = nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
+    >>> found = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
     >>> found.codes.tolist(), found.dequantized.tolist()
     ([[2, -1]], [[1.0, -0.5]])
     """

@@ -59,7 +59,7 @@ def autocast_dtype(device: str | torch.device) -> torch.dtype:
 
 
 @contextmanager
-def seeded(seed: int | None, device: str | torch.device) -> Iterator[None]:
+def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
     """Draws random numbers from a seed within a `with` statement; those drawn after it are as without it.
 
     Without a seed nothing is changed.

@@ -25,7 +25,7 @@ def grid_of(scheme: Scheme) -> Grid:
     return Grid(scheme.bits, scheme.grid)
 
 
-def split(W: Tensor, scheme: Scheme) -> Tensor:
+def split_groups(W: Tensor, scheme: Scheme) -> Tensor:
     """Returns W (out, in) as (out, groups, weights that share a scale); a tensor as one row of one group."""
     if scheme.group == "tensor":
         return W.reshape(1, 1, -1)
@@ -90,7 +90,7 @@ def choose_scales(
     tensor([[0.1000]])
     """
     notes: Notes = ()
-    grid, blocks = grid_of(scheme), split(W.cpu(), scheme)
+    grid, blocks = grid_of(scheme), split_groups(W.cpu(), scheme)
     if scheme.clip == "exact":
         scales, notes = _exact(blocks.float(), scheme, grid, importance=_importance(scheme, importance), pi=pi)
     elif scheme.clip == "absmax":

@@ -20,7 +20,7 @@ import torch
 from fairbits.checks import in_range, instance, instances
 from fairbits.errors import InputError
 from fairbits.model import moment_passes as passes
-from fairbits.model.weight_histogram import FORMATS, Beyond, Histogram, count_beyond, merged
+from fairbits.model.weight_histogram import FORMATS, Beyond, Histogram, count_beyond, merge_histograms
 from fairbits.progress import Progress
 from fairbits.theory.moments import Moments, mixture_moments
 
@@ -108,7 +108,7 @@ class ModelMoments:
     blocks: tuple[WeightMoments, ...]
     skipped: Mapping[str, str]
 
-    def merged(self, names: Iterable[str]) -> WeightMoments:
+    def merge(self, names: Iterable[str]) -> WeightMoments:
         """Returns the moments of all weights in the named tensors together."""
         return _from_parts([self._tensor(name) for name in names])
 
@@ -163,7 +163,7 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None
         if progress is not None:
             progress("reading weights", done, total)
     model = ModelMoments(MappingProxyType(tensors), (), MappingProxyType(skipped))
-    return ModelMoments(model.tensors, tuple(model.merged(block.linears) for block in blocks), model.skipped)
+    return ModelMoments(model.tensors, tuple(model.merge(block.linears) for block in blocks), model.skipped)
 
 
 def _from_parts(parts: Iterable[WeightMoments]) -> WeightMoments:
@@ -172,7 +172,7 @@ def _from_parts(parts: Iterable[WeightMoments]) -> WeightMoments:
         return parts[0]
     sizes = [part.n for part in parts]
     moments = mixture_moments([part.moments for part in parts], sizes, n=float(sum(sizes)))
-    histograms = merged(histogram for part in parts for histogram in part.histograms)
+    histograms = merge_histograms(histogram for part in parts for histogram in part.histograms)
     three, six = (_count_beyond(histograms, moments, k) for k in (3, 6))
     exact = three.least == three.greatest and six.least == six.greatest
     largest = max(part.largest for part in parts)

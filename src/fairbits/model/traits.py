@@ -111,10 +111,10 @@ def traits(checkpoint: Checkpoint) -> Traits:
     )
 
 
-def shown(value: Trait) -> str:
+def format_trait(value: Trait) -> str:
     """Returns a trait as text.
 
-    >>> [shown(value) for value in (250880, 1e-05, True, None)]
+    >>> [format_trait(value) for value in (250880, 1e-05, True, None)]
     ['250,880', '1e-05', 'yes', '–']
     """
     if value is None:
@@ -129,7 +129,7 @@ def _alike(values: Iterable[Trait]) -> Trait:
     different = tuple(dict.fromkeys(values))
     if not different or None in different:
         return None
-    return different[0] if len(different) == 1 else " and ".join(map(shown, different))
+    return different[0] if len(different) == 1 else " and ".join(map(format_trait, different))
 
 
 def _number(config: Any, *names: str) -> Trait:

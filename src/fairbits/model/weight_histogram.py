@@ -78,7 +78,7 @@ class Histogram:
         return np.minimum(inner, outer), np.maximum(inner, outer)
 
 
-def merged(histograms: Iterable[Histogram]) -> tuple[Histogram, ...]:
+def merge_histograms(histograms: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Returns one histogram per dtype."""
     by_dtype: dict[torch.dtype, list[Histogram]] = {}
     for histogram in histograms:

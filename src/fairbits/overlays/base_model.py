@@ -74,7 +74,7 @@ class OverlayBase:
         """Returns a linear map of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
-    def known(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
+    def input_statistics(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
         """Yields what is known of the input of each linear map on a text, of which all languages count alike.
 
         The text passes through the base, not through any overlay of it.
@@ -117,7 +117,7 @@ class OverlayBase:
         yield part
 
 
-def dense(codes: Codes) -> Tensor:
+def dequantize_in_float32(codes: Codes) -> Tensor:
     """Returns what a loader makes of codes in float32: it multiplies in that type."""
     return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
 

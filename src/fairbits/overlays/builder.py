@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.forward import recomputed, split_head
-from fairbits.measure.passes.run import Scores, fisher_gradient, positions_at_once
+from fairbits.measure.passes.forward import recompute_in_backward, split_head
+from fairbits.measure.passes.run import LossSums, fisher_gradient, positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.base_model import OverlayBase
@@ -41,7 +41,7 @@ class OverlayBuilder:
         self.overlay_base, self.text, self._seed = overlay_base, reference.text, seed
         self._tell = progress or (lambda _stage, _done, _total: None)
         self._teacher = Teacher(reference, overlay_base.model, device=str(overlay_base.model.device))
-        self._apart = kept_apart(self.text)
+        self._apart = held_out_documents(self.text)
         self._sensitivity: dict[str, dict[str, Tensor]] = {}
 
     def patterns(self) -> dict[str, Floats]:
@@ -104,7 +104,7 @@ class OverlayBuilder:
         return ratio
 
 
-def kept_apart(text: Text) -> frozenset[int]:
+def held_out_documents(text: Text) -> frozenset[int]:
     """Returns every third document of each language."""
     documents: dict[str, list[int]] = {code: [] for code in text.languages}
     for document in sorted({window.document for window in text.windows}):
@@ -154,7 +154,7 @@ def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floa
     Loudness goes with the mean; what stays is which inputs matter more to a language than its others do.
     """
     parts: dict[str, Floats] = {}
-    for name, known in overlay_base.known(text, products=False):
+    for name, known in overlay_base.input_statistics(text, products=False):
         sees = str(overlay_base.weight(name).sees)
         if sees not in parts and known.squares is not None:
             logs = np.log(known.squares + np.finfo(np.float32).tiny)
@@ -221,11 +221,11 @@ def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
     """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
-    rng, scores = torch.Generator().manual_seed(seed), Scores(len(text.lang))
+    rng, scores = torch.Generator().manual_seed(seed), LossSums(len(text.lang))
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
         here = batch.on(device)
-        with recomputed(blocks):
+        with recompute_in_backward(blocks):
             features = split.body(here)
         torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
     return int(scores.sums[0].sum())

@@ -11,7 +11,7 @@ from fairbits.model.codes import Codes
 from fairbits.model.files.packed import scale_dtype
 from fairbits.model.groups import fit_scales
 from fairbits.model.scheme import Scheme
-from fairbits.overlays.base_model import OverlayBase, dense
+from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
 from fairbits.overlays.overlay import Form, Patch
 from fairbits.quantize.rounding.hessian import InputStatistics
 from fairbits.quantize.rounding.layer import round_layer
@@ -72,12 +72,12 @@ def candidates(
     "steps"     the base's codes k with the scales of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """
     dtype = scale_dtype(overlay_base.checkpoint)
-    for name, known in overlay_base.known(text):
+    for name, known in overlay_base.input_statistics(text):
         assert known.H is not None
         W, base, weight = overlay_base.original(name), overlay_base.codes(name), overlay_base.weight(name)
-        lacks = W - dense(base)
+        lacks = W - dequantize_in_float32(base)
         codes = FORMS[form](W, base, overlay_base.schemes[name], known=known, dtype=dtype)
-        still = lacks - dense(codes) if form == "residual" else W - dense(codes)
+        still = lacks - dequantize_in_float32(codes) if form == "residual" else W - dequantize_in_float32(codes)
         saved = _energy(lacks, known.H) - _energy(still, known.H)
         yield Candidate(
             form, name, codes, 0.5 * sensitivity[name] * saved, base.scales, weight.module, weight.transposed
@@ -85,7 +85,7 @@ def candidates(
 
 
 def _residual(W: Tensor, base: Codes, scheme: Scheme, *, known: InputStatistics, dtype: torch.dtype) -> Codes:
-    return _gptq(W - dense(base), replace(scheme, bits=RESIDUAL_BITS), known, dtype)
+    return _gptq(W - dequantize_in_float32(base), replace(scheme, bits=RESIDUAL_BITS), known, dtype)
 
 
 def _anew(W: Tensor, _base: Codes, scheme: Scheme, *, known: InputStatistics, dtype: torch.dtype) -> Codes:

@@ -17,10 +17,10 @@ from fairbits.measure.passes.prepare import stated_positions
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device, move
 from fairbits.overlays.activations import ActivationQuantizer
-from fairbits.overlays.choosing import Choice, Chooser
-from fairbits.overlays.continuing import Continuation, Prompt, Settings, batches, continued, settings_for
 from fairbits.overlays.files import Overlays
+from fairbits.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
 from fairbits.overlays.overlay import BASE
+from fairbits.overlays.selection import Choice, OverlaySelector
 from fairbits.overlays.switch import Switch
 from fairbits.progress import Progress
 
@@ -80,7 +80,7 @@ class AdaptiveModel:
         opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
         self.checkpoint = opened
         self.overlays = _of_base(overlays, self.checkpoint)
-        self._chooser = Chooser(self.overlays.languages if self.overlays else {}, confidence=confidence)
+        self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
         self.model: PreTrainedModel = move(self.checkpoint.load(dtype), device)
         self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
@@ -92,7 +92,7 @@ class AdaptiveModel:
     @property
     def languages(self) -> tuple[Language, ...]:
         """The languages that are served."""
-        return self._chooser.languages
+        return self._selector.languages
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class AdaptiveModel:
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
         """Returns which weights serve a text: those of the language that is named, or else of the one detected."""
-        return self._chooser.choose(text, language=language)
+        return self._selector.choose(text, language=language)
 
     @contextmanager
     def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
@@ -161,7 +161,7 @@ class AdaptiveModel:
             own = [prompt for prompt, choice in zip(asked, chosen, strict=True) if choice.overlay == overlay]
             for part in batches(own, 1 if settings.alone else batch):
                 with self.using(overlay) as model:
-                    found |= continued(model, self.tokenizer, part, settings)
+                    found |= generate_batch(model, self.tokenizer, part, settings)
                 if progress:
                     progress("generating text", len(found), len(asked))
         return [

@@ -81,9 +81,9 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Writes the report in the form that the name of the file ends in: .html, .md or .json."""
         target = check_writable(path, example="report.html")
-        write_files({target: self.written(format_of(target)).encode()})
+        write_files({target: self.render(format_of(target)).encode()})
 
-    def written(self, form: str) -> str:
+    def render(self, form: str) -> str:
         """Returns the report as html, md or json."""
         return {"html": self.html, "md": self.markdown, "json": self.json}[form]()
 

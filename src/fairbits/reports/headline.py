@@ -34,10 +34,10 @@ def headline(sources: Sources) -> dict[str, Any]:
     return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
 
 
-def short(found: Estimate) -> str:
+def format_interval(found: Estimate) -> str:
     """Returns an estimate with its interval.
 
-    >>> short(Estimate(0.0352, 0.0241, 0.0489, 17))
+    >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
     '0.0352 (0.0241 to 0.0489)'
     """
     return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
@@ -72,7 +72,7 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
     code, worst = after.frame().worst()
     start = "The worst-off language" if worst.value > 0 else "No language is shown to lose anything: the worst-off"
     said = [
-        f"{start}, by this text {describe(code)['name']}, loses {short(worst)} bits per byte, "
+        f"{start}, by this text {describe(code)['name']}, loses {format_interval(worst)} bits per byte, "
         "the luck of being the worst taken out."
     ]
     if before is None:
@@ -80,7 +80,7 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
     other = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
-    said.append(f"Under {other}, {size}, it loses {short(before_worst)}, {describe(before_code)['name']}.")
+    said.append(f"Under {other}, {size}, it loses {format_interval(before_worst)}, {describe(before_code)['name']}.")
     said.append(_certainty(paired["worst"]))
     if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
         said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
@@ -97,11 +97,12 @@ def _certainty(difference: Estimate) -> str:
     'Whether the worst is lower this text cannot tell: the difference is -0.0100 (-0.0200 to 0.0030).'
     """
     if difference.high < 0:
-        return f"The worst is lower by {short(Estimate(-difference.value, -difference.high, -difference.low, 1))}."
+        decrease = Estimate(-difference.value, -difference.high, -difference.low, 1)
+        return f"The worst is lower by {format_interval(decrease)}."
     if difference.low > 0:
-        return f"The worst is higher by {short(difference)}: it does not help here."
+        return f"The worst is higher by {format_interval(difference)}: it does not help here."
     way = "lower" if difference.value < 0 else "higher"
-    return f"Whether the worst is {way} this text cannot tell: the difference is {short(difference)}."
+    return f"Whether the worst is {way} this text cannot tell: the difference is {format_interval(difference)}."
 
 
 def _size(ratio: float) -> str:

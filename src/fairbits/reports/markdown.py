@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError, count_of, printable
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import SIGNIFICANT
-from fairbits.reports.page import grouped
+from fairbits.reports.page import group_notes
 from fairbits.units import readable_size
 
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
@@ -96,9 +96,9 @@ def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) 
     least = min(each["documents"] for each in languages)
     parallel = "parallel text" if asked["parallel"] else "text"
     return (
-        f"Measured on {parallel} of {text(asked['text'])}: {_counted(len(languages), 'language')}, "
-        f"{_counted(asked['documents'], 'document')} (at least {least} per language), "
-        f"{_counted(asked['tokens'], 'predicted token')}; up to {asked['budget']:,} tokens per language in "
+        f"Measured on {parallel} of {text(asked['text'])}: {count_of(len(languages), 'language')}, "
+        f"{count_of(asked['documents'], 'document')} (at least {least} per language), "
+        f"{count_of(asked['tokens'], 'predicted token')}; up to {asked['budget']:,} tokens per language in "
         f"pieces of at most {asked['sequence']:,}, seed {asked['seed']}. Asked for "
         f"{text(asked['asked'])}. Intervals: bootstrap over documents. Beyond doubt: the paired difference has p below "
         f"{SIGNIFICANT} after Holm's correction."
@@ -146,7 +146,7 @@ def _calibrated(found: Mapping[str, Any]) -> str:
     if own is None:
         return "no calibration text"
     read = [code for code in own["hashes"] if not weights or weights.get(code)]
-    languages = _counted(len(read), "language")
+    languages = count_of(len(read), "language")
     return f"calibration text {own['text']}, up to {own['budget']:,} tokens per language, {languages}"
 
 
@@ -155,7 +155,7 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
     if not notes:
         return []
     rounded = [note for note in notes if ROUNDED in note["text"]]
-    groups = grouped(note for note in notes if ROUNDED not in note["text"])
+    groups = group_notes(note for note in notes if ROUNDED not in note["text"])
     if len(rounded) == 1:
         groups.append(rounded)
     lines = [
@@ -229,15 +229,6 @@ def _is_embedded(hashes: Mapping[str, str], split: str) -> bool:
         return dict(hashes) == udhr(hashes).hashes.get(split)
     except InputError:  # a language that has no declaration
         return False
-
-
-def _counted(count: int, thing: str) -> str:
-    """Returns a number of things.
-
-    >>> _counted(1, "document"), _counted(1900, "document")
-    ('1 document', '1,900 documents')
-    """
-    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def _head(titles: Sequence[str], *, left: int) -> Iterator[str]:

@@ -39,8 +39,8 @@ def page(content: Mapping[str, Any]) -> str:
     return _template().render(
         report=shown,
         names={row["code"]: row["name"] for row in shown["languages"]},
-        groups=grouped(shown["notes"]),
-        content=Markup(embedded(shown)),
+        groups=group_notes(shown["notes"]),
+        content=Markup(script_json(shown)),
         policy=policy([early, plotly, late]),
         style=Markup(_asset("assets/report/style.css")),
         early=Markup(early),
@@ -51,10 +51,10 @@ def page(content: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(content: Any) -> str:
+def script_json(content: Any) -> str:
     r"""Returns content as JSON that may stand within a script element.
 
-    >>> embedded({"model": "</script>"})
+    >>> script_json({"model": "</script>"})
     '{"model":"\\u003c/script\\u003e"}'
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -75,10 +75,10 @@ def policy(scripts: Iterable[str]) -> str:
     )
 
 
-def grouped(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
+def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
     """Returns notes in groups of those that differ only in their numbers.
 
-    >>> [len(group) for group in grouped([{"text": "3 of 9 rows"}, {"text": "all"}, {"text": "1 of 9 rows"}])]
+    >>> [len(group) for group in group_notes([{"text": "3 of 9 rows"}, {"text": "all"}, {"text": "1 of 9 rows"}])]
     [2, 1]
     """
     found: dict[str, list[Mapping[str, str]]] = {}

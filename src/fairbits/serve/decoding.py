@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairbits.overlays.continuing import Prompt, continued, settings_for
+from fairbits.overlays.generation import Prompt, generate_batch, settings_for
 from fairbits.serve.choice import Piece, Row
 from fairbits.serve.text import Detokenizer, Stopper
 
@@ -87,7 +87,7 @@ def decode(
     writings = [Writing(row, tokenizer, settings.ends) for row in rows]
     watch: Any = Watch(writings, halted=halted, first=first)
     watched = replace(settings, options={**settings.options, "stopping_criteria": StoppingCriteriaList([watch])})
-    continued(model, tokenizer, [Prompt(i, "", row.prompt) for i, row in enumerate(rows)], watched)
+    generate_batch(model, tokenizer, [Prompt(i, "", row.prompt) for i, row in enumerate(rows)], watched)
 
 
 def _options(rows: Sequence[Row]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fairbits.overlays.continuing import settings_for
+from fairbits.overlays.generation import settings_for
 from fairbits.serve.choice import Failure, Row
 from fairbits.serve.decoding import decode
 from fairbits.serve.problems import RequestError

@@ -63,7 +63,7 @@ def minimax_mix(
         _quantize(trial, replace(plan, languages=named), fit, device=device, progress=own)
         added = trial.added_nll()
         tried.append(Round(pi, added, per_token(added, trial.predicted, check)))
-        pi = moved(pi, tried[-1].damage, rate=rate, least=least)
+        pi = update_weights(pi, tried[-1].damage, rate=rate, least=least)
     equal, best = tried[0], min(tried, key=lambda each: each.damage.max())
     sure = best is not equal and is_better(best.added, equal.added, predicted=trial.predicted, text=check, seed=seed)
     return Mix(
@@ -82,10 +82,10 @@ def _check_documents(text: Text, check: Text) -> None:
         )
 
 
-def moved(pi: Floats, damage: Floats, *, rate: float, least: float) -> Floats:
+def update_weights(pi: Floats, damage: Floats, *, rate: float, least: float) -> Floats:
     """Returns π·exp(η (d − mean d) / mean |d|), normalised, none below `least`.
 
-    >>> moved(np.array([0.5, 0.5]), np.array([3.0, 1.0]), rate=1.0, least=0.0).round(3).tolist()
+    >>> update_weights(np.array([0.5, 0.5]), np.array([3.0, 1.0]), rate=1.0, least=0.0).round(3).tolist()
     [0.731, 0.269]
     """
     scale = float(np.abs(damage).mean()) or 1.0  # not the mean itself, which noise can make negative

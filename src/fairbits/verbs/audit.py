@@ -12,7 +12,7 @@ from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.audit import HEADLINE, Audit
-from fairbits.measure.audit.audit_file import Subject
+from fairbits.measure.audit.audit_file import AuditedModel
 from fairbits.measure.audit.certificate import activation_weighted, certificate
 from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
 from fairbits.measure.audit.founding_documents import founding_view
@@ -155,12 +155,12 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
     )
 
 
-def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> Subject:
+def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> AuditedModel:
     notes = [*checkpoint.notes, *corpus.notes]
     notes += _foreign(measured)
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear maps are left out: {r}" for r in reasons]
-    return Subject(
+    return AuditedModel(
         target=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,

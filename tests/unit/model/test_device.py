@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model.device import autocast, autocast_dtype, check_device, compute_dtype, is_gpu, move, seeded
+from fairbits.model.device import autocast, autocast_dtype, check_device, compute_dtype, fixed_seed, is_gpu, move
 
 
 def test_the_processor_is_always_there() -> None:
@@ -42,12 +42,12 @@ def test_a_model_is_moved_itself() -> None:
 
 
 def test_a_seed_decides_what_is_drawn_and_leaves_no_trace() -> None:
-    with seeded(3, "cpu"):
+    with fixed_seed(3, "cpu"):
         first = torch.rand(4)
     torch.manual_seed(7)
-    with seeded(3, torch.device("cpu")):
+    with fixed_seed(3, torch.device("cpu")):
         assert torch.equal(torch.rand(4), first)
     after = torch.rand(4)
     torch.manual_seed(7)
-    with seeded(None, "cpu"):
+    with fixed_seed(None, "cpu"):
         assert torch.equal(torch.rand(4), after)

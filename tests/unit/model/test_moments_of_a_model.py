@@ -59,9 +59,9 @@ def test_every_tensor_has_moments_or_a_reason(directory) -> None:
 def test_any_tensors_merge(directory) -> None:
     model = weight_moments(Checkpoint(directory))
     biases = [name for name in model.tensors if ".h." in name and "bias" in name]
-    assert model.merged(biases).n == sum(model.tensors[name].n for name in biases)
+    assert model.merge(biases).n == sum(model.tensors[name].n for name in biases)
     fc = [f"transformer.h.{i}.mlp.c_fc.weight" for i in (0, 1)]
-    assert model.merged(fc).kappa == pytest.approx((model.tensors[fc[0]] + model.tensors[fc[1]]).kappa, rel=1e-12)
+    assert model.merge(fc).kappa == pytest.approx((model.tensors[fc[0]] + model.tensors[fc[1]]).kappa, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_any_tensors_merge(directory) -> None:
 )
 def test_merging_what_has_no_moments_says_why(directory, name, reason) -> None:
     with pytest.raises(InputError, match=f"{name} has no moments: .*{reason}"):
-        weight_moments(Checkpoint(directory)).merged([name])
+        weight_moments(Checkpoint(directory)).merge([name])
 
 
 def test_results_are_plain_json(directory) -> None:

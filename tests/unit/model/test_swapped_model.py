@@ -3,7 +3,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, nearest
+from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.groups import choose_scales
 from fairbits.model.scheme import Scheme
 from fairbits.model.swapped_model import SwappedModel
@@ -14,7 +14,9 @@ def codes_of(checkpoint: Checkpoint, name: str) -> Codes:
     weight = checkpoint.architecture.weights[name]
     W = checkpoint.read(name).float()
     W = W.T if weight.transposed else W
-    return nearest(W, choose_scales(W, Scheme(4, "channel", grid="twos"), dtype=torch.float32)[0], grid=Grid(4, "twos"))
+    return round_to_nearest(
+        W, choose_scales(W, Scheme(4, "channel", grid="twos"), dtype=torch.float32)[0], grid=Grid(4, "twos")
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mt5"])

@@ -8,7 +8,7 @@ import transformers as t
 from safetensors.torch import load_file, save_file
 
 from fairbits.model import Checkpoint
-from fairbits.model.traits import ACTIVATIONS, shown, traits
+from fairbits.model.traits import ACTIVATIONS, format_trait, traits
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}
@@ -206,4 +206,4 @@ def test_the_embedded_model_as_data_and_as_text() -> None:
     assert data["parameters"] == 13_672_448
     assert [name for name, _ in found.items()] == [name.replace("_", " ") for name in data]
     assert dict(found.items())["norm epsilon"] == 1e-5
-    assert shown(found.longest_input) == "512"
+    assert format_trait(found.longest_input) == "512"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, nearest
+from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.files.packed import planned_bytes, scale_dtype
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Scheme
@@ -74,7 +74,7 @@ def rounded(checkpoint: Checkpoint, stored: dict[str, Scheme]) -> dict[str, Code
         W = checkpoint.read(name)
         blocks = W.float().reshape(W.shape[0], how.groups(W.shape[1]), -1)
         scales = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(scale_dtype(checkpoint))
-        made[name] = nearest(W, scales, grid=Grid(how.bits, "twos"))
+        made[name] = round_to_nearest(W, scales, grid=Grid(how.bits, "twos"))
     return made
 
 

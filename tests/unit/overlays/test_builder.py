@@ -9,8 +9,8 @@ import torch
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.overlays.base_model import OverlayBase, dense
-from fairbits.overlays.builder import APART, OverlayBuilder, kept_apart
+from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
+from fairbits.overlays.builder import APART, OverlayBuilder, held_out_documents
 from fairbits.overlays.overlay import Overlay
 
 BUDGET = 0.05
@@ -56,7 +56,7 @@ def test_an_overlay_that_fails_leaves_the_base(builder: OverlayBuilder, overlays
 
 def test_a_third_of_the_documents_of_every_language_is_kept_apart(builder: OverlayBuilder) -> None:
     text = builder.text
-    apart = kept_apart(text)
+    apart = held_out_documents(text)
     used = {window.document for window in text.windows}
     every = Counter(str(text.lang[document]) for document in used)
     for code, count in Counter(str(text.lang[document]) for document in apart).items():
@@ -71,7 +71,7 @@ def test_too_few_documents_are_told(builder: OverlayBuilder) -> None:
     own = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
     windows = tuple(window for window in text.windows if window.document not in own[2:])
     with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* need 3 of every language"):
-        kept_apart(replace(text, windows=windows))
+        held_out_documents(replace(text, windows=windows))
 
 
 def test_the_originals_repair_the_base_and_its_codes_restore_it(builder: OverlayBuilder) -> None:
@@ -81,7 +81,7 @@ def test_the_originals_repair_the_base_and_its_codes_restore_it(builder: Overlay
     try:
         assert builder.damage(("eng_Latn",))["eng_Latn"] < 0.8 * before["eng_Latn"]
     finally:
-        swapped.replace({name: dense(overlay_base.codes(name)) for name in overlay_base.schemes})
+        swapped.replace({name: dequantize_in_float32(overlay_base.codes(name)) for name in overlay_base.schemes})
     assert builder.damage(("eng_Latn",)) == before
 
 

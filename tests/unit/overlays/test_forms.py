@@ -7,7 +7,7 @@ import torch
 
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
-from fairbits.overlays.base_model import dense
+from fairbits.overlays.base_model import dequantize_in_float32
 from fairbits.overlays.builder import OverlayBuilder
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import Form, Overlay
@@ -33,15 +33,15 @@ def test_saved_is_what_the_error_falls_by(builder: OverlayBuilder, found: dict[F
     overlay_base = builder.overlay_base
     text, sensitivity = builder._fitting(("heb_Hebr",)), builder._sensitivity_of("heb_Hebr")
     place = {name: i for i, name in enumerate(overlay_base.schemes)}
-    inputs = {name: known.H for name, known in overlay_base.known(text) if place[name] % 6 == 0}
+    inputs = {name: known.H for name, known in overlay_base.input_statistics(text) if place[name] % 6 == 0}
     assert len(inputs) >= 3
     for name, H in inputs.items():
         assert H is not None
-        W, base = overlay_base.original(name).double(), dense(overlay_base.codes(name)).double()
+        W, base = overlay_base.original(name).double(), dequantize_in_float32(overlay_base.codes(name)).double()
         for form in FORMS:
             each = found[form][place[name]]
             assert each.name == name
-            now = dense(each.codes).double() + (base if form == "residual" else 0)
+            now = dequantize_in_float32(each.codes).double() + (base if form == "residual" else 0)
             errors = [torch.einsum("ri,ij,rj->r", W - V, H.double(), W - V) for V in (base, now)]
             expected = 0.5 * sensitivity[name] * (errors[0] - errors[1])
             assert torch.allclose(each.saved, expected, rtol=1e-3, atol=1e-5 * float(expected.max()))

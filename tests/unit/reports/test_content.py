@@ -292,7 +292,7 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
     own = Report(found)
     for form in ("html", "md", "json"):
         own.save(tmp_path / f"report.{form}")
-        assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.written(form)
+        assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.render(form)
     with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
         format_of("report.pdf")
     assert format_of("Report.HTML") == "html"

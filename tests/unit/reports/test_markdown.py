@@ -16,7 +16,7 @@ from fairbits.cli import app
 from fairbits.errors import printable
 from fairbits.reports.content import content
 from fairbits.reports.markdown import ROUNDED, card, text
-from fairbits.reports.page import grouped
+from fairbits.reports.page import group_notes
 from fairbits.reports.sources import Sources
 from fairbits.verbs.report import sources_of_run
 
@@ -134,7 +134,7 @@ def test_text_n_seed_and_every_note_are_said(found) -> None:
     assert [line for line in shown if ROUNDED in line] == [
         f"nearest rounding was better in some rows, and is kept there ({len(rounded)} such notes)"
     ]
-    for first, *rest in grouped(note for note in found["notes"] if note not in rounded):
+    for first, *rest in group_notes(note for note in found["notes"] if note not in rounded):
         assert printable(first["text"]) + (f" (and {len(rest)} more like it)" if rest else "") in shown
 
 

@@ -12,7 +12,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
-from fairbits.trials.minimax_mix import halves, is_better, minimax_mix, moved
+from fairbits.trials.minimax_mix import halves, is_better, minimax_mix, update_weights
 from fairbits.verbs.plan import plan
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
@@ -39,7 +39,7 @@ def text(llama: Checkpoint, corpus: Corpus) -> Text:
 
 
 def test_weights_move_to_the_damaged() -> None:
-    pi = moved(np.array([0.2, 0.5, 0.3]), np.array([1.0, 1.0, 4.0]), rate=0.5, least=0.05)
+    pi = update_weights(np.array([0.2, 0.5, 0.3]), np.array([1.0, 1.0, 4.0]), rate=0.5, least=0.05)
     assert pi.sum() == pytest.approx(1)
     assert pi[2] > 0.3
     assert pi.min() >= 0.05
@@ -50,8 +50,8 @@ def test_weights_move_to_the_damaged() -> None:
 def test_equal_damage_moves_nothing() -> None:
     pi = np.array([0.5, 0.5])
     for damage in ([2.0, 2.0], [0.0, 0.0], [-1.0, -1.0]):
-        assert moved(pi, np.array(damage), rate=1.0, least=0.1) == pytest.approx(pi)
-    assert moved(pi, np.array([1.0, -3.0]), rate=1.0, least=0.1)[0] > 0.5  # whatever the sign of the mean
+        assert update_weights(pi, np.array(damage), rate=1.0, least=0.1) == pytest.approx(pi)
+    assert update_weights(pi, np.array([1.0, -3.0]), rate=1.0, least=0.1)[0] > 0.5  # whatever the sign of the mean
 
 
 def test_halves_share_no_document(text: Text) -> None:

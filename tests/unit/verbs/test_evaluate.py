@@ -17,7 +17,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, nearest
+from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.theory.grid import Grid
 from fairbits.verbs.evaluate import evaluate
 
@@ -28,7 +28,7 @@ CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True, notes=("
 
 def rounded(W: torch.Tensor, bits: int) -> Codes:
     steps = W.float().abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
-    return nearest(W, steps.to(W.dtype), grid=Grid(bits, "twos"))
+    return round_to_nearest(W, steps.to(W.dtype), grid=Grid(bits, "twos"))
 
 
 def pack(source: Checkpoint, directory: Path, *, bits: int) -> Checkpoint:

@@ -46,8 +46,8 @@ def test_a_directory_and_its_files_give_the_same_numbers(finished_run: Path) -> 
 
 def test_the_same_run_gives_the_same_bytes(finished_run: Path) -> None:
     first, second = report(finished_run), report(finished_run)
-    assert [first.written(form) for form in ("html", "md", "json")] == [
-        second.written(form) for form in ("html", "md", "json")
+    assert [first.render(form) for form in ("html", "md", "json")] == [
+        second.render(form) for form in ("html", "md", "json")
     ]
 
 

@@ -64,7 +64,7 @@ def audit(
     from fairbits.cli.tables.audit import audit_table
     from fairbits.cli.tables.audit_details import audit_details
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
-    from fairbits.measure.audit.audit import check_audit_target, rounded
+    from fairbits.measure.audit.audit import check_audit_target, round_floats
     from fairbits.model import Checkpoint
     from fairbits.model.scheme import Scheme
     from fairbits.verbs.audit import audit as run_audit
@@ -89,7 +89,7 @@ def audit(
         )
     write_out(out_file, found.save)
     if as_json:
-        print_json(rounded(found.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
+        print_json(round_floats(found.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
         return
     out.print(audit_table(found))
     if details:

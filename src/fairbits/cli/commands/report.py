@@ -66,7 +66,7 @@ def report(
     check_out(out_file, f"report.{chosen}")  # before anything that takes time
     with stages("reading the measurements"):
         found = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
-        written = found.written(chosen)
+        written = found.render(chosen)
     if out_file is not None:
         write_files({out_file.resolve(): written.encode()})
     if out_file is None or as_json:

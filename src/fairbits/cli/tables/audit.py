@@ -19,7 +19,7 @@ from fairbits.cli.tables.layout import (
     unit_of,
     worst_first,
 )
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import Audit
 from fairbits.measure.audit.founding_documents import ChecklistItem, Condition, FoundingView
@@ -67,13 +67,13 @@ def shares_of(damage: Floats) -> Floats:
 def _heading(audit: Audit) -> list[Text]:
     about, measured = audit.subject, audit.measured
     amounts = (
-        counted(len(audit.languages), "language"),
-        counted(len(measured.document), "document"),
-        counted(int(measured.predicted.sum()), "predicted token"),
+        count_of(len(audit.languages), "language"),
+        count_of(len(measured.document), "document"),
+        count_of(int(measured.predicted.sum()), "predicted token"),
     )
     return [
         Text.assemble((printable(about.target), "bold cyan"), "  ", (audit.scheme.name, "bold")),
-        Text(printable(f"{about.class_name}, {counted(len(audit.moments.blocks), 'block')}"), style="dim"),
+        Text(printable(f"{about.class_name}, {count_of(len(audit.moments.blocks), 'block')}"), style="dim"),
         Text(printable(f"{about.split} text of {about.corpus}: {', '.join(amounts)}"), style="dim"),
     ]
 

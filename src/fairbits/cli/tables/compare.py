@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, formatter, notes_section, section, unit_of
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
 
@@ -46,7 +46,7 @@ def compare_table(found: Comparison) -> Group:
 
 def _heading(found: Comparison) -> list[Text]:
     settings, frame = found.settings, found.entries[0].frame
-    amounts = (counted(_languages(found), "language"), counted(len(frame.document), "document"))
+    amounts = (count_of(_languages(found), "language"), count_of(len(frame.document), "document"))
     group = settings["group"]
     return [
         Text.assemble((printable(found.model), "bold cyan"), "  ", (f"group {group}", "bold")),
@@ -115,7 +115,7 @@ def _notes(found: Comparison) -> list[str]:
                 by_note.setdefault(note, {})[entry.policy] = None
     own = (f"{', '.join(policies)}: {note}" for note, policies in by_note.items())
     layers = (
-        f"{entry.policy} at {entry.bits} bits: {counted(len(entry.fallbacks), 'fall-back')}, "
+        f"{entry.policy} at {entry.bits} bits: {count_of(len(entry.fallbacks), 'fall-back')}, "
         f"such as {entry.fallbacks[0]}"
         for entry in found.entries
         if entry.fallbacks

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from fairbits.cli.tables.layout import log_bar
 from fairbits.errors import printable
-from fairbits.model.traits import shown
+from fairbits.model.traits import format_trait
 from fairbits.verbs.diff import ModelDiff, differ
 
 
@@ -31,7 +31,7 @@ def _trait_table(found: ModelDiff) -> Table:
         table.add_column(name, overflow="fold")
     for (name, one), (_, other) in zip(found.a.traits.items(), found.b.traits.items(), strict=True):
         mark, style = ("≠", "yellow") if differ(one, other) else ("", "")
-        table.add_row(mark, name, *(Text(printable(shown(value))) for value in (one, other)), style=style)
+        table.add_row(mark, name, *(Text(printable(format_trait(value))) for value in (one, other)), style=style)
     return table
 
 

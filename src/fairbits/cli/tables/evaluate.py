@@ -18,7 +18,7 @@ from fairbits.cli.tables.layout import (
     unit_of,
     worst_first,
 )
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.measure.scores.disparity import Disparity
 from fairbits.measure.scores.scores import ASKED, Scores
@@ -50,15 +50,15 @@ def _heading(scores: Scores) -> Iterator[Text]:
     asked, after, before = scores.question, scores.quantized, scores.reference
     least = min(each.n for each in scores.flips.values())
     amounts = (
-        counted(len(scores.languages), "language"),
-        counted(len(scores.documents.lang), "document"),
-        counted(int(scores.documents.tokens.sum()), "predicted token"),
+        count_of(len(scores.languages), "language"),
+        count_of(len(scores.documents.lang), "document"),
+        count_of(int(scores.documents.tokens.sum()), "predicted token"),
     )
     share = f"{megabytes(after.size_bytes)}, {after.size_bytes / before.size_bytes:.0%} of the reference"
     yield Text.assemble((printable(after.target), "bold cyan"), "  ", (share, "bold"))
     yield Text(f"reference: {printable(before.target)}", style="dim")
     yield Text(printable(f"{asked.split} text of {asked.corpus}: {', '.join(amounts)}"), style="dim")
-    yield Text(f"predicting {ASKED[asked.task]}; at least {counted(least, 'document')} per language", style="dim")
+    yield Text(f"predicting {ASKED[asked.task]}; at least {count_of(least, 'document')} per language", style="dim")
 
 
 def _languages(scores: Scores) -> Table:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, formatter, language_name, section, unit_of
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay
 from fairbits.units import megabytes
@@ -34,14 +34,14 @@ def _heading(found: Overlays) -> Iterator[Text]:
     record, size = found.record, found.size_bytes
     text = record["text"]
     together = f"{megabytes(size)}, {size / record['base_bytes']:.1%} of {megabytes(record['base_bytes'])}"
-    count = counted(len(_groups(found)), "overlay")
+    count = count_of(len(_groups(found)), "overlay")
     yield Text.assemble((printable(record["model"]), "bold cyan"), "  ", (f"{count}, {together}", "bold"))
     yield Text(f"{record['form']} rows, at most {record['budget']:.1%} of the base each", style="dim")
-    amount = f"{counted(len(found.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
+    amount = f"{count_of(len(found.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
     yield Text(printable(f"calibration text of {text['corpus']}: {amount}"), style="dim")
     if found.activations is not None:
         table = found.activations
-        points = counted(len(table.points), "input")
+        points = count_of(len(table.points), "input")
         yield Text(f"{points} rounded to {table.bits} bits, thresholds for every language: {table.extra_bytes:,} bytes")
 
 

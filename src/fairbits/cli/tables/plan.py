@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.cli.tables.layout import columns, notes_section, section
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, scale_dtype, stored_bytes
@@ -48,7 +48,7 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
     )
     if plan.calibration is not None:
         text = plan.calibration
-        amount = f"{counted(len(plan.languages), 'language')}, {text.tokens:,} tokens each, seed {text.seed}"
+        amount = f"{count_of(len(plan.languages), 'language')}, {text.tokens:,} tokens each, seed {text.seed}"
         yield Text(printable(f"text of {text.corpus}: {amount}"), style="dim")
     if len(set(plan.languages.values())) > 1:
         by_weight = sorted(plan.languages.items(), key=lambda item: -item[1])
@@ -152,4 +152,4 @@ def _notes(plan: Plan) -> Iterator[str]:
         for note in each.notes:
             alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{each.name}: {note}")
     for first, *others in alike.values():
-        yield first + (f" (and {counted(len(others), 'similar note')})" if others else "")
+        yield first + (f" (and {count_of(len(others), 'similar note')})" if others else "")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.cli.tables.layout import columns, formatter, language_name, notes_section, span, unit_of, worst_first
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate
 from fairbits.units import megabytes
@@ -61,7 +61,7 @@ def as_data(found: FinishedRun) -> dict[str, object]:
 
 def _heading(scores: Scores, unit: str) -> Iterator[Text]:
     asked = scores.question
-    amounts = f"{counted(len(scores.languages), 'language')}, {counted(len(scores.documents.lang), 'document')}"
+    amounts = f"{count_of(len(scores.languages), 'language')}, {count_of(len(scores.documents.lang), 'document')}"
     yield Text.assemble((printable(scores.reference.target), "bold cyan"), "  ", (unit, "bold"))
     yield Text(printable(f"{asked.split} text of {asked.corpus}: {amounts}"), style="dim")
 

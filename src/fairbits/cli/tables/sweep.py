@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, notes_section, section
-from fairbits.errors import counted, printable
+from fairbits.errors import count_of, printable
 from fairbits.units import MB, UNIT_LABELS
 from fairbits.verbs.sweep import Sweep
 
@@ -22,7 +22,7 @@ def sweep_table(found: Sweep) -> Group:
     """Returns the damage of every language at every width, the language that needs most bits first."""
     instance("found", found, Sweep)
     frame = next(iter(found.frames.values()))
-    amounts = (counted(len(frame.languages), "language"), counted(len(frame.document), "document"))
+    amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
     group = found.settings["group"]
     return Group(
         Text.assemble((printable(found.model), "bold cyan"), "  ", (f"{found.policy}, group {group}", "bold")),

@@ -14,7 +14,7 @@ from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language.tokenization import Tokenization
-from fairbits.measure.audit.audit_file import AUDIT, FORM, Subject
+from fairbits.measure.audit.audit_file import AUDIT, FORM, AuditedModel
 from fairbits.measure.audit.certificate import Certificate, WeightedError
 from fairbits.measure.audit.damage import PredictedDamage
 from fairbits.measure.audit.founding_documents import FoundingView
@@ -39,7 +39,7 @@ class Audit:
     `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure).
     """
 
-    subject: Subject
+    subject: AuditedModel
     scheme: Scheme
     measured: Measurements
     moments: ModelMoments
@@ -96,7 +96,7 @@ class Audit:
         path, beside = check_audit_target(path)
         arrays = to_safetensors(self.arrays())
         data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
-        write_files({path: to_json(rounded(data)), beside: arrays})
+        write_files({path: to_json(round_floats(data)), beside: arrays})
 
     def arrays(self) -> dict[str, Floats]:
         """Returns what is too large for JSON: sums per document, mean squares per channel, second moments if kept."""
@@ -162,12 +162,12 @@ def _is_audit_with(path: Path, arrays: str) -> bool:
         return False
 
 
-def rounded(data: Any) -> Any:
+def round_floats(data: Any) -> Any:
     """Returns the data with numbers of 9 significant digits: what float32 sums are good for, and stable to read."""
     if isinstance(data, float):
         return float(f"{data:.9g}")
     if isinstance(data, dict):
-        return {key: rounded(value) for key, value in data.items()}
+        return {key: round_floats(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [rounded(value) for value in data]
+        return [round_floats(value) for value in data]
     return data

@@ -21,7 +21,7 @@ PATTERN, FORM = "block norm", "kronecker"
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedModel:
     """The model that was audited, and the text and settings it was audited with."""
 
     target: str
@@ -159,7 +159,7 @@ class ArraysFile:
 class AuditFile:
     """The content of audit.json."""
 
-    model: Subject
+    model: AuditedModel
     scheme: AuditedScheme
     task: str
     languages: Mapping[str, AuditedLanguage]

@@ -49,7 +49,7 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
 
 
 @contextmanager
-def recomputed(blocks: Iterable[nn.Module]) -> Iterator[None]:
+def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
     """Lets the blocks forget what passes in them until the backward pass asks, and compute it a second time then.
 
     Hooks inside a block fire twice: without gradients on the way forward, with them on the way back.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
-from fairbits.measure.passes.text import Task, Text, cutter, read_text
+from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
 from fairbits.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = D
     text = read_text(
         corpus.split(request.split),
         lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
-        cutter(tokenizer, task_of(checkpoint), length=length, seed=request.seed, start=start),
+        cutter_for(tokenizer, task_of(checkpoint), length=length, seed=request.seed, start=start),
         request=request,
         parallel=corpus.parallel,
         padding=_padding(tokenizer, rows),

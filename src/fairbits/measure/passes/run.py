@@ -11,7 +11,7 @@ from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.forward import Split, recomputed, split_head
+from fairbits.measure.passes.forward import Split, recompute_in_backward, split_head
 from fairbits.measure.passes.measurements import Measurements
 from fairbits.measure.passes.prepare import task_of, text_for
 from fairbits.measure.passes.recorder import Recorder, points_of, probed_linears
@@ -61,12 +61,12 @@ def probe(
         schemes=schemes,
         second_moments=second_moments,
     )
-    scores = Scores(len(text.lang))
+    scores = LossSums(len(text.lang))
     _run(model, text, recorder, scores=scores, seed=request.seed, progress=progress)
     return _measurements(text, recorder, scores=scores, task=task_of(checkpoint), left_out=left_out)
 
 
-class Scores:
+class LossSums:
     """Per document: predicted tokens, their loss and the entropy of their predictions, in nats."""
 
     def __init__(self, documents: int) -> None:
@@ -92,7 +92,7 @@ def _run(
     text: Text,
     recorder: Recorder,
     *,
-    scores: Scores,
+    scores: LossSums,
     seed: int,
     progress: Progress | None,
 ) -> None:
@@ -107,7 +107,7 @@ def _run(
     try:
         for batch in batches(text, positions=positions_at_once(model, split)):
             recorder.start(batch)
-            with recomputed(blocks):
+            with recompute_in_backward(blocks):
                 features = split.body(batch)
             torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
             recorder.finish()
@@ -120,7 +120,7 @@ def _run(
             handle.remove()
 
 
-def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Scores, rng: torch.Generator) -> Tensor:
+def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: LossSums, rng: torch.Generator) -> Tensor:
     """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at every predicted position.
 
     The loss of the positions is scored on the way.
@@ -142,7 +142,7 @@ def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _measurements(
-    text: Text, recorder: Recorder, *, scores: Scores, task: Task, left_out: dict[str, str]
+    text: Text, recorder: Recorder, *, scores: LossSums, task: Task, left_out: dict[str, str]
 ) -> Measurements:
     predicted, nll, entropy = scores.sums.numpy()
     languages = torch.from_numpy(text.language_of)
@@ -216,7 +216,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
 def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
     """Returns the summed loss of every document in nats, and its predicted tokens, computed where the model is."""
     device = str(model.device)
-    scores = Scores(len(text.lang))
+    scores = LossSums(len(text.lang))
     total, done = len(text.windows), 0
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):

@@ -128,11 +128,13 @@ class Cutter:
         yield Window(document, Part(shifted, [False] + [True] * (len(target) - 1), target), encoder)
 
 
-def cutter(tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None) -> Cutter:
+def cutter_for(
+    tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None
+) -> Cutter:
     """Returns how this model's text is cut; `start` is the decoder's start token of a model with encoder.
 
     >>> from fairbits.model import Checkpoint
-    >>> tiny = cutter(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
+    >>> tiny = cutter_for(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
     >>> [window.main.ids for window in tiny.windows(0, [7, 8, 9, 5])]
     [[1, 7, 8, 9], [1, 5]]
     """

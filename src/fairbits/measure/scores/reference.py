@@ -60,7 +60,7 @@ def features_of(
             progress(stage, done, total)
 
 
-def places(text: Text) -> list[range]:
+def positions_by_window(text: Text) -> list[range]:
     """Returns the numbers that the predicting positions of every window have, in the order of `features_of`."""
     counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
     found = [range(0)] * len(counts)

@@ -13,7 +13,7 @@ from fairbits.model.architecture.blocks import Walk, prefixes, walk
 from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
 from fairbits.model.architecture.roles import is_norm
-from fairbits.model.architecture.skeleton import Call, Key, found, identity, model_class, skeleton, trace
+from fairbits.model.architecture.skeleton import Call, Key, describe_modules, identity, model_class, skeleton, trace
 
 # The names that transformers' own kernels ask of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {
@@ -55,7 +55,7 @@ def architecture(
     except InputError as error:
         raise InputError(
             f"{cls.__name__} cannot be mapped: {error}; token ids must pass through blocks of attention and "
-            f"feed-forward layers; {found(model, shapes)}"
+            f"feed-forward layers; {describe_modules(model, shapes)}"
         ) from error
     view = _View(model, calls, steps, names)
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
@@ -189,7 +189,7 @@ class _View:
         if len(shape) > 1:
             raise InputError(
                 f"{source.name!r} {shape} in {type(module).__name__} is neither a linear map, an embedding, a norm nor "
-                f"a bias; {found(self.model, self.names.sources)}"
+                f"a bias; {describe_modules(self.model, self.names.sources)}"
             )
         return "other"
 

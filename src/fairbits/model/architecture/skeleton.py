@@ -70,7 +70,7 @@ def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
     return model
 
 
-def found(model: nn.Module, names: Iterable[str]) -> str:
+def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
     """Returns one line on what a model that cannot be mapped is made of."""
     kinds = Counter(type(m).__name__ for m in model.modules() if not any(True for _ in m.children()))
     lists = [

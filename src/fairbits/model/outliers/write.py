@@ -63,7 +63,7 @@ def directory_with_outliers(checkpoint: "Checkpoint", kappa: Mapping[int, float]
     return kept_directory(name, lambda draft: write_with_outliers(checkpoint, draft, kappa))
 
 
-def rescaled(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, float]]) -> torch.Tensor:
+def rescale(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, float]]) -> torch.Tensor:
     """Returns a copy of the tensor with the given slices multiplied."""
     result = tensor.clone()
     for part, factor in factors:
@@ -85,7 +85,7 @@ def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None
         shutil.copyfile(path, directory / path.name)
     for name, factors in plan.factors.items():
         info = checkpoint.tensors[name]
-        _overwrite(directory / info.file.name, info, rescaled(name, checkpoint.read(name), factors))
+        _overwrite(directory / info.file.name, info, rescale(name, checkpoint.read(name), factors))
     (directory / "outliers.json").write_text(_as_json(plan, checkpoint), encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.text import NO_LABEL
 from fairbits.measure.scores.answers import positions_of_logits
-from fairbits.measure.scores.reference import Reference, places, split_for
+from fairbits.measure.scores.reference import Reference, positions_by_window, split_for
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.device import autocast
 from fairbits.progress import Progress
@@ -99,7 +99,7 @@ class Teacher:
     def __init__(self, reference: Reference, student: "PreTrainedModel", *, device: str = "cpu") -> None:
         self.text, self._reference, self._device = reference.text, reference, device
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
-        self._numbers = places(self.text)  # by window, those of its predicting positions in the reference
+        self._numbers = positions_by_window(self.text)  # by window, those of its predicting positions in the reference
         self._language = torch.from_numpy(self.text.language_of)
         self._positions_at_once = positions_of_logits(student)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes, nearest
+from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.groups import divisors
 from fairbits.theory.grid import Grid
 
@@ -108,7 +108,7 @@ def gptq(
     [[0, 1]]
     """
     whole("columns_at_once", columns_at_once, least=1)
-    plain = nearest(W, scales, grid=grid)
+    plain = round_to_nearest(W, scales, grid=grid)
     if H.shape != (W.shape[1], W.shape[1]):
         raise InputError(f"H has shape {tuple(H.shape)} but W is {tuple(W.shape)}; it must be (in, in)")
     notes: tuple[str, ...] = ()

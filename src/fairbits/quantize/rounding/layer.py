@@ -10,7 +10,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes, nearest
+from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.files.packed import is_table, stored_bytes
 from fairbits.model.groups import Notes, choose_scales, grid_of
 from fairbits.model.scheme import Scheme
@@ -46,17 +46,17 @@ def round_layer(
     grid = grid_of(scheme)
     if not scheme.reads_text:
         scales, notes = choose_scales(W, scheme, dtype=dtype)
-        return nearest(W, scales, grid=grid), notes
+        return round_to_nearest(W, scales, grid=grid), notes
     if inputs is None:
         # not the unweighted exact clip, which may cut off vital weights
         scales, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
-        return nearest(W, scales, grid=grid), (UNSEEN, *notes)
+        return round_to_nearest(W, scales, grid=grid), (UNSEEN, *notes)
     H, importance, pi = inputs.H, inputs.squares, inputs.pi
     if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
     scales, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
     if scheme.rounding == "nearest" or H is None or inputs.factor is None:
-        return nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
+        return round_to_nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
     found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=inputs.factor)
     codes = Codes(found.codes.codes.cpu(), scales, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"

@@ -10,7 +10,7 @@ import numpy as np
 from fairbits.errors import InputError
 from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.prepare import longest_input, task_of
-from fairbits.measure.passes.text import Ids, Text, cutter
+from fairbits.measure.passes.text import Ids, Text, cutter_for
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.science.experiments.laboratory import ModelLab
 
@@ -31,7 +31,7 @@ def retokenised(lab: ModelLab) -> ModelLab:
     other.checkpoint = CutFiner(lab.checkpoint.target, own.seed)
     tokenizer = lab.checkpoint.tokenizer()
     length = min(own.sequence, longest_input(lab.checkpoint))
-    windows = cutter(tokenizer, "causal", length=length, seed=own.seed, start=None).windows
+    windows = cutter_for(tokenizer, "causal", length=length, seed=own.seed, start=None).windows
     cuts = cuts_of(tokenizer)
     finer = (windows(document, cut(ids, cuts, seed=own.seed)) for document, ids in _documents(lab.text).items())
     other.text = replace(lab.text, windows=tuple(each for document in finer for each in document))

@@ -96,6 +96,6 @@ def run(
         with timed(tell, REPORTS[0]):
             made = report(place.path)
             # a link that lies there is replaced, and not written through
-            write_files({place.file(name): made.written(format_of(name)).encode() for name in REPORTS})
+            write_files({place.file(name): made.render(format_of(name)).encode() for name in REPORTS})
         others = {each.name: scores[file] for file, each in baseline_files(job).items()}
         return FinishedRun(place.path, job.policy.name, scores[SCORES_FILE], others, made, place.notes())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from fairbits.errors import InputError, counted
+from fairbits.errors import InputError, count_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
@@ -142,7 +142,7 @@ def _in_place(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None
     """Returns the scores of a plan that is never written, with the notes on the plan."""
     found = trial.run(plan, name=name, progress=progress)
     fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
-    more = [f"{counted(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
+    more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
     return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *more])))
 
 

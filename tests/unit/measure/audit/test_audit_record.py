@@ -7,7 +7,7 @@ from safetensors.numpy import load
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.measure.audit.audit import check_audit_target, rounded
+from fairbits.measure.audit.audit import check_audit_target, round_floats
 from fairbits.model.scheme import Scheme
 from fairbits.verbs.audit import audit
 
@@ -127,5 +127,5 @@ def test_a_file_that_belongs_to_no_audit_is_never_replaced(record, tmp_path):
 
 def test_numbers_are_rounded_to_nine_digits_and_nothing_else_changes():
     data = {"a": 0.1234567891234, "b": [1, 1e-20, ("x", 2.0)], "c": None, "d": True}
-    assert rounded(data) == {"a": 0.123456789, "b": [1, 1e-20, ["x", 2.0]], "c": None, "d": True}
-    assert rounded(data)["d"] is True
+    assert round_floats(data) == {"a": 0.123456789, "b": [1, 1e-20, ["x", 2.0]], "c": None, "d": True}
+    assert round_floats(data)["d"] is True

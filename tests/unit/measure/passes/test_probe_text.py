@@ -5,7 +5,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import longest_input, task_of, text_for
-from fairbits.measure.passes.text import NO_LABEL, Cutter, cutter, read_text, unigrams
+from fairbits.measure.passes.text import NO_LABEL, Cutter, cutter_for, read_text, unigrams
 from fairbits.model import Checkpoint
 
 CAUSAL = Cutter("causal", 5, 0, start=1, end=None, mask=None)
@@ -79,7 +79,7 @@ def test_completion_gives_half_to_the_encoder_and_asks_for_the_other():
 
 def test_cutters_follow_the_tokenizer(reading_model):
     def made(checkpoint, task, start=None):
-        return cutter(checkpoint.tokenizer(), task, length=8, seed=5, start=start)
+        return cutter_for(checkpoint.tokenizer(), task, length=8, seed=5, start=start)
 
     assert made(Checkpoint("embedded:tiny"), "causal") == Cutter("causal", 8, 5, 1, None, None)
     assert made(reading_model("qwen2"), "causal") == Cutter("causal", 8, 5, None, None, None)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.outliers import OutlierPlan
-from fairbits.model.outliers.write import rescaled
+from fairbits.model.outliers.write import rescale
 
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SHAPE | {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
@@ -60,7 +60,7 @@ def apply():
     def apply(model: torch.nn.Module, plan: OutlierPlan) -> None:
         for name, factors in plan.factors.items():
             parameter = model.get_parameter(name)
-            parameter.copy_(rescaled(name, parameter, factors))
+            parameter.copy_(rescale(name, parameter, factors))
 
     return apply
 

@@ -6,7 +6,7 @@ import transformers
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.outliers import plan_outliers, write_with_outliers
-from fairbits.model.outliers.write import rescaled
+from fairbits.model.outliers.write import rescale
 
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 
@@ -71,7 +71,7 @@ def test_a_model_in_a_narrower_type_does_not_overflow(checkpoints):
     grown = plan.rescalings[0].coupling.grows[0].tensor
     narrow = torch.full_like(checkpoints["bloom"].read(grown), 60000.0, dtype=torch.float16)
     with pytest.raises(InputError, match=r"would leave the range of torch.float16"):
-        rescaled(grown, narrow, plan.factors[grown])
+        rescale(grown, narrow, plan.factors[grown])
 
 
 def test_values_that_a_division_would_blur_are_left_alone(tmp_path, random_checkpoint):
@@ -122,4 +122,4 @@ def test_a_plan_for_another_model_is_refused(checkpoints):
     for name, factors in plan.factors.items():
         small = checkpoints["bloom"].read(name).flatten()[:1]
         with pytest.raises(InputError, match=r"too small for the plan"):
-            rescaled(name, small, factors)
+            rescale(name, small, factors)

@@ -3,7 +3,7 @@ import torch
 import transformers as t
 
 from fairbits.errors import InputError
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.quantize.learning.learnable_codes import MAX_OFFSET, LearnableCodes, learnable_codes
 from fairbits.theory.grid import Grid
 
@@ -11,7 +11,7 @@ from fairbits.theory.grid import Grid
 def learnable_of(W, *, bits=3, groups=2, kind="twos", transposed=False):
     grid = Grid(bits, kind)
     scales = torch.full((len(W), groups), 0.25, dtype=torch.float16)
-    codes = nearest(W, scales, grid=grid)
+    codes = round_to_nearest(W, scales, grid=grid)
     return codes, LearnableCodes(W, codes, grid=grid, transposed=transposed)
 
 
@@ -67,7 +67,7 @@ def test_steps_are_learned_in_the_type_that_is_stored(W):
 def test_a_group_of_zeros_stays_zero():
     W = torch.zeros(2, 4)
     grid = Grid(4, "twos")
-    codes = nearest(W, torch.zeros(2, 1, dtype=torch.float16), grid=grid)
+    codes = round_to_nearest(W, torch.zeros(2, 1, dtype=torch.float16), grid=grid)
     learnable = LearnableCodes(W, codes, grid=grid, transposed=False)
     assert torch.isfinite(learnable.offsets).all()
     assert not learnable(torch.empty(0)).any()
@@ -84,7 +84,7 @@ def test_what_was_attached_leaves_no_trace(reading_model):
         W = W.T if weight.transposed else W
         grid = Grid(4, "twos")
         scales = (W.abs().amax(1, keepdim=True) / 7).half()
-        start[name] = nearest(W, scales, grid=grid), grid
+        start[name] = round_to_nearest(W, scales, grid=grid), grid
     ids = torch.tensor([[1, 2, 3]])
     with learnable_codes(model, checkpoint.architecture.weights, start) as learnable, torch.no_grad():
         assert set(learnable) == set(weights)
@@ -103,7 +103,7 @@ def test_a_weight_that_no_module_has_is_refused(reading_model):
     checkpoint = reading_model("llama")
     model = checkpoint.load()
     name, weight = next((n, w) for n, w in checkpoint.architecture.weights.items() if w.block == 0 and w.linear)
-    codes = nearest(checkpoint.read(name).float(), torch.ones(weight.shape[0], 1).half(), grid=Grid(4, "twos"))
+    codes = round_to_nearest(checkpoint.read(name).float(), torch.ones(weight.shape[0], 1).half(), grid=Grid(4, "twos"))
     model.set_submodule(weight.module, t.activations.ACT2FN["relu"])
     with (
         pytest.raises(InputError, match="cannot be learned; use"),

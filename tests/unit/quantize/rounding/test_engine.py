@@ -14,7 +14,7 @@ from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.model.groups import choose_scales
 from fairbits.quantize.plan import Plan
 from fairbits.quantize.rounding.engine import round_model
@@ -63,7 +63,9 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
     for block in blocks:
         for name, codes in block.layers.items():
             W = llama.read(name)
-            expected = nearest(W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos"))
+            expected = round_to_nearest(
+                W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos")
+            )
             assert torch.equal(codes.codes, expected.codes)
         for each in block.outcomes:
             W, codes = llama.read(each.name), block.layers[each.name]

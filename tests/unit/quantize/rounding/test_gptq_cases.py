@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model.codes import nearest
+from fairbits.model.codes import round_to_nearest
 from fairbits.quantize.rounding.gptq import factorize, gptq
 from fairbits.theory.grid import Grid
 
@@ -23,7 +23,7 @@ def test_dead_inputs_are_rounded_to_nearest_and_touch_nothing(problem):
     alive = torch.arange(24) != 5
     found = gptq(W, H, scales, grid=GRID)
     without = gptq(W[:, alive], H[alive][:, alive], scales, grid=GRID, damp=0.01 * 23 / 24)  # the same in all
-    assert torch.equal(found.codes.codes[:, 5], nearest(W, scales, grid=GRID).codes[:, 5])
+    assert torch.equal(found.codes.codes[:, 5], round_to_nearest(W, scales, grid=GRID).codes[:, 5])
     assert torch.equal(found.codes.codes[:, alive], without.codes.codes)
 
 
@@ -35,7 +35,7 @@ def test_an_indefinite_h_is_damped_more_and_more_and_that_is_said(problem):
     hopeless = torch.ones(24, 24) * -1e9
     hopeless.diagonal().fill_(1.0)
     found = gptq(W, hopeless, scales, grid=GRID)
-    assert torch.equal(found.codes.codes, nearest(W, scales, grid=GRID).codes)
+    assert torch.equal(found.codes.codes, round_to_nearest(W, scales, grid=GRID).codes)
     assert found.kept_nearest == 10
     assert "rounded to nearest" in found.notes[0]
 
@@ -58,7 +58,7 @@ def test_the_codes_make_up_for_what_the_stored_type_rounds(problem):
         e = codes.dequantized.double() - W
         return ((e @ H.double()) * e).sum(1)
 
-    plain = damage(nearest(W, scales, grid=grid))
+    plain = damage(round_to_nearest(W, scales, grid=grid))
     assert (damage(found.codes) <= plain * (1 + 1e-6)).all()
     assert damage(found.codes).sum() < 0.7 * plain.sum()
 

@@ -36,7 +36,7 @@ class Choice:
         return {**vars(self), "language": self.language and self.language.code}
 
 
-class Chooser:
+class OverlaySelector:
     """Tells which overlay serves a text; safe to share between threads."""
 
     def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:

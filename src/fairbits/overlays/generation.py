@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
-from fairbits.model.device import seeded
+from fairbits.model.device import fixed_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -104,12 +104,12 @@ def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
         yield ordered[start : start + most]
 
 
-def continued(
+def generate_batch(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], settings: Settings
 ) -> dict[int, Continuation]:
     """Returns what follows every prompt, by its place."""
     ids, mask = _left_padded(prompts, settings.padding, model.device)
-    with seeded(settings.seed, model.device):
+    with fixed_seed(settings.seed, model.device):
         try:
             rows: Tensor = model.generate(  # type: ignore[operator]
                 input_ids=ids,
