@@ -177,7 +177,7 @@ def test_the_table_fits_and_has_the_worst_first(scores) -> None:
     assert "at least 8 documents per language" in " ".join(text.split())
     assert f"{scores.flips[first].value:.1%}" in text
     assert "written for a test" in text
-    assert "asked for every token, given those before it" in text
+    assert "predicting every token, given those before it" in text
 
 
 def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:

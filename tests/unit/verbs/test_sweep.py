@@ -161,7 +161,7 @@ def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
         asked.append((options["policy"], options["text"] is not None))
         raise PlannedError
 
-    monkeypatch.setattr(module, "planned", planned)
+    monkeypatch.setattr(module, "make_plan", planned)
     options = {"languages": list(LEVEL), "tokens": 64, "evaluation_tokens": 64, "sequence": 64, "group": "channel"}
     for policy in ({"policy": "mse"}, {}):  # the default last
         with pytest.raises(PlannedError):
