@@ -119,7 +119,7 @@ def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, k
         (("run/scores.json", "--audit", "none.json"), "none.json cannot be read"),
         (("run/scores.json", "--plan", "none.json"), "none.json"),
         (("run/scores.json", "--sweep", "run/audit.json"), "it must be fairbits.sweep/1"),
-        (("run", "--against", "run/scores.json"), "give it alone"),
+        (("run", "--against", "run/scores.json"), "give no other files"),
         (("run/baselines",), "has no run.json"),
         (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md or json"),
         (("run", "--format", "md", "--json"), "give one of them"),

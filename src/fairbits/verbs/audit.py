@@ -1,4 +1,4 @@
-"""The audit: the moments of the weights, one pass over text, and what follows from the two."""
+"""Audit: predicts the damage of every language from the weights and one pass over text."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,7 +32,10 @@ from fairbits.units import bits
 
 DEFAULT_SCHEME = Scheme()
 FOREIGN = 1.25
-"""A heuristic: on text that it was trained on the embedded model has 0.95 to 1.05."""
+"""Ratio of loss to predicted entropy above which text counts as foreign to a model; a heuristic.
+
+The embedded model has 0.95 to 1.05 on text like that of its training.
+"""
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 
@@ -49,9 +52,9 @@ def audit(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Returns who will be hurt by `scheme` and why, measured on calibration text.
+    """Returns the damage that `scheme` is predicted to do to every language, and why, measured on calibration text.
 
-    `text` is a corpus, or where one lies; without it the embedded declaration is used, for the embedded model in its
+    `text` is a corpus or its path; without it the embedded declaration is used, for the embedded model in its
     own languages unless others are named. `tokens` is the budget per language. `second_moments` keeps E[x xᵀ] of every
     input.
     """
@@ -83,7 +86,7 @@ def conclude(
     scheme: Scheme,
     request: TextRequest,
 ) -> Audit:
-    """Returns what follows for one of the measured schemes; only the weights are read again, for their errors."""
+    """Returns the audit of one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
     patterns = {
         (kind, measure): _pattern(measured, kind, measure)
@@ -140,7 +143,7 @@ def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
 
 
 def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
-    """Returns the proxies of each language's redundancy from what one pass over text left."""
+    """Returns proxies of each language's redundancy from the measurements of one pass over text."""
     return redundancy(
         measured.languages,
         lang=measured.lang,
@@ -157,9 +160,9 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
 
 def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> AuditedModel:
     notes = [*checkpoint.notes, *corpus.notes]
-    notes += _foreign(measured)
+    notes += _notes_on_foreign_text(measured)
     reasons = dict.fromkeys(measured.left_out.values())
-    notes += [f"{sum(v == r for v in measured.left_out.values())} linear maps are left out: {r}" for r in reasons]
+    notes += [f"{sum(v == r for v in measured.left_out.values())} linear layers are left out: {r}" for r in reasons]
     return AuditedModel(
         target=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
@@ -175,14 +178,14 @@ def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, req
     )
 
 
-def _foreign(measured: Measurements) -> list[str]:
-    """Returns a note on languages whose text the model predicts far worse than it believes, where D̂ ranks badly."""
+def _notes_on_foreign_text(measured: Measurements) -> list[str]:
+    """Returns a note on languages whose text the model predicts much worse than it expects: D̂ ranks these badly."""
     own = {code: measured.lang == code for code in measured.languages}
     ratio = {code: measured.nll[rows].sum() / measured.entropy[rows].sum() for code, rows in own.items()}
     foreign = [code for code, each in ratio.items() if each > FOREIGN]
     if not foreign:
         return []
     return [
-        f"this text is foreign to the model in {', '.join(foreign)} (loss over {FOREIGN:g} times the entropy of its "
-        "predictions): D̂ does not rank languages on such text; use text of the kind that will be served"
+        f"the model was probably not trained on text like this in {', '.join(foreign)} (loss over {FOREIGN:g} times "
+        "the entropy of its predictions): D̂ does not rank languages on such text; use text like that to be served"
     ]

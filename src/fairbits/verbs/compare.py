@@ -42,11 +42,11 @@ def compare(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Returns what every policy costs every language at every width, on evaluation text.
+    """Returns the damage of every policy to every language at every width, on evaluation text.
 
-    A policy is a name, or a name with options of its own, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens`
-    per language are for calibration, drawn anew for every seed, and `evaluation_tokens` for evaluation, the same for
-    all. The others are compared with `baseline`, the first policy if none is named. The model is loaded once: its
+    A policy is a name, or a name with options, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens` per
+    language are for calibration, sampled again for every seed, and `evaluation_tokens` for evaluation, the same for
+    all. Policies are compared with `baseline`, by default the first. The model is loaded once: its
     weights are replaced in place.
     """
     check_device(device)
@@ -117,5 +117,5 @@ def _entry(
 def _distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
     found = tuple(dict.fromkeys(sequence(name, values)))
     if not found:
-        raise InputError(f"{name} is empty; at least one must be named")
+        raise InputError(f"{name} is empty; give at least one")
     return found

@@ -1,4 +1,4 @@
-"""Comparison: what policies cost every language on the same text, at what size, and who differs for sure."""
+"""Comparison: the damage of policies to every language on the same text, their sizes, and significant differences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,9 +26,9 @@ STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One policy at one width; all but these have one entry per seed.
+    """One policy at one width; the other fields have one entry per seed.
 
-    `frames` are its damages in the unit of the comparison, `scores` all that was measured, `seconds` those of rounding.
+    `frames` holds the damage in the unit of the comparison, `scores` all measurements, `seconds` the time of rounding.
     """
 
     policy: str
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What the quantized model takes; the most of all seeds."""
+        """The size of the quantized model; the largest over the seeds."""
         return max(plan.size_bytes for plan in self.plans)
 
     @cached_property
@@ -71,7 +71,7 @@ class Entry:
         return tuple(dict.fromkeys(found))
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it, for JSON."""
+        """Returns everything for JSON."""
         return {
             "policy": self.policy,
             "bits": self.bits,
@@ -90,12 +90,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class PolicyContrast:
-    """Damage of a policy less that of another at the same width, paired by document.
+    """Damage of a policy minus that of another at the same width, paired by document.
 
-    `mean` and `worst` are the differences of the mean and of the largest damages. `p` is that of no difference of the
-    mean, and `p_holm` the same by Holm's method over all contrasts of the comparison; the worst has none, as its
-    interval is a heuristic where several languages may be the worst. `better` and `worse` are the languages whose
-    difference Holm's method over the languages of this contrast finds different from 0.
+    `mean` and `worst` are the differences of the mean and of the largest damage. `p` tests that the mean does not
+    differ, and `p_holm` is the same corrected by Holm's method over all contrasts of the comparison. The worst has no
+    p, because its interval is a heuristic where several languages may be the worst. `better` and `worse` are the
+    languages with a significant difference, by Holm's method over the languages of this contrast.
     """
 
     policy: str
@@ -110,20 +110,20 @@ class PolicyContrast:
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Languages that lose less than with the other policy."""
-        return tuple(code for code in self._sure if self.contrast.differences[code].value < 0)
+        """Languages with significantly less damage than under the other policy."""
+        return tuple(code for code in self._significant if self.contrast.differences[code].value < 0)
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Languages that lose more."""
-        return tuple(code for code in self._sure if self.contrast.differences[code].value > 0)
+        """Languages with significantly more damage."""
+        return tuple(code for code in self._significant if self.contrast.differences[code].value > 0)
 
     @property
-    def _sure(self) -> list[str]:
+    def _significant(self) -> list[str]:
         return [code for code, p in self.contrast.p_holm.items() if p < 1 - self.mean.confidence]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it, for JSON."""
+        """Returns everything for JSON."""
         found = self.contrast
         return {
             "policy": self.policy,
@@ -154,7 +154,7 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What damage is counted in."""
+        """The unit of the damage."""
         return self.entries[0].frame.unit
 
     @cached_property
@@ -166,7 +166,7 @@ class Comparison:
         return tuple(replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True))
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it, for JSON."""
+        """Returns everything for JSON."""
         content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -185,7 +185,7 @@ class Comparison:
 
 
 def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
-    """Returns how an entry differs from another on the same documents, as the only contrast there is."""
+    """Returns how an entry differs from another on the same documents; `p_holm` is not corrected yet."""
     mine, theirs = entry.frame, base.frame
     paired = mine.minus(theirs)
     p = paired.mean_p()

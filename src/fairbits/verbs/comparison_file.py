@@ -39,7 +39,7 @@ class TestedEstimate(Estimate):
 
 @dataclass(frozen=True)
 class SavedContrast:
-    """A policy less another at the same width."""
+    """A policy minus another at the same width."""
 
     policy: str
     against: str

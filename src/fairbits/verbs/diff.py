@@ -1,4 +1,4 @@
-"""Two models side by side: how they are built, and the weights of their blocks.
+"""Diff: two models side by side: their architecture, and the weights of their blocks.
 
 The founding documents ask why BLOOM has outlier weights and XGLM has none, and want the configurations compared (6.2 of
 the second). Two models differ in many traits at once, so a table like this suggests causes and proves none.
@@ -19,7 +19,7 @@ SCHEMA = "fairbits.diff/1"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models: what it is, and the moments of the linear maps of each of its blocks."""
+    """One of the two models: its traits, and the moments of the linear layers of each of its blocks."""
 
     target: str
     fingerprint: str
@@ -52,7 +52,7 @@ class Side:
 
 @dataclass(frozen=True)
 class ModelDiff:
-    """Two models, and which block of the one stands beside which of the other."""
+    """Two models, and which block of one is shown next to which of the other."""
 
     a: Side
     b: Side
@@ -60,7 +60,7 @@ class ModelDiff:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The names of the traits that are known of both and differ."""
+        """The names of the traits that are known for both and differ."""
         both = zip(self.a.traits.items(), self.b.traits.items(), strict=True)
         return tuple(name for (name, one), (_, other) in both if differ(one, other))
 
@@ -68,9 +68,9 @@ class ModelDiff:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the comparison must know."""
         deep = (len(self.a.blocks), len(self.b.blocks))
-        aligned = (f"blocks of {deep[0]} and {deep[1]} stand side by side by relative depth; some appear twice",)
+        matched = (f"blocks of {deep[0]} and {deep[1]} are matched by relative depth; some appear twice",)
         return (
-            *(aligned if deep[0] != deep[1] else ()),
+            *(matched if deep[0] != deep[1] else ()),
             f"{', '.join(UNKNOWABLE)} cannot be read from a checkpoint: see the models' own papers",
         )
 
@@ -88,13 +88,15 @@ class ModelDiff:
 
 
 def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> ModelDiff:
-    """Returns the traits and the κ profiles of two models side by side; every file is read once for its moments.
+    """Returns the traits and the κ profiles of two models; every file is read once for its moments.
 
     `progress` is called with the stage, the bytes read so far and the bytes of both models.
     """
     models = (instance("a", a, Checkpoint), instance("b", b, Checkpoint))
     sizes = [sum(info.nbytes for info in model.tensors.values()) for model in models]
-    known = [traits(model) for model in models]  # first: a model that cannot be mapped fails before any is read
+    known = [
+        traits(model) for model in models
+    ]  # first: a model of unknown architecture fails before any weights are read
 
     def side(i: int) -> Side:
         before = sum(sizes[:i])
@@ -103,15 +105,15 @@ def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> M
         return Side(models[i].target, models[i].fingerprint, models[i].notes, known[i], blocks)
 
     sides = side(0), side(1)
-    return ModelDiff(*sides, aligned(len(sides[0].blocks), len(sides[1].blocks)))
+    return ModelDiff(*sides, block_pairs(len(sides[0].blocks), len(sides[1].blocks)))
 
 
-def aligned(n: int, m: int) -> tuple[tuple[int, int], ...]:
+def block_pairs(n: int, m: int) -> tuple[tuple[int, int], ...]:
     """Returns pairs of blocks at the same relative depth, one for every block of the deeper model.
 
     Block i of n spans the depths i/n … (i + 1)/n; its middle lies in block ⌊(i + ½)·m/n⌋ of the other.
 
-    >>> aligned(2, 4)
+    >>> block_pairs(2, 4)
     ((0, 0), (0, 1), (1, 2), (1, 3))
     """
     deep = max(whole("n", n, least=1), whole("m", m, least=1))
@@ -119,5 +121,5 @@ def aligned(n: int, m: int) -> tuple[tuple[int, int], ...]:
 
 
 def differ(one: Trait, other: Trait) -> bool:
-    """Returns whether a trait is known of both models and differs."""
+    """Returns whether a trait is known for both models and differs."""
     return one is not None and other is not None and one != other

@@ -1,4 +1,4 @@
-"""Doctor: what the machine and its packages are, and what is missing for what."""
+"""Doctor: the machine, its packages, and what is missing."""
 
 import hashlib
 import platform
@@ -19,9 +19,9 @@ SCHEMA = "fairbits.doctor/1"
 FOR_DEVELOPERS = ("dev", "docs")
 """Extras for work on fairbits itself."""
 SERVER = "vllm"
-"""It needs packages of its own versions, and is best installed in an environment of its own: no extra brings it."""
+"""It needs its own versions of packages, and is best installed in its own environment: it is not an extra."""
 EMBEDDED = "bcc208af8cf242179f0d147301ba05a28041872e2f2982e15a3f67ec7ef7ef83"
-"""The SHA-256 of the embedded model's files, as `digest_of` takes it."""
+"""The SHA-256 of the embedded model's files, as `digest_of` computes it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Package:
 
     @property
     def met(self) -> bool:
-        """Whether it is there, new enough, and whole."""
+        """Whether it is installed, new enough, and can be imported."""
         if self.installed is None or self.broken is not None:
             return False
         return Requirement(self.needed).specifier.contains(self.installed, prereleases=True)
@@ -43,25 +43,25 @@ class Package:
 
 @dataclass(frozen=True)
 class Extra:
-    """Packages that one part of fairbits needs, and the command that brings what is missing."""
+    """Packages that one part of fairbits needs, and the command that installs them."""
 
     name: str
     packages: tuple[Package, ...]
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is not there, or too old."""
+        """The packages that are missing or too old."""
         return tuple(package.needed for package in self.packages if not package.met)
 
     @property
     def command(self) -> str:
-        """What brings it."""
+        """The command that installs it."""
         return f'pip install "fairbits[{self.name}]"'
 
 
 @dataclass(frozen=True)
 class Place:
-    """A directory: what it is for, how much it holds and how much still fits, in bytes."""
+    """A directory: its purpose, its size and the free space, in bytes."""
 
     what: str
     path: str
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found on this machine."""
+    """Everything that was found on this machine."""
 
     fairbits: str
     python: str
@@ -86,14 +86,14 @@ class Examination:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What must be mended before fairbits works, each with what to do."""
+        """What must be fixed before fairbits works, and how."""
         bad = [package for package in self.required if not package.met]
-        found = [f"{package.needed} is needed, and {_state(package)}" for package in bad]
+        found = [f"{package.needed} is required, but {_state(package)}" for package in bad]
         if bad:
             wanted = " ".join(f'"{package.needed}"' for package in bad)
-            found.append(f"mend it with: pip install {wanted}")
+            found.append(f"fix it with: pip install {wanted}")
         if not self.embedded_intact:
-            found.append("the files of embedded:tiny are not those of this version; install fairbits again")
+            found.append("the files of embedded:tiny do not belong to this version; install fairbits again")
         return tuple(found)
 
     def as_data(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Examination:
 
 
 def examine() -> Examination:
-    """Returns what is here; only what fairbits cannot do without is imported, and what is broken is named."""
+    """Returns what is installed here; only required packages are imported, to see whether they work."""
     required = tuple(_package(each, imported=True) for each in requirements(None))
     extras = tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in _extras())
     devices = _devices()
@@ -129,7 +129,7 @@ def examine() -> Examination:
 
 
 def requirements(extra: str | None) -> list[Requirement]:
-    """Returns what fairbits says that it needs, for itself or for one of its extras; extras in extras are followed.
+    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included.
 
     >>> "torch" in [each.name for each in requirements(None)], [each.name for each in requirements("datasets")]
     (True, ['datasets'])
@@ -146,7 +146,7 @@ def requirements(extra: str | None) -> list[Requirement]:
 
 
 def digest_of(directory: Path) -> str:
-    """Returns the SHA-256 of the files of a directory, its card left aside; "" if there is none."""
+    """Returns the SHA-256 of the files of a directory except its card; "" if there are none."""
     digest = hashlib.sha256()
     files = sorted(path for path in directory.glob("*") if path.is_file() and path.name != "README.md")
     for path in files:
@@ -160,9 +160,7 @@ def _own_requirements() -> list[str]:
     try:
         return metadata.requires("fairbits") or []
     except metadata.PackageNotFoundError:
-        raise InputError(
-            "fairbits is not installed, only found: install it, in its source tree with pip install -e ."
-        ) from None
+        raise InputError("fairbits is not installed: install it, in its source tree with pip install -e .") from None
 
 
 def _extras() -> list[str]:
@@ -176,14 +174,14 @@ def _package(needed: Requirement, *, imported: bool = False) -> Package:
         version = metadata.version(needed.name)
     except metadata.PackageNotFoundError:
         return Package(needed.name, wanted, None)
-    return Package(needed.name, wanted, version, _broken(needed.name) if imported else None)
+    return Package(needed.name, wanted, version, _import_problem(needed.name) if imported else None)
 
 
-def _broken(name: str) -> str | None:
-    """Returns why a package cannot be imported: itself, what it needs, or a library that is not there."""
+def _import_problem(name: str) -> str | None:
+    """Returns why a package, or something it needs, cannot be imported; None if it can."""
     try:
         import_module(name.replace("-", "_"))
-    except Exception as error:  # a broken package may raise anything: that is what is looked for
+    except Exception as error:  # a broken package may raise anything
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     return None
 
@@ -197,7 +195,7 @@ def _state(package: Package) -> str:
 
 
 def _memory() -> str:
-    """Returns how much memory there is, and how much of it is free where the system tells."""
+    """Returns how much memory is free, where the system reports it."""
     table = Path("/proc/meminfo")
     if not table.is_file():
         return "unknown"
@@ -207,34 +205,34 @@ def _memory() -> str:
 
 
 def _places() -> Iterator[Place]:
-    """Yields the caches and the directory that the user is in."""
-    if _broken("huggingface_hub") is None:
+    """Yields the caches and the current directory."""
+    if _import_problem("huggingface_hub") is None:
         from huggingface_hub import constants
 
         yield _place("models from the Hub", Path(constants.HF_HUB_CACHE))
-    if _broken("fairbits.model") is None:  # which needs torch
+    if _import_problem("fairbits.model") is None:  # which needs torch
         from fairbits.model.files.cache import cache_directory
 
-        yield _place("models made from others", cache_directory())
-    yield _place("this directory", Path.cwd(), counted=False)
+        yield _place("converted models", cache_directory())
+    yield _place("this directory", Path.cwd(), with_size=False)
 
 
-def _place(what: str, path: Path, *, counted: bool = True) -> Place:
+def _place(what: str, path: Path, *, with_size: bool = True) -> Place:
     there = next(each for each in (path, *path.parents) if each.exists())
-    files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if counted else ()
-    holds = sum(file.stat().st_size for file in files) if counted else None
-    return Place(what, _homely(path) if counted else ".", holds, shutil.disk_usage(there).free)
+    files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if with_size else ()
+    holds = sum(file.stat().st_size for file in files) if with_size else None
+    return Place(what, _path_from_home(path) if with_size else ".", holds, shutil.disk_usage(there).free)
 
 
-def _homely(path: Path) -> str:
-    """Returns a path without the name of the user."""
+def _path_from_home(path: Path) -> str:
+    """Returns a path without the name of the user, as a bug report is public."""
     home = Path.home()
     return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 
 def _devices() -> tuple[str, ...]:
-    """Returns what torch can compute on."""
-    if _broken("torch") is not None:
+    """Returns the devices that torch can use."""
+    if _import_problem("torch") is not None:
         return ("unknown: torch cannot be imported",)
     from fairbits.model.device import describe_devices
 
@@ -242,17 +240,17 @@ def _devices() -> tuple[str, ...]:
 
 
 def _server(devices: tuple[str, ...]) -> str:
-    """Returns whether what fairbits writes can be served from here."""
+    """Returns whether vLLM can serve quantized models on this machine."""
     try:
         version = metadata.version(SERVER)
     except metadata.PackageNotFoundError:
-        return f"{SERVER} is not installed here; it may serve from another environment (pip install {SERVER})"
+        return f"{SERVER} is not installed here; it can serve from another environment (pip install {SERVER})"
     lacking = [each.needed for each in map(_package, _needs_of(SERVER)) if not each.met]
     if lacking:
         return f"{SERVER} {version} cannot serve: it needs {', '.join(lacking)}"
     if not any(each.startswith("cuda") for each in devices):
-        return f"{SERVER} {version} is installed, and there is no CUDA device to serve from"
-    return f"{SERVER} {version} is installed, and what it needs is there"
+        return f"{SERVER} {version} is installed, but there is no CUDA device to serve from"
+    return f"{SERVER} {version} is installed with everything it needs"
 
 
 def _needs_of(name: str) -> list[Requirement]:

@@ -1,4 +1,4 @@
-"""Evaluate: a quantized model and what it was made from, on the same text of every language."""
+"""Evaluate: a quantized model and its reference model on the same text of every language."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 COMPARED = 64
-"""Documents of each language that both tokenizers must cut alike."""
+"""Documents of each language that both tokenizers must split into the same tokens."""
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
 
 
@@ -38,12 +38,12 @@ def evaluate(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Scores:
-    """Returns what quantization cost every document of every language.
+    """Returns the damage of quantization to every document of every language.
 
-    `reference` is the model before it was quantized. `text` is a corpus, or where one lies; without it the embedded
+    `reference` is the model before it was quantized. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
-    language. Both models are loaded in float32, one after the other. A model that says in its `plan.json` that it was
-    made from another one is refused.
+    language. Both models are loaded in float32, one after the other. A model whose `plan.json` names another
+    reference is refused.
     """
     request = TextRequest(split, tokens, sequence, seed)
     check_device(device)
@@ -75,24 +75,24 @@ def scores_of(
 
 
 def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
-    """Raises unless the tokenizers of both models cut the text into the same tokens."""
+    """Raises unless the tokenizers of both models split the text into the same tokens."""
     theirs, mine = after.tokenizer(), before.tokenizer()
     different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
     different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
     if different:
         raise InputError(
             f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
-            "must read the same tokens: evaluate a model with what it was made from"
+            "must read the same tokens: use the model that it was quantized from as reference"
         )
 
 
 def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
-    """Raises if a model was quantized by a plan for other weights than the reference has."""
+    """Raises if a model was quantized from other weights than those of the reference."""
     file = after.directory / "plan.json"
     try:
         plan = parse_object(file.read_bytes(), str(file), finite=False) if file.is_file() else {}
     except InputError:
-        return  # of another tool: no plan of ours is half written
+        return  # the file of another tool: fairbits never leaves half a plan
     if plan.get("schema") == PLAN.schema and plan.get("fingerprint") != before.fingerprint:
         raise InputError(
             f"{after.target} was made from {plan.get('model')} (as its plan.json says), and {before.target} has other "
@@ -110,5 +110,5 @@ def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
-    """Returns the notes on a model, except one that goes without saying."""
+    """Returns the notes on a model, except those that start with `but`."""
     return tuple(f"{role}: {note}" for note in checkpoint.notes if but is None or not note.startswith(but))

@@ -1,4 +1,4 @@
-"""The gate of a release: does the damage stay below given limits, beyond doubt?"""
+"""Gate: whether the damage of a release is certainly within given limits."""
 
 import math
 import re
@@ -17,12 +17,12 @@ from fairbits.version import __version__
 
 Outcome = Literal["pass", "fail", "undecided"]
 NOT_IN_XML = re.compile("[\ufffe\uffff]")
-"""What `printable` lets through and XML does not."""
+"""Characters that `printable` keeps and XML forbids."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One requirement, whether it is met, and the sentence that says why."""
+    """One requirement, whether it is met, and the reason."""
 
     name: str
     outcome: Outcome
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All requirements of a gate; `improved` are the languages that lose less than under the baseline, beyond doubt."""
+    """All requirements of a gate; `improved` are the languages with significantly less damage than the baseline."""
 
     target: str
     unit: str
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line: what failed and what is undecided, or that all is well."""
+        """One line: what failed and what is undecided, or that everything passed."""
         missed = [check for outcome in ("fail", "undecided") for check in self.checks if check.outcome == outcome]
         if not missed:
             return f"pass: {'; '.join(check.reason for check in self.checks)}"
@@ -84,13 +84,13 @@ def gate(
     against: Scores | str | Path | None = None,
     max_worse: float | None = None,
 ) -> Verdict:
-    """Returns whether the added loss keeps within limits, and whether it is no worse than that of a baseline.
+    """Returns whether the added loss is within limits, and whether it is no worse than that of a baseline.
 
-    Scores are what `evaluate` returns, or where they were saved. A limit is kept if the whole interval is at most the
-    limit, exceeded if the whole interval is above it; else the text does not decide. `max_worse` is such a limit for
-    the difference to the baseline of every language, of the mean and of the worst language. Without it a baseline
-    fails only what is proven worse: languages by a two-sided paired contrast with Holm's correction, mean and worst by
-    their paired intervals; little text then proves little, and the verdict says how much worse languages may be.
+    Scores are the result of `evaluate`, or its path. A limit is met if the whole interval is at most the limit and
+    exceeded if the whole interval is above it; otherwise the text cannot decide. `max_worse` is such a limit for the
+    difference from the baseline of every language, of the mean and of the worst language. Without it only a
+    significantly worse result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst
+    by their paired intervals. Little text then proves little, and the verdict says how much worse languages may be.
     """
     one_of("unit", unit, UNITS)
     limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap, "difference": max_worse}
@@ -101,27 +101,31 @@ def gate(
     }
     worse = given.pop("difference", None)
     if worse is not None and against is None:
-        raise InputError(f"max_worse is {worse:g}, and there is no baseline to be worse than; name one with against")
+        raise InputError(f"max_worse is {worse:g}, but there is no baseline; give one with against")
     if not given and against is None:
         raise InputError(
-            "no limit is given; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
+            "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
         )
     own = _scores("scores", scores)
     frame, notes = own.frame(unit), own.notes
-    checks = [_against_limit(frame, name, limit) for name, limit in given.items()]
+    checks = [_limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
         return Verdict(own.quantized.target, unit, tuple(checks), notes=notes)
     baseline = _scores("the baseline", against)
     own.check_same_text(baseline)
-    checks += _none_proven(own, baseline, unit) if worse is None else _non_inferior(own, baseline, unit, limit=worse)
+    if worse is None:
+        checks += _checks_of_significance(own, baseline, unit)
+    else:
+        checks += _checks_of_margin(own, baseline, unit, limit=worse)
     if own.reference.fingerprint != baseline.reference.fingerprint:
-        notes += (f"the baseline was made from another model, {baseline.reference.target}: losses added to two models",)
+        other = baseline.reference.target
+        notes += (f"the baseline was made from another model, {other}: the losses are added to different models",)
     improved = tuple(sorted(baseline.worse_than(own, unit=unit)))
     return Verdict(own.quantized.target, unit, tuple(checks), improved, notes)
 
 
 def junit(verdict: Verdict) -> bytes:
-    """Returns the verdict as JUnit XML: a test case per requirement; what is undecided counts as a failure."""
+    """Returns the verdict as JUnit XML: one test case per requirement; an undecided one counts as a failure."""
     missed = [check for check in verdict.checks if check.outcome != "pass"]
     counts = {"tests": str(len(verdict.checks)), "failures": str(len(missed)), "errors": "0", "skipped": "0"}
     suite = ElementTree.Element("testsuite", {"name": "fairbits gate", **counts, "time": "0"})
@@ -141,7 +145,7 @@ def _scores(name: str, given: Scores | str | Path) -> Scores:
     return Scores.load(given) if isinstance(given, str | Path) else instance(name, given, Scores)
 
 
-def _against_limit(frame: LanguageFrame, name: str, limit: float) -> Check:
+def _limit_check(frame: LanguageFrame, name: str, limit: float) -> Check:
     """Returns the three-way decision on one limit."""
     what = name
     if name == "worst language":
@@ -152,17 +156,18 @@ def _against_limit(frame: LanguageFrame, name: str, limit: float) -> Check:
     else:
         found = frame.gap()
     title = f"{name} at most {limit:g} {_unit(frame)}"
-    return _decided(title, what, found, limit=limit, frame=frame)
+    return _decision(title, what, found, limit=limit, frame=frame)
 
 
-def _decided(title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame) -> Check:
+def _decision(title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame) -> Check:
     """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither."""
-    shown = f"{what} {_numbers(found)} {_unit(frame)}"
+    measured = f"{what} {_numbers(found)} {_unit(frame)}"
     outcome = _outcome(found, limit)
+    undecided = f"not enough text: {measured} may be on either side of {limit:g}"
     reason = {
-        "pass": f"{shown} is at most {limit:g}",
-        "fail": f"{shown} is above {limit:g}",
-        "undecided": f"not enough text: {shown} may lie on either side of {limit:g}; {_more(frame, found, limit)}",
+        "pass": f"{measured} is at most {limit:g}",
+        "fail": f"{measured} is above {limit:g}",
+        "undecided": f"{undecided}; {_text_needed(frame, found, limit)}",
     }[outcome]
     return Check(title, outcome, reason, limit, found)
 
@@ -171,72 +176,72 @@ def _outcome(found: Estimate, limit: float) -> Outcome:
     return "pass" if found.high <= limit else "fail" if found.low > limit else "undecided"
 
 
-def _more(frame: LanguageFrame, found: Estimate, limit: float) -> str:
-    """Returns how much text would decide."""
+def _text_needed(frame: LanguageFrame, found: Estimate, limit: float) -> str:
+    """Returns how much text would be enough to decide."""
     documents, times = int(frame.replicates.documents.min()), _times(found, limit)
     if times > 1000:
-        return "it lies so near that no amount of text would decide"
+        return "it is so close that no realistic amount of text would decide"
     needed = max(math.ceil(documents * times), documents + 1)
-    return f"about {needed:,} documents per language would decide, and there are {documents:,}"
+    return f"about {needed:,} documents per language would be enough; there are {documents:,}"
 
 
 def _times(found: Estimate, limit: float) -> float:
-    """Returns how many times as much text would decide: (reach / room)², as an interval is as wide as 1/√n."""
+    """Returns how many times as much text would be enough: (reach / room)², as the width of an interval is ∝ 1/√n."""
     reach, room = found.high - found.value, limit - found.value
     if room < 0:
         reach, room = found.value - found.low, -room
     return (reach / room) ** 2 if room > 0 else math.inf
 
 
-def _non_inferior(scores: Scores, baseline: Scores, unit: str, *, limit: float) -> Iterator[Check]:
+def _checks_of_margin(scores: Scores, baseline: Scores, unit: str, *, limit: float) -> Iterator[Check]:
     """Yields the three-way decisions on the difference of all languages, of the mean and of the worst language.
 
-    A language fails by limits that hold for all languages at once, as one is enough; it passes by its own upper limit,
-    as all must.
+    Simultaneous limits decide whether a language fails, because one failure is enough; its own upper limit decides
+    whether it passes, because all must pass.
     """
     mine, theirs = scores.frame(unit), baseline.frame(unit)
     paired = mine.minus(theirs)
     together = paired.by_language(simultaneous=True)
     found = {code: replace(each, low=min(each.low, together[code].low)) for code, each in paired.by_language().items()}
     outcomes = {code: _outcome(each, limit) for code, each in found.items()}
-    title = f"every language at most {limit:g} {_unit(mine)} worse than under the baseline"
+    title = f"every language at most {limit:g} {_unit(mine)} worse than the baseline"
     worst = max(found, key=lambda code: found[code].high)
     failed = [code for code, outcome in outcomes.items() if outcome == "fail"]
-    open_ = [code for code, outcome in outcomes.items() if outcome == "undecided"]
+    undecided = [code for code, outcome in outcomes.items() if outcome == "undecided"]
     if failed:
-        yield Check(title, "fail", f"worse by more than {limit:g}: {_listed(found, failed)}", limit, found[worst])
-    elif open_:
-        hardest = max(open_, key=lambda code: _times(found[code], limit))
-        may = f"not enough text: the difference may lie on either side of {limit:g} in {_listed(found, open_)}"
-        yield Check(title, "undecided", f"{may}; {_more(paired, found[hardest], limit)}", limit, found[worst])
+        yield Check(title, "fail", f"worse by more than {limit:g}: {_list(found, failed)}", limit, found[worst])
+    elif undecided:
+        hardest = max(undecided, key=lambda code: _times(found[code], limit))
+        may = f"not enough text: the difference may be on either side of {limit:g} in {_list(found, undecided)}"
+        yield Check(title, "undecided", f"{may}; {_text_needed(paired, found[hardest], limit)}", limit, found[worst])
     else:
-        said = f"none of {len(found)} languages is more than {limit:g} worse, at most {_listed(found, [worst])}"
-        yield Check(title, "pass", said, limit, found[worst])
+        reason = f"none of {len(found)} languages is more than {limit:g} worse, at most {_list(found, [worst])}"
+        yield Check(title, "pass", reason, limit, found[worst])
     for name, each in _totals(mine, theirs).items():
-        own = f"{name} at most {limit:g} {_unit(mine)} worse than under the baseline"
-        yield _decided(own, f"difference of the {name}", each, limit=limit, frame=paired)
+        own = f"{name} at most {limit:g} {_unit(mine)} worse than the baseline"
+        yield _decision(own, f"difference of the {name}", each, limit=limit, frame=paired)
 
 
-def _none_proven(scores: Scores, baseline: Scores, unit: str) -> Iterator[Check]:
-    """Yields a failure for what is proven worse, and for all else how much worse it may be."""
+def _checks_of_significance(scores: Scores, baseline: Scores, unit: str) -> Iterator[Check]:
+    """Yields a failure for what is significantly worse, and for all else how much worse it may be."""
     worse = scores.worse_than(baseline, unit=unit)
     mine, theirs = scores.frame(unit), baseline.frame(unit)
-    title = "no language proven worse than under the baseline"
+    title = "no language significantly worse than the baseline"
     if worse:
         codes = sorted(worse, key=lambda code: -worse[code].value)
-        yield Check(title, "fail", f"worse than the baseline: {_listed(worse, codes)}")
+        yield Check(title, "fail", f"worse than the baseline: {_list(worse, codes)}")
     else:
         found = mine.minus(theirs).by_language()
         code = max(found, key=lambda code: found[code].high)
-        said = f"none of {len(found)} languages is proven worse; {_at_most(code, found[code], _unit(mine))}"
-        yield Check(title, "pass", said, estimate=found[code])
+        reason = f"none of {len(found)} languages is significantly worse; {_at_most(code, found[code], _unit(mine))}"
+        yield Check(title, "pass", reason, estimate=found[code])
     for name, each in _totals(mine, theirs).items():
-        title = f"{name} not proven worse than under the baseline"
+        title = f"{name} not significantly worse than the baseline"
         if each.low > 0:
-            yield Check(title, "fail", f"{name} is worse than under the baseline by {_numbers(each)}", 0.0, each)
+            yield Check(title, "fail", f"{name} is worse than the baseline by {_numbers(each)}", 0.0, each)
         else:
-            said = f"{name} is not proven worse; {_at_most('it', each, _unit(mine))}"
-            yield Check(title, "pass", said, 0.0, each)
+            reason = f"{name} is not significantly worse; {_at_most('it', each, _unit(mine))}"
+            yield Check(title, "pass", reason, 0.0, each)
 
 
 def _totals(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
@@ -250,7 +255,7 @@ def _at_most(what: str, found: Estimate, unit: str) -> str:
     return f"{what} could still be up to {found.high:.3g} {unit} worse"
 
 
-def _listed(found: dict[str, Estimate], codes: Sequence[str]) -> str:
+def _list(found: dict[str, Estimate], codes: Sequence[str]) -> str:
     return ", ".join(f"{code} by {_numbers(found[code])}" for code in codes)
 
 

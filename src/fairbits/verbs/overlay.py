@@ -1,4 +1,4 @@
-"""Overlay: makes small sets of rows that suit some languages better, to lie over a quantized base."""
+"""Overlay: makes small sets of rows that replace rows of a quantized base for some languages."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ from fairbits.version import __version__
 COUNTS = (1, 2, 4, 8)
 """Numbers of clusters that are tried."""
 SPARE = 0.02
-"""Fewer clusters are taken if the damage of the worst language rises by no more than this share."""
+"""Fewer clusters are chosen if they raise the damage of the worst language by no more than this share."""
 
 
 def overlay(
@@ -46,10 +46,10 @@ def overlay(
 ) -> Overlays:
     """Returns overlays for a base that was made from a model, after writing them to `out` (BASE/overlays).
 
-    `budget` is the share of the base's bytes that one overlay may take. Languages are put into clusters by what matters
-    to them; how many is decided by the damage of the worst language on held-out text, or given by `clusters`. A
-    language whose damage there does not fall stays with the base. `activations` is a width in bits: thresholds of the
-    inputs of linear maps are then found for every language and for all together, in the base, and inputs are rounded.
+    `budget` is the largest size of one overlay, as a share of the base's bytes. Languages are clustered by the rows
+    that matter to them; `clusters` is their number, by default the one with the least damage of the worst language on
+    held-out text. A language whose damage there does not fall stays with the base. `activations` is a width in bits:
+    inputs of linear layers are then rounded too, with thresholds for every language and for all together.
     """
     request = TextRequest("calibration", tokens, sequence, seed)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
@@ -75,8 +75,8 @@ def overlay(
         }
         table = None
         if activations is not None:
-            # thresholds are a language's own: so is its overlay then, with the rows of its cluster
-            made, serving = _one_each(made, serving), {code: code for code in serving}
+            # every language has its own thresholds, and so its own overlay, with the rows of its cluster
+            made, serving = _overlay_per_language(made, serving), {code: code for code in serving}
             seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
             table = seen.table(bits=activations)
     result = Overlays(below.fingerprint, made, serving, record, table)
@@ -87,7 +87,7 @@ def overlay(
 def overlays_for(
     builder: OverlayBuilder, *, budget: float, count: int | None, form: Form
 ) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
-    """Returns the overlays, which of them serves a language, and how they were decided on."""
+    """Returns the overlays, which of them serves each language, and a record of how they were chosen."""
     languages, patterns = builder.text.languages, builder.patterns()
     counts = [each for each in COUNTS if each <= len(languages)] if count is None else [min(count, len(languages))]
     before = builder.damage(languages)
@@ -115,14 +115,14 @@ def overlays_for(
     return used, {code: serving.get(code, BASE) for code in languages}, record
 
 
-def _one_each(made: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
+def _overlay_per_language(made: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
     """Returns an overlay for every language, with the patches of the one that serves it."""
     patches = {each.name: each.patches for each in made} | {BASE: ()}
     return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
 
 
 def _at_most(damage: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Returns damage where a language stays with the base if that is better for it."""
+    """Returns the damage if each language stays with the base where that is better."""
     return {code: min(value, before[code]) for code, value in damage.items()}
 
 

@@ -48,15 +48,15 @@ def quantize(
 ) -> Plan:
     """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
 
-    `text` must be what the plan was made with; without it the embedded declaration is taken. `out` appears whole or
-    not at all. What an interrupted run has finished stays next to it; `resume` continues from there to the same bytes.
+    `text` must be the text that the plan was made with, by default the embedded declaration. `out` appears only when it
+    is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     instance("plan", plan, Plan)
     check_device(device)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
-            f"the plan was made for {plan.model}, and {checkpoint.target} has other weights; plan for this model first"
+            f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
         )
     words = calibration_text(checkpoint, plan, text)
     check_plan(checkpoint, plan, words)
@@ -66,7 +66,7 @@ def quantize(
     earlier: set[int | None] = set()
 
     def finished(index: int | None) -> RoundedBlock | None:
-        block = _finished(writer, index)
+        block = _finished_block(writer, index)
         if block is not None:
             earlier.add(index)
         return block
@@ -101,7 +101,7 @@ def check_quantize(
     group: Group | None = None,
     embeddings: Embeddings | None = None,
 ) -> None:
-    """Raises if a model cannot be written to `out` in these widths, before anything that takes time."""
+    """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
     check_device(device)
     check_target(out)
     check_draft(out, resume=resume)
@@ -117,18 +117,18 @@ def draft_plan(out: str | Path) -> Plan | None:
 
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
-    """Returns the text that the plan was made with; None if it was made without."""
+    """Returns the text that the plan was made with; None if it was made without text."""
     calibration = plan.calibration
     if calibration is None:
         return None
-    # with all languages of then: parallel text loses what one of them lacks
+    # with all languages of the plan: parallel text leaves out documents that one of them lacks
     corpus = open_corpus(text, calibration.hashes).restrict(plan.languages)
     found = corpus.hashes["calibration"]
     other = [code for code in plan.languages if found[code] != calibration.hashes.get(code)]
     if other:
         raise InputError(
-            f"the plan was made with other text of {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
-            "give the same text, or plan again"
+            f"the plan was made with other text in {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
+            "give the same text, or make a new plan"
         )
     return text_for(checkpoint, corpus, request=calibration.request)
 
@@ -137,7 +137,7 @@ def _record(block: RoundedBlock) -> bytes:
     return json.dumps(asdict(BlockRecord(block.outcomes, block.learned))).encode()
 
 
-def _finished(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
+def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
     found = writer.finished(index)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The report of a run, or of scores and what else was saved."""
+"""Report: of a run, or of scores and other saved files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +23,14 @@ def report(
     plan: str | Path | None = None,
     sweep: str | Path | None = None,
 ) -> Report:
-    """Returns the report of a run's directory, or of a file of scores and the files that are named beside it.
+    """Returns the report on a run's directory, or on a file of scores and the other files.
 
-    The first file of `against` is what the headline compares with.
+    The headline compares with the first file of `against`.
     """
     baselines = [Path(each) for each in against]
     if Path(target).is_dir():
         if baselines or audit or plan or sweep:
-            raise InputError(f"{target} is the directory of a run, which holds everything; give it alone")
+            raise InputError(f"{target} is the directory of a run, which holds everything; give no other files")
         return Report.of(sources_of_run(Path(target)))
     files = {"scores": Path(target), **{f"against {i}": each for i, each in enumerate(baselines, start=1)}}
     files |= {name: Path(each) for name, each in (("audit", audit), ("plan", plan), ("sweep", sweep)) if each}
@@ -40,12 +40,12 @@ def report(
 
 
 def sources_of_run(directory: Path) -> Sources:
-    """Returns what `fairbits run` has left in a directory."""
+    """Returns the files that `fairbits run` wrote into a directory."""
     files = {"run": directory / RUN_FILE, "scores": directory / SCORES_FILE}
     for file in files.values():
         if not file.is_file():
             raise InputError(
-                f"{directory} has no {file.name}; a report is made of a finished run: "
+                f"{directory} has no {file.name}; a report needs a finished run: "
                 "run the same `fairbits run` again, or give a file of scores"
             )
     found = RUN.read(files["run"])
@@ -60,18 +60,18 @@ def sources_of_run(directory: Path) -> Sources:
 
 
 def _inside(directory: Path, name: str) -> Path:
-    """Returns the file of a run that its record names; the record may come from anybody."""
+    """Returns the file of a run that its record names; a record may come from anyone."""
     file = directory / name
     if not _is_file(file) or not file.resolve().is_relative_to(directory.resolve()):
         raise InputError(
-            f"{directory / RUN_FILE} names the scores {name!r:.60}, which is no file in that directory; "
-            "a report is made of a finished run: run the same `fairbits run` again"
+            f"{directory / RUN_FILE} names the scores {name!r:.60}, which is not a file in that directory; "
+            "a report needs a finished run: run the same `fairbits run` again"
         )
     return file
 
 
 def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
-    """Returns scores, called as their policies are where these are known and differ, else as their models are."""
+    """Returns scores named by their policies where these are known and different, else by their models."""
     names = [_policy(each) for each in scores]
     if plan is not None:
         names[0] = _name(plan)
@@ -82,14 +82,14 @@ def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...
 
 
 def _policy(scores: Scores) -> str | None:
-    """Returns how a model was made, if it was measured on a bench or has a plan of ours beside it."""
-    on_bench = method_of(scores)
-    if on_bench is not None:
-        return on_bench[0]
+    """Returns the policy of a model if it was measured in memory or has a plan next to it."""
+    in_memory = method_of(scores)
+    if in_memory is not None:
+        return in_memory[0]
     file = Path(scores.quantized.target) / "plan.json"
     try:
         plan = Plan.load(file) if _is_file(file) else None
-    except InputError:  # of another tool
+    except InputError:  # the file of another tool
         return None
     made = (scores.reference.fingerprint, scores.quantized.size_bytes)
     return _name(plan) if plan is not None and (plan.fingerprint, plan.size_bytes) == made else None
@@ -103,7 +103,7 @@ def _name(plan: Plan) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name too long
+    except OSError:  # the name is too long
         return False
 
 

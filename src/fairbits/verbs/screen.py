@@ -1,7 +1,7 @@
-"""Many models, one row each: outlier blocks, and what the founding documents would say of the model.
+"""Screen: many models, one row each: outlier blocks, and what the founding documents predict for the model.
 
-Their class follows max κ alone (3.1 of the second document). It is shown so that it can be tested, not because it
-holds: a model with max κ < 5 can part the languages too (001-09), and no data stand behind the cut-offs (001-23).
+Their risk class depends on max κ alone (3.1 of the second document). It is shown so that it can be tested, not because
+it holds: a model with max κ < 5 can have a gap too (001-09), and no data support the thresholds (001-23).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,14 +42,14 @@ FOUNDING_MODELS = {
 
 CAVEAT = (
     "class, C1, C2: the founding documents' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
-    "no language suffers (001-09). max κ counts the linear maps of a block together, tensor κ the worst one alone."
-    " D̂: predicted nats per token, one scale per channel, no clipping."
+    "no language suffers (001-09). max κ is that of all linear layers of a block together, tensor κ that of the worst "
+    "one alone. D̂: predicted nats per token, one scale per channel, no clipping."
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """The κ that was published for a model, and whether the model was known by its own name or by its stated origin."""
+    """The published κ of a model, and whether it was recognized by its own name or by its stated origin."""
 
     name: str
     kappa: float
@@ -58,7 +58,7 @@ class Published:
 
 @dataclass(frozen=True)
 class FromText:
-    """What takes text: per language, the share of activation in outlier blocks and the predicted damage."""
+    """Results that need text: share of activation in outlier blocks and predicted damage, by language."""
 
     outlier_share: Mapping[str, float]
     damage: Mapping[str, float]  # D̂(λ) in nats per token
@@ -66,12 +66,12 @@ class FromText:
 
 @dataclass(frozen=True)
 class FromWeights:
-    """What the weights tell."""
+    """Results that need only the weights."""
 
     fingerprint: str
     notes: tuple[str, ...]
     kappa: tuple[float, ...]  # of every block
-    tensor: str  # the linear map in a block with the largest κ
+    tensor: str  # the linear layer with the largest κ
     tensor_kappa: float
     robust: OutlierBlocks
     published: Published | None
@@ -79,7 +79,7 @@ class FromWeights:
 
 @dataclass(frozen=True)
 class Row:
-    """One model; `problem` says why it could not be opened, or why there is nothing from text."""
+    """One model; `problem` says why it could not be opened, or why results from text are missing."""
 
     target: str
     weights: FromWeights | None = None
@@ -130,8 +130,8 @@ class Screening:
         }
 
 
-def _with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
-    """Returns what an audit measures with text; the one place where screening meets the audit."""
+def _measure_with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
+    """Returns the results of an audit that need text."""
     from fairbits.verbs.audit import audit  # heavy: only with text
 
     found = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
@@ -148,7 +148,7 @@ def screen(
     corpus: "Corpus | None" = None,
     bits: int = 4,
     trust_remote_code: bool = False,
-    measure: Callable[[Checkpoint, "Corpus", int], FromText] = _with_text,
+    measure: Callable[[Checkpoint, "Corpus", int], FromText] = _measure_with_text,
     progress: Progress | None = None,
 ) -> Screening:
     """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
@@ -157,14 +157,14 @@ def screen(
     """
     named = sequence("targets", targets)
     if not named:
-        raise InputError("targets is empty; at least one model must be named")
+        raise InputError("targets is empty; give at least one model")
     whole("bits", bits, least=2, most=8)
     rows = []
     for target in named:
         row = Row(str(target))
         try:
             checkpoint = Checkpoint(target, trust_remote_code=trust_remote_code)
-            weights = _from_weights(checkpoint, progress)
+            weights = _read_weights(checkpoint, progress)
             row = Row(row.target, weights, view=founding_view(weights.kappa, outlier_share=None, bits=bits))
             if corpus is not None:
                 text = measure(checkpoint, corpus, bits)
@@ -177,10 +177,10 @@ def screen(
 
 
 def published_kappa(checkpoint: Checkpoint) -> Published | None:
-    """Returns the published maximum κ of a model that the founding documents name, None of any other.
+    """Returns the published maximum κ of a model in the founding documents; None for any other.
 
-    It is known by its full id on the Hub, by the name of its directory, or by the origin that config.json states. A
-    GGUF file or an embedded model is never one of theirs: its weights are others.
+    A model is recognized by its full id on the Hub, by the name of its directory, or by the origin in config.json. A
+    GGUF file or an embedded model never is: its weights are different.
     """
     if checkpoint.kind not in ("hub", "directory"):
         return None
@@ -191,13 +191,13 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
     for given, by_origin in ((own, False), (origin, True)):
         folded = given.casefold() if isinstance(given, str) else ""
-        name = (by_id if "/" in folded else by_name).get(folded)  # an id without an owner is an old one
+        name = (by_id if "/" in folded else by_name).get(folded)  # old ids have no owner
         if name is not None:
             return Published(name, float(census[name]), by_origin)
     return None
 
 
-def _from_weights(checkpoint: Checkpoint, progress: Progress | None) -> FromWeights:
+def _read_weights(checkpoint: Checkpoint, progress: Progress | None) -> FromWeights:
     moments = weight_moments(checkpoint, progress=within(progress, checkpoint.target))
     kappa = tuple(block.kappa for block in moments.blocks)
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]

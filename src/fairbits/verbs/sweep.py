@@ -1,4 +1,4 @@
-"""Sweep: damage of every language at every width, and the width at which it passes a threshold."""
+"""Sweep: the damage of every language at every width, and the width at which it crosses a threshold."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ from fairbits.reports.files import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import UNIT_LABELS
-from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
+from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.plan import check_variants
 from fairbits.verbs.plan import plan as make_plan
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
-"""Damage that is taken as too much unless another threshold is named: about 1 % of what a good model has to say."""
+"""Thresholds by default: about 1 % of the loss of a good model."""
 REMARK = (
-    "Their width follows κ alone and names no threshold; "
-    "the measured one moves with the threshold, the policy and the group (001-17)."
+    "Their width depends on κ alone and on no threshold; "
+    "the measured one depends on the threshold, the policy and the group (001-17)."
 )
 
 
@@ -46,8 +46,8 @@ REMARK = (
 class Sweep:
     """One policy at several widths, ascending, on the same text.
 
-    `frames` are the damages by width, all of the same documents, `sizes` the bytes of the quantized model. `max_kappa`
-    is the largest excess kurtosis of a block, from which the founding documents tell the width.
+    `frames` holds the damage by width, on the same documents, `sizes` the bytes of the quantized model. `max_kappa` is
+    the largest excess kurtosis of a block, from which the founding documents predict the critical width.
     """
 
     model: str
@@ -67,7 +67,7 @@ class Sweep:
 
     @property
     def unit(self) -> str:
-        """What damage is counted in."""
+        """The unit of the damage."""
         return next(iter(self.frames.values())).unit
 
     @cached_property
@@ -93,30 +93,30 @@ class Sweep:
 
     @cached_property
     def gaps(self) -> dict[int, Estimate]:
-        """Worst less best language at every width, less its noise bias."""
+        """Worst minus best language at every width, corrected for noise."""
         return {bits: frame.gap() for bits, frame in self.frames.items()}
 
     @cached_property
     def gap_width(self) -> Width:
-        """The width at which the gap passes the threshold; its interval from the limits of the gaps."""
+        """The width at which the gap crosses the threshold; its interval from the limits of the gaps."""
         limits = [[getattr(gap, name) for gap in self.gaps.values()] for name in ("value", "low", "high")]
         return Width(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
 
     @property
     def predicted(self) -> float:
-        """The width below which the founding documents expect that languages part."""
+        """The width below which the founding documents expect a gap between languages."""
         return critical_width(self.max_kappa)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """What the sweep says, and where the founding documents' width is wrong."""
+        """Sentences on the widths that languages need, and on the founding documents' width."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
-        founders = against_founding_width(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        founding = founding_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
         named = {language_of(code).name: width for code, width in self.widths.items()}
-        return needs(named, bits=self.bits, limit=limit), founders, REMARK
+        return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it, for JSON."""
+        """Returns everything for JSON."""
         content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -159,10 +159,10 @@ def sweep(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Sweep:
-    """Returns the damage of every language at every width, and the width at which it passes the threshold.
+    """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
-    `tokens` per language are for calibration where the policy reads text, `evaluation_tokens` for evaluation. Without
-    a threshold, 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
+    `tokens` per language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default
+    threshold is 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
     """
     check_device(device)
     calibration = TextRequest("calibration", tokens, sequence, seed)

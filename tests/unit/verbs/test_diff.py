@@ -10,7 +10,7 @@ from fairbits.cli.tables.diff import diff_table
 from fairbits.cli.tables.layout import log_bar
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint, weight_moments
-from fairbits.verbs.diff import ModelDiff, aligned, diff
+from fairbits.verbs.diff import ModelDiff, block_pairs, diff
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
@@ -69,18 +69,18 @@ def test_blocks_of_other_depth_stand_side_by_side_by_relative_depth(families) ->
     found, _ = families
     assert [pair[0] for pair in found.pairs] == list(range(12))
     assert [pair[1] for pair in found.pairs] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4]
-    assert "blocks of 12 and 5 stand side by side by relative depth" in found.notes[0]
+    assert "blocks of 12 and 5 are matched by relative depth" in found.notes[0]
     assert "relative depth" in " ".join(printed(found).split())
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 7), (24, 24), (24, 12), (12, 24), (16, 24), (5, 3)])
 def test_alignment_meets_every_block_in_order(n, m) -> None:
-    pairs = aligned(n, m)
+    pairs = block_pairs(n, m)
     assert len(pairs) == max(n, m)
     assert {i for i, _ in pairs} == set(range(n))
     assert {j for _, j in pairs} == set(range(m))
     assert all(one <= other for first, second in pairwise(pairs) for one, other in zip(first, second, strict=True))
-    assert pairs == tuple((i, j) for j, i in aligned(m, n))
+    assert pairs == tuple((i, j) for j, i in block_pairs(m, n))
 
 
 def test_progress_counts_both_models_once(families) -> None:
@@ -128,4 +128,4 @@ def test_only_checkpoints_are_compared(tiny) -> None:
     with pytest.raises(InputError, match=r"b is .*embedded:tiny.*must be a Checkpoint"):
         diff(tiny, "embedded:tiny")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="n is 0"):
-        aligned(0, 3)
+        block_pairs(0, 3)

@@ -42,15 +42,15 @@ def test_extras_within_extras_are_followed() -> None:
 @pytest.mark.parametrize(
     ("package", "said"),
     [
-        (Package("torch", "torch>=2.6", None), "torch>=2.6 is needed, and is not installed"),
-        (Package("torch", "torch>=2.6", "2.5.1"), "torch>=2.6 is needed, and 2.5.1 is installed"),
+        (Package("torch", "torch>=2.6", None), "torch>=2.6 is required, but is not installed"),
+        (Package("torch", "torch>=2.6", "2.5.1"), "torch>=2.6 is required, but 2.5.1 is installed"),
         (Package("torch", "torch>=2.6", "2.6.0", "OSError: no libc"), "cannot be imported (OSError: no libc)"),
     ],
 )
 def test_what_must_be_mended(found, package, said) -> None:
     ill = replace(found, required=(package,))
     assert said in ill.problems[0]
-    assert ill.problems[1] == 'mend it with: pip install "torch>=2.6"'
+    assert ill.problems[1] == 'fix it with: pip install "torch>=2.6"'
     assert ill.as_data()["required"][0]["met"] is False
     assert "torch" in page(ill)
 
@@ -94,7 +94,7 @@ def test_caches_are_counted_and_the_user_is_not_named(tmp_path, monkeypatch) -> 
     (cache / "again").symlink_to(cache / "weights")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    place = next(each for each in doctor._places() if each.what == "models made from others")
+    place = next(each for each in doctor._places() if each.what == "converted models")
     assert (place.path, place.holds) == ("~/.cache/fairbits", 1000)
     assert place.free > 0
     assert doctor._place("nowhere", tmp_path / "a" / "b").holds == 0
@@ -115,6 +115,6 @@ def test_vllm_needs_packages_and_a_device(monkeypatch, tmp_path) -> None:
     (home / "METADATA").write_text(needs)
     monkeypatch.syspath_prepend(tmp_path)
     assert "no CUDA device" in doctor._server(("cpu",))
-    assert doctor._server(("cpu", "cuda:0, a card")).endswith("what it needs is there")
+    assert doctor._server(("cpu", "cuda:0, a card")).endswith("is installed with everything it needs")
     (home / "METADATA").write_text(needs + "Requires-Dist: no-such-package>=1\n")
     assert "cannot serve: it needs no-such-package>=1" in doctor._server(("cuda:0",))

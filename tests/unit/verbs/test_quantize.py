@@ -99,7 +99,7 @@ def test_a_draft_of_another_plan_is_not_continued(
 def test_refusals_leave_nothing_behind(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:
     other = udhr(LANGUAGES)
     shorter = dataclasses.replace(other, calibration={code: texts[1:] for code, texts in other.calibration.items()})
-    with pytest.raises(InputError, match="made with other text of eng_Latn, heb_Hebr"):
+    with pytest.raises(InputError, match="made with other text in eng_Latn, heb_Hebr"):
         quantize(llama, gptq, out=tmp_path / "w4", text=shorter)
     with pytest.raises(InputError, match="device"):
         quantize(llama, gptq, out=tmp_path / "w4", device="quantum")

@@ -63,9 +63,9 @@ def test_what_a_run_did_not_measure_is_left_out(run: Path) -> None:
 @pytest.mark.parametrize(
     ("gone", "problem"),
     [
-        ("run.json", "has no run.json; a report is made of a finished run"),
+        ("run.json", "has no run.json; a report needs a finished run"),
         ("scores.json", "has no scores.json"),
-        ("baselines/rtn.json", "names the scores 'baselines/rtn.json', which is no file in that directory"),
+        ("baselines/rtn.json", "names the scores 'baselines/rtn.json', which is not a file in that directory"),
     ],
 )
 def test_a_run_that_is_not_finished_is_refused(run: Path, gone: str, problem: str) -> None:
@@ -87,7 +87,7 @@ def test_a_record_names_no_file_outside(run: Path, name: str) -> None:
     shutil.copy(run / "baselines" / "rtn.json", outside)
     (run / "link.json").symlink_to(outside)
     record(run, [{"name": "rtn", "scores": str(outside) if name == "absolute" else name}])
-    with pytest.raises(InputError, match="which is no file in that directory"):
+    with pytest.raises(InputError, match="which is not a file in that directory"):
         report(run)
 
 
@@ -136,5 +136,5 @@ def test_a_plan_of_something_else_names_nothing(run: Path, odd: dict) -> None:
 
 
 def test_a_directory_is_given_alone(run: Path) -> None:
-    with pytest.raises(InputError, match="give it alone"):
+    with pytest.raises(InputError, match="give no other files"):
         report(run, audit=run / "audit.json")

@@ -227,7 +227,7 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path) -> No
     assert [note.split(": ")[0] for note in found.notes] == [
         "audit.json was made again",
         "model was made again",
-        "model, as it was found, is now model.damaged-2",
+        "the model that was found there is now model.damaged-2",
         "baselines/rtn.json was made again",
     ]
     assert Checkpoint(out / "model.damaged-2").fingerprint != whole.scores.quantized.fingerprint
@@ -246,9 +246,9 @@ def test_scores_of_something_else_are_measured_again_and_the_model_stays(whole, 
     shards = {each: each.stat().st_ino for each in (out / "model").iterdir()}
     found = run(model, out=out, **SMALL)
     assert [(note.split()[0], note.split("scores of ")[1]) for note in found.notes] == [
-        ("scores.json", f"{model}, gptq:mix=english, 4 bits, where those of another belong"),
-        ("baselines/rtn.json", f"{model}, gptq, 3 bits, where those of another belong"),
-        ("baselines/gptq-mix-english.json", f"{model}, gptq:mix=english, 4 bits, where those of another belong"),
+        ("scores.json", f"{model}, gptq:mix=english, 4 bits, not of what it is for"),
+        ("baselines/rtn.json", f"{model}, gptq, 3 bits, not of what it is for"),
+        ("baselines/gptq-mix-english.json", f"{model}, gptq:mix=english, 4 bits, not of what it is for"),
     ]
     assert {each: each.stat().st_ino for each in (out / "model").iterdir()} == shards
     assert_same(whole.directory, out)
@@ -294,7 +294,7 @@ def test_one_run_at_a_time(whole, model, tmp_path) -> None:
     left.write_bytes(b"{")
     with (out / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does
-        with pytest.raises(InputError, match=r"another run is using .*run; wait until it has ended"):
+        with pytest.raises(InputError, match=r"another run is using .*run; wait until it ends"):
             run(model, out=out, **SMALL)
         assert left.exists()  # it may be what the other one is writing
     assert run(model, out=out, **SMALL).notes == ()
@@ -307,7 +307,7 @@ def test_where_no_locks_are_kept_it_is_said(whole, model, tmp_path, monkeypatch)
 
     monkeypatch.setattr(fcntl, "flock", none)
     (note,) = run(model, out=copied(whole, tmp_path), **SMALL).notes
-    assert note.startswith("no locks are kept here")
+    assert note.startswith("this file system has no locks")
 
 
 def test_a_link_to_a_model_is_refused_and_links_to_reports_are_not_followed(whole, model, tmp_path) -> None:
@@ -335,8 +335,7 @@ def test_other_versions_are_noted(whole, model, tmp_path) -> None:
     (note,) = run(model, out=out, **SMALL).notes
     threads = torch.get_num_threads()
     assert note == (
-        f"gone on with torch {torch.__version__} (it was begun with 1.0), "
-        f"torch threads {threads} (it was begun with 999)"
+        f"continued with torch {torch.__version__} (started with 1.0), torch threads {threads} (started with 999)"
     )
     shown = json.loads((out / "report.json").read_text())
     assert shown["provenance"]["versions"]["torch"] == torch.__version__
@@ -353,7 +352,9 @@ def test_a_full_disk_is_told_as_a_run_goes_on(whole, model, tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises(InputError, match=r"No space left on device\); make room: the same command then goes on$"):
+        with pytest.raises(
+            InputError, match=r"No space left on device\); free some space and run the same command again$"
+        ):
             run(model, out=out, **SMALL)
     run(model, out=out, **SMALL)
     assert_same(whole.directory, out)
@@ -382,7 +383,7 @@ def test_another_model_and_other_text_need_another_directory(whole, model, readi
     said = json.loads((whole.directory / "run.json").read_text())
     said["hashes"]["evaluation"]["heb_Hebr"] = "0"
     (tmp_path / "run.json").write_text(json.dumps(said))
-    with pytest.raises(InputError, match="holds a run with other settings: other text"):
+    with pytest.raises(InputError, match="has a run with other settings: other text"):
         run(model, out=tmp_path, **SMALL)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json is not valid JSON .*fairbits run in a new directory"):
@@ -391,9 +392,9 @@ def test_another_model_and_other_text_need_another_directory(whole, model, readi
 
 def test_a_directory_of_others_is_left_alone(model, tmp_path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and holds no run"):
+    with pytest.raises(InputError, match="is not empty and has no run in it"):
         run(model, out=tmp_path, **SMALL)
-    with pytest.raises(InputError, match="is no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         run(model, out=tmp_path / "mine", **SMALL)
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 

@@ -12,7 +12,7 @@ from fairbits.cli.tables.sweep import sweep_table
 from fairbits.errors import InputError
 from fairbits.stats import LanguageFrame
 from fairbits.verbs import sweep as module
-from fairbits.verbs.critical_width import Width, against_founding_width, crossing, needs
+from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.sweep import Sweep, sweep
 
 BITS = (2, 3, 4, 5, 6)
@@ -95,7 +95,7 @@ def test_curves_and_the_width_of_the_gap() -> None:
 
 @pytest.mark.parametrize(
     ("max_kappa", "said"),
-    [(2.0, "too low by 1.1 bits"), (9.6, "theirs is within its interval"), (164.0, "too high by 1.9 bits")],
+    [(2.0, "too low by 1.1 bits"), (9.6, "their width is within its interval"), (164.0, "too high by 1.9 bits")],
 )
 def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said) -> None:
     needs, founders, _ = swept(max_kappa=max_kappa).verdict
@@ -111,20 +111,22 @@ def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:
 
 def test_one_width_may_do_for_languages_alike() -> None:
     frames = {bits: damage_frame(bits, level={"eng_Latn": 1.0, "heb_Hebr": 1.02}) for bits in BITS}
-    assert "intervals of English and Hebrew meet, and one width may do for all" in swept(frames=frames).verdict[0]
+    assert (
+        "intervals of English and Hebrew overlap, so one width may be enough for all" in swept(frames=frames).verdict[0]
+    )
 
 
 def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     inside, above, below = Width(4.0, 3.9, 4.1), Width(6.0, 6.0, 6.0), Width(2.0, 2.0, 2.0)
-    said = needs({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
+    said = needs_sentence({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
     assert said == (
         "More than L is lost by heb, fin even at 6 bits, by eng below 4.0 [3.9, 4.1] only: heb needs more bits than "
-        "eng; how many more lies outside the sweep."
+        "eng; how many more is outside this sweep."
     )
-    said = needs({"eng": below, "heb": inside}, bits=BITS, limit="L")
-    assert "by eng not even at 2: heb needs more bits than eng; how many more lies outside" in said
-    said = needs({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
-    assert "meet, and no width of this sweep is enough for all" in said
+    said = needs_sentence({"eng": below, "heb": inside}, bits=BITS, limit="L")
+    assert "by eng not even at 2: heb needs more bits than eng; how many more is outside" in said
+    said = needs_sentence({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
+    assert "overlap, so no width of this sweep is enough for all" in said
     truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]
     assert "Hebrew even at 3 bits" in truncated
     assert "bits more," not in truncated
@@ -133,22 +135,22 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
 @pytest.mark.parametrize(
     ("own", "max_kappa", "said"),
     [
-        (Width(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: theirs is too high, which"),  # 6.0
-        (Width(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot tell"),
-        (Width(6.0, 6.0, 6.0), 2.0, "above 6 bits: theirs is too low, which"),  # 3.0
-        (Width(6.0, 6.0, 6.0), 1000.0, "above 6 bits: this sweep cannot tell"),  # 7.2
-        (Width(6.0, 2.0, 6.0), 2.0, "above 6 bits: this sweep cannot tell"),
-        (Width(5.0, 4.0, 6.0), 1000.0, "at 5.0 [4.0, >6] bits: theirs is within its interval"),
-        (Width(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: theirs is too high by 2."),
+        (Width(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: their width is too high and"),  # 6.0
+        (Width(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot decide"),
+        (Width(6.0, 6.0, 6.0), 2.0, "above 6 bits: their width is too low and"),  # 3.0
+        (Width(6.0, 6.0, 6.0), 1000.0, "above 6 bits: this sweep cannot decide"),  # 7.2
+        (Width(6.0, 2.0, 6.0), 2.0, "above 6 bits: this sweep cannot decide"),
+        (Width(5.0, 4.0, 6.0), 1000.0, "at 5.0 [4.0, >6] bits: their width is within its interval"),
+        (Width(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: their width is too high by 2."),
     ],
 )
 def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
-    assert said in against_founding_width(own, max_kappa, bits=BITS, limit="L")
+    assert said in founding_sentence(own, max_kappa, bits=BITS, limit="L")
 
 
 def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
-    said = against_founding_width(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
-    assert "below 4 bits if at all: this sweep cannot tell whether theirs is right" in said
+    said = founding_sentence(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    assert "below 4 bits if at all: this sweep cannot decide whether their width is right" in said
 
 
 def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
@@ -170,8 +172,8 @@ def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
 
 
 def test_widths_beyond_the_sweep_are_written_as_such() -> None:
-    assert Width(2.0, 2.0, 4.25).written(BITS) == "<2 [<2, 4.2]"
-    assert Width(6.0, 5.0, 6.0).written(BITS) == ">6 [5.0, >6]"
+    assert Width(2.0, 2.0, 4.25).text(BITS) == "<2 [<2, 4.2]"
+    assert Width(6.0, 5.0, 6.0).text(BITS) == ">6 [5.0, >6]"
 
 
 def test_saved_and_shown(tmp_path) -> None:

@@ -40,8 +40,8 @@ def _table(found: Sweep) -> Table:
     table = columns("", *map(str, found.bits), "B*")
     for code in sorted(found.widths, key=lambda code: -found.widths[code].value):
         values = (each.value for each in found.curves[code].values())
-        table.add_row(code, *_numbers(values), found.widths[code].written(found.bits))
-    table.add_row("gap", *_numbers(each.value for each in found.gaps.values()), found.gap_width.written(found.bits))
+        table.add_row(code, *_numbers(values), found.widths[code].text(found.bits))
+    table.add_row("gap", *_numbers(each.value for each in found.gaps.values()), found.gap_width.text(found.bits))
     table.add_row("MB", *(f"{size / MB:.1f}" for size in found.sizes.values()), "", style="dim")
     return table
 

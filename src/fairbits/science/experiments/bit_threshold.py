@@ -165,7 +165,7 @@ def _pattern(lab: ModelLab) -> Pattern:
 
 def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
     parts = [
-        f"{swept[VARIANT, clip].width.written(BITS)} bits instead of {swept[PLAIN, clip].width.written(BITS)} ({clip})"
+        f"{swept[VARIANT, clip].width.text(BITS)} bits instead of {swept[PLAIN, clip].width.text(BITS)} ({clip})"
         for clip in CLIPS
     ]
     return f"with max κ {brief(kappa[VARIANT])} instead of {brief(kappa[PLAIN])} languages part at {', '.join(parts)}"
@@ -199,7 +199,7 @@ def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> Table:
         rho, kappa = each.rho(), each.sweep.max_kappa
         move = written(moves[clip]) if name == VARIANT else "0"
         told = "B* does not vary" if rho is None else written(rho.estimate)
-        rows.append((name, clip, brief(kappa), f"{critical_width(kappa):.1f}", each.width.written(BITS), move, told))
+        rows.append((name, clip, brief(kappa), f"{critical_width(kappa):.1f}", each.width.text(BITS), move, told))
     columns = ("model", "clip", "max κ", "expected", "measured", "move", "ρ(B*, log κ_eff) over languages")
     return Table("Bits below which languages part", columns, tuple(rows))
 
@@ -210,7 +210,7 @@ def _language_table(swept: Sweeps) -> Table:
         (
             code,
             *(brief(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
-            *(each.sweep.widths[code].written(BITS) for each in swept.values()),
+            *(each.sweep.widths[code].text(BITS) for each in swept.values()),
         )
         for code in languages
     ]

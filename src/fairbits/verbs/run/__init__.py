@@ -1,4 +1,4 @@
-"""Run: the whole job in one directory, from audit to report; what is finished is never done twice."""
+"""Run: the whole job in one directory, from audit to report; a finished part is never done twice."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
 from fairbits.verbs.run.job import baseline_files, job_of
 from fairbits.verbs.run.opening import check_out, open_directory
-from fairbits.verbs.run.stages import Finished, audited, measured, quantized, swept, timed
+from fairbits.verbs.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
 
 EMBEDDED = "embedded:tiny"
 QUICK_TOKENS, TOKENS = 512, 4096
-"""Calibration tokens per language where no model is named, so that it takes minutes, and where one is."""
+"""Calibration tokens per language: for the embedded model by default, to take minutes, and for a given model."""
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """What a run has left: the scores of the model that it wrote, and of the baselines in their order, by name."""
+    """The result of a run: the scores of the model that it wrote and, by name and in order, of the baselines."""
 
     directory: Path
     policy: str
@@ -38,7 +38,7 @@ class FinishedRun:
 
     @property
     def page(self) -> Path:
-        """Where the report lies that a browser shows."""
+        """The path of the HTML report."""
         return (self.directory / REPORTS[0]).absolute()
 
 
@@ -62,13 +62,13 @@ def run(
     progress: Progress | None = None,
     finished: Finished | None = None,
 ) -> FinishedRun:
-    """Returns what a run has found, after audit, plan, quantization, evaluation and report, all of it in `out`.
+    """Returns the result of audit, plan, quantization, evaluation and report, all written into `out`.
 
-    Without a model the embedded one is taken, with 512 calibration tokens per language; with one it is 4096, unless
-    `tokens` says otherwise. `policy` and `baselines` are written as for `compare`. The usual baselines are GPTQ
-    calibrated on English, if that is among the languages, and rtn; without text of yours rtn comes first, as
-    `usual_baselines` explains. The policy is also measured at `widths`. The same call goes on where an interrupted one
-    stopped, to the same scores; another call needs another directory.
+    The default model is the embedded one, with 512 calibration tokens per language; for other models the default is
+    4096. `policy` and `baselines` are written as for `compare`. The default baselines are GPTQ calibrated on English,
+    if that is among the languages, and rtn; without your own text rtn comes first, as `usual_baselines` explains. The
+    policy is also measured at `widths`. The same call continues an interrupted run, to the same scores; another call
+    needs another directory.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     budget = QUICK_TOKENS if model is None else TOKENS
@@ -88,14 +88,14 @@ def run(
     )
     check_out(out, job)
     with open_directory(out, job) as place:
-        tell = finished or (lambda *_: None)
-        audited(place, tell, progress=progress)
-        quantized(place, tell, progress=progress)
-        scores = measured(place, tell, progress=progress)
-        swept(place, tell, scores=scores)
-        with timed(tell, REPORTS[0]):
+        report_done = finished or (lambda *_: None)
+        make_audit(place, report_done, progress=progress)
+        make_model(place, report_done, progress=progress)
+        scores = measure_scores(place, report_done, progress=progress)
+        make_sweep(place, report_done, scores=scores)
+        with timed(report_done, REPORTS[0]):
             made = report(place.path)
-            # a link that lies there is replaced, and not written through
+            # a link in their place is replaced, not followed
             write_files({place.file(name): made.render(format_of(name)).encode() for name in REPORTS})
         others = {each.name: scores[file] for file, each in baseline_files(job).items()}
         return FinishedRun(place.path, job.policy.name, scores[SCORES_FILE], others, made, place.notes())

@@ -1,4 +1,4 @@
-"""The directory of a run: what it is for, what in it is finished, and what must be made again."""
+"""The directory of a run: which of its files are finished, and which must be made again."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -30,13 +30,13 @@ MADE_OF_SCORES = ("sweep.json", *REPORTS)
 
 @dataclass(frozen=True, eq=False)
 class RunDirectory:
-    """Where the files of a job lie. A file is sound if it is whole and of this job; what is not is made again."""
+    """The files of a job. A file is sound if it is complete and belongs to this job; others are made again."""
 
     path: Path
     job: Job
 
     def file(self, name: str) -> Path:
-        """Returns where a file lies."""
+        """Returns the path of a file."""
         return self.path / name
 
     def note(self, text: str) -> None:
@@ -46,12 +46,12 @@ class RunDirectory:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of run.json."""
-        return self._recorded().notes
+        return self._read_record().notes
 
-    def audited(self) -> bool:
-        """Returns whether the audit is there; one that is damaged is removed."""
+    def has_audit(self) -> bool:
+        """Returns whether there is a sound audit; a damaged one is removed."""
         file = self.file("audit.json")
-        if self._sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
+        if self._is_sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
             return True
         for each in (file, file.with_suffix(".safetensors")):
             each.unlink(missing_ok=True)
@@ -60,41 +60,41 @@ class RunDirectory:
     def draft_plan(self) -> Plan | None:
         """Returns the plan that an interrupted run was carrying out."""
         draft = draft_of(self.file("model")).name
-        sound = self._sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
+        sound = self._is_sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
         return draft_plan(self.file("model")) if sound else None
 
-    def quantized(self) -> bool:
-        """Returns whether the quantized model is there; one that is damaged is put aside, and its scores are gone."""
-        if self._sound("model", self._check_model):
+    def has_model(self) -> bool:
+        """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
+        if self._is_sound("model", self._check_model):
             return True
-        self._put_aside("model")
+        self._set_aside("model")
         self.drop(SCORES_FILE, *MADE_OF_SCORES)
         self._record(written=None)
         return False
 
-    def wrote_model(self) -> None:
-        """Records what was written, so that damage is seen and scores are known to be of it."""
+    def record_model(self) -> None:
+        """Records the fingerprint of the written model, by which damage is noticed and scores are recognized."""
         self._record(written=self._written_model().fingerprint)
 
     def drop(self, *names: str) -> None:
-        """Removes files, or links, that are no longer of this run."""
+        """Removes files, or links, that no longer belong to this run."""
         for file in map(self.file, names):
             if file.is_file() or file.is_symlink():
                 file.unlink()
 
-    def scored(self, name: str) -> Scores | None:
-        """Returns the scores of a file."""
+    def saved_scores(self, name: str) -> Scores | None:
+        """Returns the scores in a file; None if there are no sound ones."""
         file = self.file(name)
-        return Scores.load(file) if self._sound(name, lambda: self._check_scores(name)) else None
+        return Scores.load(file) if self._is_sound(name, lambda: self._check_scores(name)) else None
 
-    def swept(self, sizes: Mapping[int, int]) -> bool:
-        """Returns whether the sweep over widths of these sizes is there; one that is damaged is removed."""
-        if self._sound("sweep.json", lambda: self._check_sweep(sizes)):
+    def has_sweep(self, sizes: Mapping[int, int]) -> bool:
+        """Returns whether there is a sound sweep over widths of these sizes; a damaged one is removed."""
+        if self._is_sound("sweep.json", lambda: self._check_sweep(sizes)):
             return True
         self.drop("sweep.json")
         return False
 
-    def _sound(self, name: str, check: Callable[[], object]) -> bool:
+    def _is_sound(self, name: str, check: Callable[[], object]) -> bool:
         if not self.file(name).exists():
             return False
         try:
@@ -110,36 +110,36 @@ class RunDirectory:
         return plan
 
     def _check_model(self) -> None:
-        """Raises unless the model is whole and what this run has written."""
+        """Raises unless the model is complete and was written by this run."""
         directory = self.file("model")
         plan = self._check_plan(Plan.load(directory / "plan.json"))
-        found, written = self._written_model(), self._recorded().written
+        found, written = self._written_model(), self._read_record().written
         if found.size_bytes != plan.size_bytes:
-            raise InputError(f"its tensors have {found.size_bytes:,} bytes and {plan.size_bytes:,} were written")
-        if written is None:  # the run that wrote it was killed right then
+            raise InputError(f"its tensors have {found.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
+        if written is None:  # the run was killed right after writing it
             self._record(written=found.fingerprint)
         elif written != found.fingerprint:
-            raise InputError("its weights or its config.json are not what was written")
+            raise InputError("its weights or its config.json have changed since it was written")
 
     def _written_model(self) -> Identity:
         trusted = self.job.checkpoint.trust_remote_code
         return Identity.of(Checkpoint(self.file("model"), trust_remote_code=trusted))
 
     def _check_scores(self, name: str) -> None:
-        """Raises unless scores are of this run's text, and of the very model, or plan, that the file is for."""
+        """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
         found, job = Scores.load(self.file(name)), self.job
         if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
-            expected, right = self._recorded().written, True
+            expected, right = self._read_record().written, True
         else:
             variant, bits = measured_files(job)[name]
             expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
         if not right or expected not in (None, found.quantized.fingerprint):
-            raise InputError(f"it has the scores of {found.quantized.target}, where those of another belong")
+            raise InputError(f"it has the scores of {found.quantized.target}, not of what it is for")
 
     def _check_sweep(self, sizes: Mapping[int, int]) -> None:
-        """Raises unless the report can show the sweep, and it is that of this run."""
+        """Raises unless the report can show the sweep, and it belongs to this run."""
         data, languages = SWEEP.read(self.file("sweep.json")), list(self.job.corpus.evaluation)
         shown = curves(data, languages)
         found = data.fingerprint, *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
@@ -147,20 +147,20 @@ class RunDirectory:
         if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
             raise InputError("it is the sweep of another run")
 
-    def _put_aside(self, name: str) -> None:
-        """Renames what is damaged: it may be dear to somebody."""
+    def _set_aside(self, name: str) -> None:
+        """Renames a damaged file or directory, because someone may still need it."""
         if not self.file(name).exists():
             return
         names = (f"{name}.damaged" + (f"-{i}" if i > 1 else "") for i in count(1))
         free = next(each for each in names if not os.path.lexists(self.file(each)))
         self.file(name).rename(self.file(free))
-        self.note(f"{name}, as it was found, is now {free}")
+        self.note(f"the {name} that was found there is now {free}")
 
-    def _recorded(self) -> RunFile:
+    def _read_record(self) -> RunFile:
         return RUN.read(self.file(RUN_FILE))
 
     def _record(self, **changes: Any) -> None:
-        write_files({self.file(RUN_FILE): run_bytes(replace(self._recorded(), **changes))})
+        write_files({self.file(RUN_FILE): run_bytes(replace(self._read_record(), **changes))})
 
 
 def run_bytes(record: RunFile) -> bytes:
@@ -169,8 +169,8 @@ def run_bytes(record: RunFile) -> bytes:
 
 
 def _check_audit(file: Path, fingerprint: str) -> None:
-    """Raises unless an audit is whole, with its arrays, and of this model."""
+    """Raises unless an audit is complete, with its arrays, and belongs to this model."""
     audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
     found = digest(arrays) if arrays.is_file() else None
     if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
-        raise InputError("it is not what was written")
+        raise InputError("it has changed since it was written")

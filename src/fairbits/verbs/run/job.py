@@ -1,4 +1,4 @@
-"""Job: all that decides what a run finds, checked before anything that takes time."""
+"""Job: everything that determines the result of a run, checked before anything that takes time."""
 
 import re
 from collections.abc import Iterable
@@ -29,11 +29,11 @@ from fairbits.trials.plan_trial import corpus_for
 from fairbits.verbs.plan import check_variants
 from fairbits.version import __version__
 
-AS_ELSEWHERE = "gptq:mix=english"
-"""How models are quantized elsewhere."""
+USUAL = "gptq:mix=english"
+"""How models are usually quantized."""
 PLAIN = "rtn"
 LONGEST_NAME = 80
-PER_TENSOR = "the audit predicts for one scale per channel, as it knows none per tensor"
+PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +55,17 @@ class Job:
 
     @property
     def scheme(self) -> Scheme:
-        """What the audit predicts for: round to nearest in the same width and group."""
+        """The scheme of the audit: round to nearest with the same width and group."""
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
     def setting(self) -> EvaluationSetting:
-        """What all models are evaluated on."""
+        """The text and task that all models are evaluated on."""
         return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the result, apart from model, policy and text."""
+        """Everything that determines the result apart from model, policy and text."""
         return {
             "bits": self.bits,
             "group": self.group,
@@ -110,19 +110,19 @@ def job_of(
     evaluation: TextRequest,
     device: str,
 ) -> Job:
-    """Returns the job if all of it can be done; a width that the policy cannot have is left out, with a note."""
+    """Returns the job if all of it is possible; a width that the policy cannot have is left out, with a note."""
     check_device(device)
     whole("bits", bits, least=2, most=8)
     other_widths = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
     own = variant(policy)
     given = None if baselines is None else [variant(each) for each in dict.fromkeys(listed("baselines", baselines))]
     if given is not None and own.name in {each.name for each in given}:
-        raise InputError(f"{own.name} is the policy, so it cannot be its own baseline; name others, or none")
+        raise InputError(f"{own.name} is the policy, so it cannot be a baseline too; give others, or none")
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     others = usual_baselines(own, corpus, enough_english=text is not None) if given is None else given
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [own, *others], widths=[bits], common=common)
-    kept, notes = _possible(checkpoint, corpus, own, widths=other_widths, common=common)
+    kept, notes = _possible_widths(checkpoint, corpus, own, widths=other_widths, common=common)
     job = Job(
         checkpoint=checkpoint,
         corpus=corpus,
@@ -142,12 +142,12 @@ def job_of(
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
-    """Returns what a policy is compared with: GPTQ calibrated on English, if that is a language of the text, and rtn.
+    """Returns the default baselines: GPTQ calibrated on English, if the text has English, and rtn.
 
-    The first is what the headline of the report compares with. It is rtn for the embedded declaration, whose English
-    has a small part of the tokens of all languages: calibrated on so little, GPTQ looks worse than it is.
+    The headline of the report compares with the first. For the embedded declaration this is rtn, because its English
+    has few tokens: calibrated on so little text, GPTQ looks worse than it is.
     """
-    usual = [*([AS_ELSEWHERE] if ENGLISH in corpus.calibration else []), PLAIN]
+    usual = [*([USUAL] if ENGLISH in corpus.calibration else []), PLAIN]
     ordered = usual if enough_english else usual[::-1]
     return [variant(each) for each in ordered if each != policy.name]
 
@@ -158,7 +158,7 @@ def baseline_files(job: Job) -> dict[str, Variant]:
 
 
 def measured_files(job: Job) -> dict[str, tuple[Variant, int]]:
-    """Returns what is measured without being written, and its width, by the file of its scores."""
+    """Returns the variants that are measured but not written, with their widths, by the file of their scores."""
     baselines = {file: (each, job.bits) for file, each in baseline_files(job).items()}
     return baselines | {file: (job.policy, width) for file, width in width_files(job).items()}
 
@@ -169,7 +169,7 @@ def width_files(job: Job) -> dict[str, int]:
 
 
 def file_name(name: str) -> str:
-    """Returns a variant's name as that of a file, without its suffix.
+    """Returns the name of a variant as a file name without suffix.
 
     >>> file_name("gptq:mix=eng=2+fra=1")
     'gptq-mix-eng-2+fra-1'
@@ -178,7 +178,7 @@ def file_name(name: str) -> str:
     return plain if len(plain) <= LONGEST_NAME else f"{plain[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _possible(
+def _possible_widths(
     checkpoint: Checkpoint, corpus: Corpus, policy: Variant, *, widths: Iterable[int], common: dict[str, Any]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Returns the widths that a policy can have, and a note on each of the others."""

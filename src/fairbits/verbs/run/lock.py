@@ -11,12 +11,12 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from fairbits.errors import InputError
 
 LOCK = ".lock"
-UNLOCKED = "no locks are kept here: nothing stops a second run in the same directory"
+UNLOCKED = "this file system has no locks: nothing prevents a second run in the same directory"
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[str | None]:
-    """Holds a directory against other runs; yields a note where the system has no locks.
+def lock_directory(directory: Path) -> Iterator[str | None]:
+    """Locks a directory against other runs; yields a note if the file system has no locks.
 
     The system releases the lock whatever ends the process. The file of the lock stays, and names the process while
     it holds the lock.

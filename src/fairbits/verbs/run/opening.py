@@ -1,4 +1,4 @@
-"""How the directory of a run is opened: a new one, or one that the same run has begun; never by two runs at once."""
+"""Opens the directory of a run: a new one, or one that the same run has started; never for two runs at once."""
 
 import json
 import re
@@ -17,72 +17,72 @@ from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE
 from fairbits.verbs.run.directory import RunDirectory, run_bytes
 from fairbits.verbs.run.job import Job
-from fairbits.verbs.run.lock import LOCK, locked
+from fairbits.verbs.run.lock import LOCK, lock_directory
 
-LEFT = re.compile(r"\.[0-9a-f]{32}\.part")
-"""What `write_files` leaves where it is killed."""
+PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
+"""Files that `write_files` leaves behind when it is killed."""
 LONGEST = 40
 """Characters of a setting that an error shows."""
-BESIDE = ("model", "notes", "schema", "versions", "written")
-"""What may differ in run.json between two runs that find the same."""
+IRRELEVANT = ("model", "notes", "schema", "versions", "written")
+"""Keys of run.json that may differ between two runs with the same result."""
 
 
 @contextmanager
 def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
-    """Yields the directory of a job, a new one or one that the same job has begun; it is held against other runs."""
+    """Yields the directory of a job, a new one or one that the same job has started; it is locked meanwhile."""
     path, data = Path(out), job.record()
     with ExitStack() as stack:
         try:
-            _begun(path, data)  # before a lock is left in the directory of somebody else
+            _has_run(path, data)  # before a lock file is left in a directory of someone else
             path.mkdir(parents=True, exist_ok=True)
-            unlocked = stack.enter_context(locked(path))
-            begun = _begun(path, data)  # again, as another run may have been at it until now
+            unlocked = stack.enter_context(lock_directory(path))
+            started = _has_run(path, data)  # again: another run may have been working there until now
             for left in path.rglob(".*.part"):
-                if LEFT.fullmatch(left.name):
+                if PARTIAL.fullmatch(left.name):
                     left.unlink()
         except OSError as problem:
             reason = f"{path} cannot be written ({problem.strerror})"
             raise InputError(f"{reason}; give another directory with --out") from None
-        if not begun:
+        if not started:
             write_files({path / RUN_FILE: run_bytes(data)})
         place = RunDirectory(path, job)
-        for note in filter(None, (unlocked, _gone_on_with(RUN.read(path / RUN_FILE).versions, data.versions))):
+        for note in filter(None, (unlocked, _version_note(RUN.read(path / RUN_FILE).versions, data.versions))):
             place.note(note)
         yield place
 
 
-def _begun(path: Path, data: RunFile) -> bool:
-    """Returns whether a directory holds this job; raises if it holds anything else."""
+def _has_run(path: Path, data: RunFile) -> bool:
+    """Returns whether a directory has a run of this job; raises if it has anything else."""
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is no directory; give a new one with --out")
+        raise InputError(f"{path} is not a directory; give a new one with --out")
     names = {each.name for each in path.iterdir()} if path.is_dir() else set()
     if RUN_FILE in names:
         _check_same(path, RUN.read(path / RUN_FILE), data)
-    elif not all(name == LOCK or LEFT.fullmatch(name) for name in names):
-        raise InputError(f"{path} exists, is not empty and holds no run; give a new directory with --out")
+    elif not all(name == LOCK or PARTIAL.fullmatch(name) for name in names):
+        raise InputError(f"{path} is not empty and has no run in it; give a new directory with --out")
     return RUN_FILE in names
 
 
-def _gone_on_with(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    """Returns a note on the versions that differ from those a run was begun with.
+def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Returns a note on the versions that differ from those that a run was started with.
 
-    >>> _gone_on_with({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
-    'gone on with torch 2.14.0 (it was begun with 2.13.0)'
+    >>> _version_note({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
+    'continued with torch 2.14.0 (started with 2.13.0)'
     """
     other = [
-        f"{name} {version} (it was begun with {before[name]:.40})"
+        f"{name} {version} (started with {before[name]:.40})"
         for name, version in now.items()
         if name in before and before[name] != version
     ]
-    return f"gone on with {', '.join(other)}" if other else None
+    return f"continued with {', '.join(other)}" if other else None
 
 
 def check_out(out: str | Path, job: Job) -> None:
-    """Raises if the quantized model cannot be written or has no room; one that is there already has been written."""
+    """Raises if the quantized model cannot be written or has no room, unless it is already there."""
     target = Path(out) / "model"
     shape: dict[str, Any] = {"bits": job.bits, "group": job.group, "embeddings": job.embeddings}
     if target.is_symlink():
-        raise InputError(f"{target} is a link; a run writes its model itself: remove the link, or give another --out")
+        raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
     if target.exists():
         return
     check_quantize(job.checkpoint, target, resume=True, device=job.device, **shape)
@@ -90,27 +90,27 @@ def check_out(out: str | Path, job: Job) -> None:
     needed, free = decide("rtn", Evidence(job.checkpoint), **shape).size_bytes, shutil.disk_usage(there).free
     if needed > free:
         raise InputError(
-            f"{there} has {free:,} bytes free, and the quantized model takes {needed:,}; make room there, "
+            f"{there} has {free:,} bytes free, but the quantized model needs {needed:,}; free some space, "
             "or give another directory with --out"
         )
 
 
-def _check_same(path: Path, found: RunFile, asked: RunFile) -> None:
-    """Raises, naming what differs, if the run of a directory is another one."""
-    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, asked))))
+def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
+    """Raises if a directory has another run; the error names the differences."""
+    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, now))))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(
-            f"{path} holds a run with other settings: {'; '.join(differing[:3])}{more}. "
-            "Give the same to go on with it, or another directory with --out"
+            f"{path} has a run with other settings: {'; '.join(differing[:3])}{more}. "
+            "Give the same settings to continue it, or another directory with --out"
         )
 
 
 def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what differs and how."""
+    """Yields the differences in words."""
     for key in asked:
         before, now = found.get(key), asked[key]
-        if key in BESIDE or before == now:
+        if key in IRRELEVANT or before == now:
             continue
         if key == "fingerprint":
             yield f"model {found.get('model')} there, {asked['model']} now"
@@ -118,18 +118,18 @@ def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator
             yield "other text"
         elif isinstance(now, dict) and isinstance(before, dict):
             yield from (
-                f"{name} {_shown(before.get(name))} there, {_shown(each)} now"
+                f"{name} {_short_text(before.get(name))} there, {_short_text(each)} now"
                 for name, each in now.items()
                 if before.get(name) != each
             )
         else:
-            yield f"{key} {_shown(before)} there, {_shown(now)} now"
+            yield f"{key} {_short_text(before)} there, {_short_text(now)} now"
 
 
-def _shown(value: Any) -> str:
-    """Returns a setting in few words.
+def _short_text(value: Any) -> str:
+    """Returns a setting in a few characters.
 
-    >>> _shown([3, 8]), _shown([{"name": "rtn", "scores": "baselines/rtn.json"}]), _shown([])
+    >>> _short_text([3, 8]), _short_text([{"name": "rtn", "scores": "baselines/rtn.json"}]), _short_text([])
     ('3,8', 'rtn', 'none')
     """
     listed = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""The plans of a run: of the model that is written, and of the baselines and widths that are only measured."""
+"""The plans of a run: for the model that is written, and for baselines and widths that are only measured."""
 
 import gc
 
@@ -15,17 +15,17 @@ from fairbits.verbs.run.job import Job
 
 def plan_to_write(job: Job, *, progress: Progress | None = None) -> Plan:
     """Returns the plan of the model that is written."""
-    # with text in any case: policies that read none then tell the error of languages in every layer
-    return _planned(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
+    # always with text: policies that read none then report the error of every language in every layer
+    return _plan(job, job.policy, bits=job.bits, text=job.corpus, progress=progress)
 
 
 def plan_to_measure(job: Job, variant: Variant, *, bits: int, progress: Progress | None = None) -> Plan:
     """Returns the plan of a baseline, or of the policy at another width."""
-    return _planned(job, variant, bits=bits, text=job.corpus if variant.reads_text else None, progress=progress)
+    return _plan(job, variant, bits=bits, text=job.corpus if variant.reads_text else None, progress=progress)
 
 
 def digest_without_search(job: Job, variant: Variant, *, bits: int) -> str | None:
-    """Returns the digest that `plan_to_measure` would have; None if the policy must look at weights or text for it."""
+    """Returns the digest of `plan_to_measure`; None if the policy needs weights or text to decide."""
     options = {"group": job.group, "embeddings": job.embeddings, **variant.at(bits)}
     corpus, read = job.corpus, variant.reads_text
     evidence = Evidence(job.checkpoint, tuple(corpus.calibration) if read else ())
@@ -36,7 +36,7 @@ def digest_without_search(job: Job, variant: Variant, *, bits: int) -> str | Non
         return None
 
 
-def _planned(job: Job, variant: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
+def _plan(job: Job, variant: Variant, *, bits: int, text: Corpus | None, progress: Progress | None) -> Plan:
     found = make_plan(
         job.checkpoint,
         policy=variant.policy,
@@ -45,5 +45,5 @@ def _planned(job: Job, variant: Variant, *, bits: int, text: Corpus | None, prog
         progress=progress,
         **{"group": job.group, "embeddings": job.embeddings, **job.calibration.settings, **variant.at(bits)},
     )
-    gc.collect()  # what a plan is decided by refers to itself, and to the model if it took one
+    gc.collect()  # evidence refers to itself, and to the model if it was loaded
     return found

@@ -1,4 +1,4 @@
-"""The stages of a run: each looks for what an earlier run has finished, and saves what it makes as soon as it can."""
+"""The stages of a run: each uses what an earlier run has finished, and saves its results at once."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,16 +25,16 @@ from fairbits.verbs.sweep import THRESHOLDS, Sweep
 
 UNIT = "bits_per_byte"
 Finished = Callable[[str, float | None], None]
-"""Called with what is there now, most often a file, and the seconds it took; None if it was there before."""
+"""Called with what is finished, usually a file, and the seconds it took; None if it was finished before."""
 
 
-def audited(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> None:
-    """Predicts what rounding to nearest in the same width and group would cost."""
+def make_audit(place: RunDirectory, report_done: Finished, *, progress: Progress | None = None) -> None:
+    """Predicts the damage of rounding to nearest with the same width and group."""
     job = place.job
-    if place.audited():
-        tell("audit.json", None)
+    if place.has_audit():
+        report_done("audit.json", None)
         return
-    with timed(tell, "audit.json"):
+    with timed(report_done, "audit.json"):
         found = audit(
             job.checkpoint,
             text=job.corpus,
@@ -45,13 +45,13 @@ def audited(place: RunDirectory, tell: Finished, *, progress: Progress | None = 
         found.save(place.file("audit.json"))
 
 
-def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> None:
-    """Writes the model of the policy, from the block on that an interrupted run was at."""
+def make_model(place: RunDirectory, report_done: Finished, *, progress: Progress | None = None) -> None:
+    """Writes the quantized model, after the blocks that an interrupted run has finished."""
     job = place.job
-    if place.quantized():
-        tell("model", None)
+    if place.has_model():
+        report_done("model", None)
         return
-    with timed(tell, "model"):
+    with timed(report_done, "model"):
         plan, out = place.draft_plan() or plan_to_write(job, progress=progress), place.file("model")
         try:
             quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
@@ -59,11 +59,15 @@ def quantized(place: RunDirectory, tell: Finished, *, progress: Progress | None 
             if not isinstance(problem.__context__, OSError):
                 raise
             reason = problem.__context__.strerror or problem.__context__
-            raise InputError(f"{out} cannot be written ({reason}); make room: the same command then goes on") from None
-        place.wrote_model()
+            raise InputError(
+                f"{out} cannot be written ({reason}); free some space and run the same command again"
+            ) from None
+        place.record_model()
 
 
-def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None = None) -> dict[str, Scores]:
+def measure_scores(
+    place: RunDirectory, report_done: Finished, *, progress: Progress | None = None
+) -> dict[str, Scores]:
     """Returns the scores of the written model, of the baselines and of the other widths, by file.
 
     Two copies of a model are never in memory. The reference model is evaluated first; then the quantized model is
@@ -72,40 +76,42 @@ def measured(place: RunDirectory, tell: Finished, *, progress: Progress | None =
     """
     job = place.job
     files = measured_files(job)
-    found = {file: scores for file in (SCORES_FILE, *files) if (scores := place.scored(file)) is not None}
+    found = {file: scores for file in (SCORES_FILE, *files) if (scores := place.saved_scores(file)) is not None}
     for file in found:
-        tell(file, None)
+        report_done(file, None)
     missing = {file: each for file, each in files.items() if file not in found}
     if SCORES_FILE in found and not missing:
         return found
     with ExitStack() as stack:
-        with timed(tell, "answers of the reference"):
+        with timed(report_done, "answers of the reference"):
             answers = stack.enter_context(_reference_answers(job, progress))
         if SCORES_FILE not in found:
-            with timed(tell, SCORES_FILE):
-                found[SCORES_FILE] = _saved(place, SCORES_FILE, _of_written(place, answers, progress))
+            with timed(report_done, SCORES_FILE):
+                found[SCORES_FILE] = _save_scores(place, SCORES_FILE, _scores_on_disk(place, answers, progress))
         plans = {
             file: plan_to_measure(job, each, bits=bits, progress=progress) for file, (each, bits) in missing.items()
         }
         if missing:
             trial = PlanTrial(SwappedModel.load(job.checkpoint), job.corpus, answers, job.device)
         for file, (each, bits) in missing.items():
-            with timed(tell, file):
-                found[file] = _saved(place, file, _in_place(trial, plans[file], f"{each.name}, {bits} bits", progress))
+            with timed(report_done, file):
+                found[file] = _save_scores(
+                    place, file, _scores_in_memory(trial, plans[file], f"{each.name}, {bits} bits", progress)
+                )
     return found
 
 
-def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) -> None:
-    """Writes what the policy costs at all widths, the written model being one of them."""
+def make_sweep(place: RunDirectory, report_done: Finished, *, scores: Mapping[str, Scores]) -> None:
+    """Writes the sweep of the policy over all widths, one of which is that of the written model."""
     job = place.job
     if not job.widths:
         return
     at = {width: scores[file] for file, width in width_files(job).items()} | {job.bits: scores[SCORES_FILE]}
     sizes = {width: at[width].quantized.size_bytes for width in sorted(at)}
-    if place.swept(sizes):
-        tell("sweep.json", None)
+    if place.has_sweep(sizes):
+        report_done("sweep.json", None)
         return
-    with timed(tell, "sweep.json"):
+    with timed(report_done, "sweep.json"):
         Sweep(
             model=job.checkpoint.target,
             fingerprint=job.checkpoint.fingerprint,
@@ -120,25 +126,25 @@ def swept(place: RunDirectory, tell: Finished, *, scores: Mapping[str, Scores]) 
 
 
 @contextmanager
-def timed(tell: Finished, what: str) -> Iterator[None]:
-    """Tells how long the block of a `with` statement took, if it came to its end."""
+def timed(report_done: Finished, what: str) -> Iterator[None]:
+    """Reports how long the body of a `with` statement took, if it did not fail."""
     start = time.perf_counter()
     yield
-    tell(what, time.perf_counter() - start)
+    report_done(what, time.perf_counter() - start)
 
 
 def _reference_answers(job: Job, progress: Progress | None) -> ReferenceAnswers:
     return ReferenceAnswers.of(job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress)
 
 
-def _of_written(place: RunDirectory, answers: ReferenceAnswers, progress: Progress | None) -> Scores:
-    """Returns the scores of the model as it lies on disk, which is what is shipped."""
+def _scores_on_disk(place: RunDirectory, answers: ReferenceAnswers, progress: Progress | None) -> Scores:
+    """Returns the scores of the model on disk, which is the one that is released."""
     job = place.job
     written = Checkpoint(place.file("model"), trust_remote_code=job.checkpoint.trust_remote_code)
     return scores_of(written, answers, reference=job.checkpoint, device=job.device, progress=progress)
 
 
-def _in_place(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None) -> Scores:
+def _scores_in_memory(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None) -> Scores:
     """Returns the scores of a plan that is never written, with the notes on the plan."""
     found = trial.run(plan, name=name, progress=progress)
     fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
@@ -146,7 +152,7 @@ def _in_place(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None
     return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *more])))
 
 
-def _saved(place: RunDirectory, file: str, scores: Scores) -> Scores:
+def _save_scores(place: RunDirectory, file: str, scores: Scores) -> Scores:
     place.drop(file, *MADE_OF_SCORES)
     place.file(file).parent.mkdir(exist_ok=True)
     scores.save(place.file(file))
