@@ -89,7 +89,7 @@ def test_a_new_policy_can_be_compared_and_completed() -> None:
     assert run(COMP_WORDS="fairbits compare m --policies rtn,to", **asked)[1].split() == ["rtn,toy"]
     assert run(COMP_WORDS="fairbits quantize m --colour b", **asked)[1].split() == ["blue"]
     code, _, errors = run("compare", "embedded:tiny", "--policies", "rtn,toy:colour=green")
-    assert (code, "colour is 'green'; it must be red or blue" in errors) == (2, True)
+    assert (code, "colour in 'toy:colour=green' is 'green'; it must be red or blue" in errors) == (2, True)
 
 
 def test_every_option_of_every_policy_has_a_flag_and_help() -> None:

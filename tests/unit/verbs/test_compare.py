@@ -161,7 +161,7 @@ def test_refusals() -> None:
         ({"policies": ["rtn", "gateway"], "bits": [4, 8]}, "gateway at 8 bits: bits is 8"),
         ({"policies": ["rtn", "protect"], "bits": [8]}, "protect at 8 bits: bits is 8"),
         ({"policies": ["rtn", "allocate"], "bits": [2]}, "allocate at 2 bits: avg_bits is 2"),
-        ({"policies": ["rtn", "mixed:tau=high"]}, "mixed:tau=high at 4 bits: tau is"),
+        ({"policies": ["rtn", "mixed:tau=high"]}, "tau in 'mixed:tau=high' is 'high'; it must be a number"),
         ({"policies": ["rtn", "gptq:mix=zul=1"]}, "zul_Latn is none of the languages"),
         ({"policies": ["rtn", "mse:group=100"]}, "groups of 100 do not divide"),
         ({"policies": ["rtn"], "text": APART, "unit": "nats_per_section"}, "is not parallel"),

@@ -59,8 +59,8 @@ def test_a_package_that_is_not_there_or_does_not_load(tmp_path, monkeypatch) -> 
     assert doctor._package(Requirement("no-such-package>=1"), imported=True).installed is None
     (tmp_path / "half_installed.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert doctor._broken("half-installed") == "ModuleNotFoundError: No module named 'no_such_library'"
-    assert doctor._broken("json") is None
+    assert doctor._import_problem("half-installed") == "ModuleNotFoundError: No module named 'no_such_library'"
+    assert doctor._import_problem("json") is None
 
 
 def test_an_extra_names_what_is_missing_and_the_command(found) -> None:

@@ -48,5 +48,5 @@ def variant(text: str) -> Variant:
                 f"{text!r:.80} has {each!r:.40} after {policy}; it must have the form name:option=value, "
                 f"where the options are {', '.join(known)}"
             )
-        options[name] = found.options[name].value_of(value.replace("+", ","))
+        options[name] = found.options[name].value_of(value.replace("+", ","), f"{name} in {text!r:.80}")
     return Variant(str(text), policy, options)
