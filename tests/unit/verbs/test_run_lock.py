@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.verbs.run.lock import LOCK, UNLOCKED, locked
+from fairbits.verbs.run.lock import LOCK, UNLOCKED, lock_directory
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fairbits.verbs.run.lock import locked
-with locked(Path(sys.argv[1])):
+from fairbits.verbs.run.lock import lock_directory
+with lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -41,19 +41,19 @@ def test_the_other_process_is_named_and_does_not_block_once_it_is_dead(
     for _ in range(2):  # and a run that is refused changes nothing
         with (
             pytest.raises(InputError, match=rf"another run \(process {holder.pid} on .*\) is using .*; wait until"),
-            locked(tmp_path),
+            lock_directory(tmp_path),
         ):
             pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with locked(tmp_path) as note:
+    with lock_directory(tmp_path) as note:
         assert note is None
         assert (tmp_path / LOCK).read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_a_lock_can_be_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with locked(tmp_path) as note:
+        with lock_directory(tmp_path) as note:
             assert note is None
         assert (tmp_path / LOCK).read_text() == ""
 
@@ -63,7 +63,7 @@ def test_a_file_that_names_no_process_is_not_quoted(tmp_path: Path, content: str
     (tmp_path / LOCK).write_text(content)
     with (tmp_path / LOCK).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as fairbits 0.1.0 did
-        with pytest.raises(InputError, match=r"^another run is using"), locked(tmp_path):
+        with pytest.raises(InputError, match=r"^another run is using"), lock_directory(tmp_path):
             pass
 
 
@@ -72,10 +72,10 @@ def test_where_the_system_has_no_locks_a_note_says_so(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with locked(tmp_path) as note:
+    with lock_directory(tmp_path) as note:
         assert note == UNLOCKED
 
 
 def test_a_directory_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "none"):
+    with pytest.raises(FileNotFoundError), lock_directory(tmp_path / "none"):
         pass

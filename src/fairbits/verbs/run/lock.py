@@ -39,8 +39,7 @@ def _acquire(lock: BaseFileLock, directory: Path) -> bool:
         lock.acquire(blocking=False)
     except Timeout:
         raise InputError(
-            f"another run{_holder(file)} is using {directory}; wait until it has ended, or give another directory "
-            "with --out"
+            f"another run{_holder(file)} is using {directory}; wait until it ends, or give another directory with --out"
         ) from None
     except (OSError, NotImplementedError):
         return False
