@@ -1,4 +1,4 @@
-"""Evidence: what a policy may ask of a model and its text before it decides. Nothing is computed until it is asked."""
+"""Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ How = Literal["predicted", "measured"]
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """What rounding one block alone costs: `damage` (languages, blocks, widths), nats per token.
+    """The damage of rounding one block alone: `damage` (languages, blocks, widths), in nats per token.
 
-    "predicted": half the mean square of the change of log p, in linear approximation (never negative); "measured": the
-    loss with the block rounded less the loss without, which noise can make negative. Blocks are rounded to nearest
-    with the largest weight as a level, as a clip that does not know the inputs can destroy a block by itself.
+    "predicted" is half the mean square of the change of log p, in linear approximation; it is never negative.
+    "measured" is the loss with the block rounded minus the loss without, which noise can make negative. Blocks are
+    rounded to nearest with the largest weight as a level, as a clip that ignores the inputs can destroy a block.
     """
 
     how: How
@@ -42,7 +42,9 @@ class Sensitivity:
     def at(self, bits: int) -> Floats:
         """Returns the damage at one of the widths, (languages, blocks)."""
         if bits not in self.widths:
-            raise InputError(f"{bits} bits were not looked at; there are {', '.join(map(str, self.widths))}")
+            raise InputError(
+                f"the sensitivity at {bits} bits was not computed; there are {', '.join(map(str, self.widths))}"
+            )
         table: Floats = self.damage[:, :, self.widths.index(bits)]
         return table
 
@@ -60,7 +62,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Mix:
-    """Weights π of the languages that were searched for, the rounds of the search, and what must be said of them."""
+    """Weights π of the languages that a search has found, its rounds, and notes on the result."""
 
     pi: Mapping[str, float]
     rounds: tuple[Mapping[str, Any], ...]
@@ -73,13 +75,13 @@ def _unknown(*_: object) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A model, the languages of its calibration text (none without text), and what can be found out about them.
+    """A model, the languages of its calibration text (none without text), and what can be computed about them.
 
     `kappa()`               κ_l of the linear maps of every block
-    `sensitivity(widths, how)`  what each block costs each language at each width
+    `sensitivity(widths, how)`  the damage of each block to each language at each width
     `damage(allocations)`   measured nats per token (allocations, languages), each allocation one width per block
-    `minimax()`             the mix of languages for which the worst language of a calibrated rounding loses least
-    `device`                where a plan is expected to be carried out
+    `minimax()`             the mix of languages for which calibrated rounding damages the worst language least
+    `device`                where the plan will probably be executed
     """
 
     checkpoint: "Checkpoint"

@@ -30,9 +30,9 @@ from fairbits.quantize.learning.holdout import HoldoutSplit
 from fairbits.quantize.learning.learnable_codes import learnable_codes
 from fairbits.quantize.learning.model_distillation import ModelDistillation, Teacher, model_rate
 from fairbits.quantize.learning.state import LearningState, load_codes, save_codes
-from fairbits.quantize.plan import Learning, Outcome, Plan
+from fairbits.quantize.plan import LayerResult, Learning, Plan
 from fairbits.quantize.rounding.engine import Finished, RoundedBlock, check_plan, round_model
-from fairbits.quantize.rounding.layer import layer_outcome, matrix
+from fairbits.quantize.rounding.layer import layer_result, matrix
 from fairbits.quantize.rounding.observation import TextLanguages
 from fairbits.quantize.rounding.output_errors import OutputErrors
 from fairbits.records import check_record, read_object
@@ -94,7 +94,7 @@ class _ModelLearner:
         rounded, notes = self._round()
         state = self._learn(rounded)
         layers = rounded | state.best_codes
-        outcomes = self._outcomes(layers, notes)
+        outcomes = self._results(layers, notes)
         learned = state.result(self.split.text.languages)
         weights = self.checkpoint.architecture.weights
         for index in indices:
@@ -144,11 +144,11 @@ class _ModelLearner:
                     saved=None if self.saved is None else self.saved / STATE,
                 )
 
-    def _outcomes(self, layers: Layers, notes: Notes) -> dict[str, Outcome]:
-        """Returns the outcome of every layer in a model that has all these codes."""
+    def _results(self, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
+        """Returns the result of every layer in a model that has all these codes."""
         swapped = SwappedModel.load(self.checkpoint, device=self.device)
         swapped.replace(layers)
-        return learned_outcomes(
+        return learned_results(
             swapped.model, self.checkpoint, self.plan, layers, text=self._block_text, notes=notes, device=self.device
         )
 
@@ -159,7 +159,7 @@ class _ModelLearner:
 
 
 @torch.no_grad()
-def learned_outcomes(
+def learned_results(
     model: "PreTrainedModel",
     checkpoint: Checkpoint,
     plan: Plan,
@@ -168,14 +168,14 @@ def learned_outcomes(
     text: Text,
     notes: Mapping[str, tuple[str, ...]],
     device: str,
-) -> dict[str, Outcome]:
-    """Returns the outcome of every layer, with the error of each language in a model that has these codes."""
+) -> dict[str, LayerResult]:
+    """Returns the result of every layer, with the error of each language in a model that has these codes."""
     weights, modules = checkpoint.architecture.weights, dict(model.named_modules())
     outcomes, changes = {}, {}
     for name, codes in layers.items():
         weight = weights[name]
         W = matrix(checkpoint, weight)
-        outcomes[name], change = layer_outcome(weight, W, codes, plan.schemes[name], notes.get(name, ()))
+        outcomes[name], change = layer_result(weight, W, codes, plan.schemes[name], notes.get(name, ()))
         if weight.block is not None and is_observable(weight, modules):
             changes[name] = weight, change.to(device)
     errors = OutputErrors(TextLanguages.of(text, plan.languages), changes)

@@ -1,4 +1,4 @@
-"""Plan: what is decided for every linear map of a model, and, once it is quantized, what came of it."""
+"""Plan: the decision for every linear map of a model, and its results once the model is quantized."""
 
 import hashlib
 import json
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
-"""How the note ends on a policy that had less calibration text than the others."""
+"""The end of the note on a policy that had less calibration text than the others."""
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What is decided for one linear map, embedding or head: its scheme; None if it is kept as it is in the model."""
+    """The decision for one linear map, embedding or head: its scheme, or None if it is kept as it is in the model."""
 
     name: str
     block: int | None
@@ -40,7 +40,7 @@ class LayerPlan:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        """Returns how pydantic makes it: of its flat entry in a plan file."""
+        """Returns how pydantic makes it: from its flat entry in a plan file."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(Entry.layer, handler.generate_schema(Entry))
@@ -48,7 +48,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Entry:
-    """A layer as a plan file has it: its scheme is spelled out, and `bits` are null if it is kept."""
+    """A layer as it is written in a plan file: with the fields of its scheme; `bits` is null if it is kept."""
 
     name: str
     block: int | None
@@ -67,7 +67,7 @@ class Entry:
         return cls(layer.name, layer.block, layer.role, **how)
 
     def layer(self) -> LayerPlan:
-        """Returns the layer, if its scheme can be."""
+        """Returns the layer, after a check of its scheme."""
         if self.bits is None:
             return LayerPlan(self.name, self.block, self.role)
         scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
@@ -75,18 +75,18 @@ class Entry:
 
 
 def schemes_of(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
-    """Returns how every layer that is quantized is rounded, by its name."""
+    """Returns the scheme of every layer that is quantized, by name."""
     return {each.name: each.scheme for each in layers if each.scheme is not None}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one linear map.
+class LayerResult:
+    """The result of rounding one linear map.
 
-    `alpha`         least, median and largest clip threshold of its groups
+    `alpha`         smallest, median and largest clipping threshold of its groups
     `weight_error`  ‖ΔW‖² / ‖W‖²
-    `error`         E‖ΔW x‖² / E‖W x‖² of each language, x as the quantized model sees it; empty without text
-    `notes`         every fall-back
+    `error`         E‖ΔW x‖² / E‖W x‖² of each language, where x is the input in the quantized model; empty without text
+    `notes`         one on every fall-back
     """
 
     name: str
@@ -99,11 +99,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What learning came to on text kept apart, as KL to the full-precision model in nats per token of each language.
+class LearningResult:
+    """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language.
 
-    `step` is the one whose codes were taken; 0: those that were there before, as none were better without making a
-    language worse. `history` has one entry per time that it was judged, the start first.
+    `step`     the step whose codes were chosen; 0 if the rounded codes were kept, because no learned codes were better
+               without making a language worse
+    `start`    KL of the rounded codes
+    `damage`   KL of the chosen codes
+    `history`  one entry per evaluation, that of the rounded codes first
     """
 
     step: int
@@ -114,7 +117,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The text that a plan is carried out with: about `tokens` per language, in windows of `sequence` positions."""
+    """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions."""
 
     corpus: str
     hashes: Mapping[str, str]
@@ -135,14 +138,14 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Learning:
-    """How codes and scales are learned from the calibration text once they have been rounded.
+    """How codes and scales are learned from the calibration text after rounding.
 
-    `block_steps`   how often those of a block are changed, to give what the full-precision block gives
-    `block_tokens`  tokens of each language, about, for which this is done; all there are where nothing follows
-    `model_steps`   how often those of all blocks are then changed, to give the answers of the full-precision model
-    `rows`          windows of text that are read each time, at least
-    `rate`          the largest change of a weight each time, in units of its scale, about
-    `objective`     what shall be small on text kept apart: the mean, the worst, or the worst regret of languages
+    `block_steps`   learning steps of each block, against the outputs of the full-precision block
+    `block_tokens`  about how many tokens of each language are read for them; all text if `model_steps` is 0
+    `model_steps`   learning steps of all blocks together, against the full-precision model's next-token distribution
+    `rows`          windows of text per step, at least
+    `rate`          about the largest change of a weight in a step, in units of its scale
+    `objective`     what is to be small on held-out text: the mean, the worst, or the worst regret of languages
     """
 
     block_steps: int = 200
@@ -163,11 +166,14 @@ class Learning:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is decided for every linear map, embedding and head, in the order of the model.
+    """The decision for every linear map, embedding and head, in the order of the model.
 
-    `languages` are the weights π of the languages that count, summing to 1; empty if no text is read.
-    `calibration` is the text they were decided for. `thresholds`: whether the exact scales of every language alone are
-    saved beside the model. `size_bytes` is what all tensors of the quantized model will take.
+    `languages`    the weights π of the languages, which sum to 1; empty if no text is read
+    `calibration`  the text that the decisions are for
+    `thresholds`   whether the exact scales of each language alone are saved next to the model
+    `size_bytes`   the size of all tensors of the quantized model
+    `outcomes`     the result of each layer, once the plan is executed
+    `learned`      the result of learning, once the plan is executed
     """
 
     policy: str
@@ -182,8 +188,8 @@ class Plan:
     thresholds: bool = False
     learning: Learning | None = None
     notes: tuple[str, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
-    learned: Learned | None = None
+    outcomes: tuple[LayerResult, ...] = ()
+    learned: LearningResult | None = None
 
     def __post_init__(self) -> None:
         """Checks the weights of the languages."""
@@ -200,25 +206,25 @@ class Plan:
 
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
-        """How every layer that is quantized is rounded, by its name."""
+        """The scheme of every layer that is quantized, by name."""
         return schemes_of(self.layers)
 
     @property
     def reads_text(self) -> bool:
-        """Whether calibration text is needed to carry it out."""
+        """Whether executing it needs calibration text."""
         decided = any(scheme.reads_text for scheme in self.schemes.values())
         return self.thresholds or self.learning is not None or decided
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it, for JSON."""
+        """Returns the plan for JSON."""
         entries = tuple(asdict(Entry.of(each)) for each in self.layers)
         return PLAN.stamp(PLAN.named(asdict(replace(self, layers=())) | {"layers": entries}))
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the decisions, without what came of them, what is said of them and where the model lies."""
-        beside = ("outcomes", "learned", "notes", "model", "fairbits")
-        decisions = {key: value for key, value in self.as_data().items() if key not in beside}
+        """The SHA-256 of the decisions, without results, notes and the path of the model."""
+        left_out = ("outcomes", "learned", "notes", "model", "fairbits")
+        decisions = {key: value for key, value in self.as_data().items() if key not in left_out}
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:

@@ -20,7 +20,7 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within
 from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Learned, Outcome, Plan
+from fairbits.quantize.plan import LayerResult, LearningResult, Plan
 from fairbits.trials.reference_answers import ReferenceAnswers
 
 TRIAL_NAME = re.compile(r"(.+), (\d) bits")
@@ -89,8 +89,8 @@ class PlanTrial:
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
         """Returns what a plan costs every language; afterwards the model is as it was, bit for bit."""
         progress = within(progress, name)
-        outcomes: list[Outcome] = []
-        learned: Learned | None = None
+        outcomes: list[LayerResult] = []
+        learned: LearningResult | None = None
         start = time.perf_counter()
         text = self._calibration(plan)
         with self.swapped:

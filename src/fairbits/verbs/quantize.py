@@ -21,7 +21,7 @@ from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantize.evidence import Evidence
 from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Learned, Outcome, Plan
+from fairbits.quantize.plan import LayerResult, LearningResult, Plan
 from fairbits.quantize.policies import Embeddings, decide
 from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
 from fairbits.records import check_record, parse_object
@@ -32,8 +32,8 @@ from fairbits.version import __version__
 class BlockRecord:
     """What is kept of a finished block in addition to its codes."""
 
-    outcomes: tuple[Outcome, ...]
-    learned: Learned | None
+    outcomes: tuple[LayerResult, ...]
+    learned: LearningResult | None
 
 
 def quantize(
@@ -71,8 +71,8 @@ def quantize(
             earlier.add(index)
         return block
 
-    outcomes: list[Outcome] = []
-    learned: Learned | None = None
+    outcomes: list[LayerResult] = []
+    learned: LearningResult | None = None
     for block in execute_plan(
         checkpoint,
         plan,

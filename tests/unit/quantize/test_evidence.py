@@ -20,7 +20,7 @@ def test_sensitivity_is_read_by_width() -> None:
     data = found.as_data()
     assert data["nats_per_token"]["heb_Hebr"]["4"] == [0.8571, 1.143, 1.429]
     assert json.loads(json.dumps(data)) == data
-    with pytest.raises(InputError, match="3 bits were not looked at; there are 4, 8"):
+    with pytest.raises(InputError, match="sensitivity at 3 bits was not computed; there are 4, 8"):
         found.at(3)
 
 

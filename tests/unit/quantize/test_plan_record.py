@@ -10,7 +10,7 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme
 from fairbits.quantize.plan import PLAN as KIND
-from fairbits.quantize.plan import Calibration, LayerPlan, Outcome, Plan
+from fairbits.quantize.plan import Calibration, LayerPlan, LayerResult, Plan
 
 PLAN = Plan(
     policy="gptq",
@@ -28,7 +28,7 @@ PLAN = Plan(
     calibration=Calibration("text", {"eng_Latn": "a", "heb_Hebr": "b"}, 512, 64, 0),
     thresholds=True,
     notes=("a note",),
-    outcomes=(Outcome("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
+    outcomes=(LayerResult("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
 )
 
 

@@ -15,7 +15,7 @@ from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.run import document_losses
 from fairbits.model import Checkpoint
-from fairbits.quantize.plan import Outcome, Plan
+from fairbits.quantize.plan import LayerResult, Plan
 from fairbits.quantize.policies.variants import variant
 from fairbits.quantize.rounding.engine import round_model
 from fairbits.stats import LanguageFrame, holm
@@ -39,7 +39,7 @@ def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 
         LanguageFrame(lang, document, values=values + 0.1 * damage[0] * i, weights=np.ones(80), resamples=1000)
         for i in range(seeds)
     )
-    outcome = Outcome("layer", bits, size, (0.1, 0.2, 0.3), 0.01, notes=("rounded to nearest",))
+    outcome = LayerResult("layer", bits, size, (0.1, 0.2, 0.3), 0.01, notes=("rounded to nearest",))
     notes, outcomes = (f"{policy[:3]} is dangerous",), (outcome,) * (policy == "gptq")
     made = Plan(policy, {}, "./model", "0" * 64, "llama", (), size, notes=notes, outcomes=outcomes)
     return Entry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
@@ -162,7 +162,7 @@ def test_refusals() -> None:
         ({"policies": ["rtn", "protect"], "bits": [8]}, "protect at 8 bits: bits is 8"),
         ({"policies": ["rtn", "allocate"], "bits": [2]}, "allocate at 2 bits: avg_bits is 2"),
         ({"policies": ["rtn", "mixed:tau=high"]}, "tau in 'mixed:tau=high' is 'high'; it must be a number"),
-        ({"policies": ["rtn", "gptq:mix=zul=1"]}, "zul_Latn is none of the languages"),
+        ({"policies": ["rtn", "gptq:mix=zul=1"]}, "zul_Latn is not one of the languages"),
         ({"policies": ["rtn", "mse:group=100"]}, "groups of 100 do not divide"),
         ({"policies": ["rtn"], "text": APART, "unit": "nats_per_section"}, "is not parallel"),
     ):

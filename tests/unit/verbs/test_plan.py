@@ -16,7 +16,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for, tokens_of
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Outcome, Plan
+from fairbits.quantize.plan import LayerResult, Plan
 from fairbits.verbs.audit import audit
 from fairbits.verbs.plan import plan
 
@@ -238,7 +238,7 @@ def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None
     assert "weights of languages: English 75.0%, Hebrew 25.0%" in shown(found, tiny)
     error = {"eng_Latn": 0.01, "heb_Hebr": 0.03}
     outcomes = tuple(
-        Outcome(each.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
+        LayerResult(each.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
         for i, each in enumerate(found.quantized)
     )
     text = shown(Plan(**{**vars(found), "outcomes": outcomes}), tiny)

@@ -14,7 +14,7 @@ from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, scale_dtype, stored_bytes
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import LayerPlan, Outcome, Plan, schemes_of
+from fairbits.quantize.plan import LayerPlan, LayerResult, Plan, schemes_of
 from fairbits.units import megabytes
 
 NAMED = 6
@@ -112,7 +112,7 @@ def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
 def _outcomes(plan: Plan) -> Table:
     """Returns one row per block: median α, weight error, and the language with the largest error of outputs."""
     block_of = {each.name: each.block for each in plan.layers}
-    by_block: dict[int | None, list[Outcome]] = {}
+    by_block: dict[int | None, list[LayerResult]] = {}
     for each in plan.outcomes:
         by_block.setdefault(block_of[each.name], []).append(each)
     table = columns("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error", left=(3,))

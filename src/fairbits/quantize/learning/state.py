@@ -21,7 +21,7 @@ from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 from fairbits.model.scheme import Objective
 from fairbits.quantize.learning.learnable_codes import LearnableCodes
-from fairbits.quantize.plan import Learned
+from fairbits.quantize.plan import LearningResult
 
 POWER = 4.0
 """The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
@@ -105,14 +105,14 @@ class LearningState:
             self.best = found
             self.best_codes = {name: each.current() for name, each in codes.items()}
 
-    def result(self, languages: tuple[str, ...]) -> Learned:
+    def result(self, languages: tuple[str, ...]) -> LearningResult:
         """Returns the record for the plan."""
 
         def by_language(damage: Floats) -> dict[str, float]:
             return {code: float(f"{value:.6g}") for code, value in zip(languages, damage, strict=True)}
 
         best = self.history[0] if self.best is None else self.best
-        return Learned(
+        return LearningResult(
             step=best.step,
             start=by_language(self.start),
             damage=by_language(best.damage),

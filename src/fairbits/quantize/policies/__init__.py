@@ -3,8 +3,8 @@
 To add one, write its function in a module here, declare it with `@policy` and add it to POLICIES. Its keyword-only
 parameters are its options: the command line, the checks below and the names of variants are made from them.
 
-The default is gptq with equal weights. Policies of widths are carried out with its rounding, so that they differ from
-it in widths alone. A policy checks its options before it requests evidence, which takes time. Importing this package
+The default is gptq with equal weights. Policies that decide widths use its rounding, so that they differ from it in
+widths alone. A policy checks its options before it requests evidence, which takes time. Importing this package
 does not import torch.
 """
 

@@ -61,5 +61,5 @@ def equal_mix(evidence: Evidence) -> dict[str, float]:
 def one_language(evidence: Evidence, code: str) -> dict[str, float]:
     """Returns all weight on one language; the others stay named, as their errors are measured too."""
     if code not in evidence.languages:
-        raise InputError(f"{code} is none of the languages {', '.join(evidence.languages)}; name it among them")
+        raise InputError(f"{code} is not one of the languages {', '.join(evidence.languages)}; add it to them")
     return {each: float(each == code) for each in evidence.languages}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BLIND = (
     "This policy clips without knowing what the model does with its weights. In real language models a few of the "
     "largest weights are vital: cutting them off can destroy the model although the error of its weights gets smaller. "
-    "Evaluate before use, or take weighted, laaciq or gptq, which look at the inputs."
+    "Evaluate before use, or use weighted, laaciq or gptq, which take the inputs into account."
 )
 OBJECTIVE = "damage of languages to minimize"
 PER_LAYER = (
@@ -61,7 +61,7 @@ def kappa(evidence: Evidence, options: PolicyOptions) -> "Plan":
 
 @policy(reads_text=False)
 def mse(evidence: Evidence, options: PolicyOptions) -> "Plan":
-    """Returns the exact clip: of all scales the one with the least Σ (w − Q(w))²."""
+    """Returns the exact clip: the scale with the least Σ (w − Q(w))²."""
     return assemble("mse", evidence, options, scheme=replace(options.scheme, clip="exact"), notes=[BLIND])
 
 

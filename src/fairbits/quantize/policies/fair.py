@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairbits.quantize.plan import Plan
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
-"""Windows of text that a GPU reads in about the time that it takes for one; tokens of a language for its blocks."""
+"""Defaults on a GPU, which reads 32 windows in about the time of one: windows per step, tokens per language."""
 
 
 @policy(tokens=4 * TOKENS)
@@ -47,9 +47,9 @@ def fair(
 ) -> "Plan":
     """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
-    First block by block, then, where the blocks have at most 500 million weights or `model_steps` says so, all of them
-    together against the answers of the full-precision model. With `avg_bits` blocks have the widths that `allocate`
-    gives them.
+    Learning goes block by block. If the blocks have at most 500 million weights, or if `model_steps` is given, all of
+    them are then learned together, against the full-precision model's next-token distribution. With `avg_bits` blocks
+    have the widths that `allocate` gives them.
     """
     from fairbits.model.device import is_gpu  # heavy: policies are declared without it
     from fairbits.quantize.plan import Learning

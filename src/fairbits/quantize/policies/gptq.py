@@ -26,10 +26,10 @@ def gptq(
         Mixture, Option("weights of the languages: equal, english, minimax, or numbers such as eng=2,fra=1")
     ] = "equal",
 ) -> "Plan":
-    """Returns GPTQ under Σ_λ π_λ H_λ, with the exact weighted clip inside; `mix` says how languages are weighed.
+    """Returns GPTQ under Σ_λ π_λ H_λ, with the exact weighted clip inside; `mix` gives the weights π.
 
-    "equal"; "english" as is usual elsewhere, with as many tokens as all languages have together; given weights;
-    "minimax": searched for the least worst damage.
+    "equal": the same for all languages. "english": English alone, as is usual elsewhere, with as many tokens as all
+    languages have together. "minimax": found by a search for the least damage to the worst language. Or given weights.
     """
     settings: dict[str, Any] = {"mix": mix if isinstance(mix, str) else "given"}
     notes: tuple[str, ...] = ()

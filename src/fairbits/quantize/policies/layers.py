@@ -38,7 +38,7 @@ def _width(weight: Weight, options: PolicyOptions) -> int | None:
 
 
 def _in_order(evidence: Evidence) -> Iterator[Weight]:
-    """Yields embeddings, the linear maps of the blocks, and those behind them."""
+    """Yields embeddings, the linear maps of the blocks, and those after them."""
     architecture = evidence.checkpoint.architecture
     outside = [each for each in architecture.weights.values() if each.block is None]
     yield from (each for each in outside if each.role == "embedding")
@@ -60,12 +60,12 @@ def check_groups(evidence: Evidence, options: PolicyOptions) -> None:
             divisors = ", ".join(str(size) for size in range(2, most + 1) if most % size == 0)
             raise InputError(
                 f"{name} has {width} inputs, which groups of {options.group} do not divide; the group must divide the "
-                f"inputs of every layer: {divisors or 'no number'} would; or take channel, or tensor"
+                f"inputs of every layer: {divisors or 'no number'} would; or use channel or tensor"
             )
 
 
 def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
-    """Raises if 4 bits are asked for where there is no head beside the embedding, which cannot have them."""
+    """Raises if 4 bits are requested for a model without a head of its own: an embedding cannot have them."""
     head = evidence.checkpoint.architecture.head
     if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
         why = "has no head" if head is None else "has head and embedding tied"
@@ -81,7 +81,7 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
     experts = sum(each.block is not None and each.role != "router" and not is_rounded(each) for each in linears)
     if experts:
         yield (
-            f"{experts} tensors of experts stay as they are: transformers keep the experts of a block in one tensor, "
+            f"{experts} tensors of experts stay as they are: transformers keeps the experts of a block in one tensor, "
             "and the format stores modules of one linear map each"
         )
     if options.embeddings == 4:

@@ -1,4 +1,4 @@
-"""Policies of precision: how many bits each block has. Weights are clipped and rounded alike in all of them."""
+"""Policies of precision: how many bits each block has. All of them clip and round weights in the same way."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -80,7 +80,7 @@ def allocate(
     sensitivity: Annotated[How, Option(SENSITIVITY)] = "predicted",
     rounding: RoundingOption = "gptq",
 ) -> "Plan":
-    """Returns the widths with the least mean or worst damage, or regret, among those of `avg_bits` on average.
+    """Returns the widths with the least mean or worst damage, or regret, among those with `avg_bits` bits on average.
 
     The average is over the codes of the blocks' linear maps; scales, embedding and head are not counted.
     """
@@ -110,7 +110,7 @@ def allocate(
         scheme=scheme,
         bits=found.bits,
         settings=settings,
-        notes=(_judged(scheme), *table.notes, *notes),
+        notes=(_sensitivity_note(scheme), *table.notes, *notes),
     )
 
 
@@ -123,7 +123,7 @@ def gateway(
 
     blocks = gateway_set(evidence.n_blocks, k)
     stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}
-    notes = ["the documents think of one stack of blocks; encoder and decoder are counted as one"]
+    notes = ["the documents assume one stack of blocks; encoder and decoder are counted as one"]
     return assemble(
         "gateway",
         evidence,
@@ -146,9 +146,10 @@ def protect(
     sets: Annotated[int, Option("random sets of blocks to compare with")] = 20,
     rounding: RoundingOption = "gptq",
 ) -> "Plan":
-    """Returns 8 bits for the k blocks that promise the least damage; that set is measured beside random ones.
+    """Returns 8 bits for the k blocks that promise the least damage, and compares that set with random ones.
 
-    What blocks cost adds up in the choice only; the set, and `sets` others of its size, are then measured whole.
+    The choice assumes that the damages of blocks add up. The chosen set and `sets` random ones of its size are then
+    measured as a whole.
     """
     whole("the number of blocks", evidence.n_blocks, least=2)
     whole("k", k, least=1, most=evidence.n_blocks - 1)
@@ -181,14 +182,14 @@ def protect(
         scheme=scheme,
         bits=widths[0],
         settings=settings,
-        notes=(_judged(scheme), *table.notes, *notes),
+        notes=(_sensitivity_note(scheme), *table.notes, *notes),
     )
 
 
-def _judged(scheme: Scheme) -> str:
-    """Returns in what the trial of a block differs from the plan."""
+def _sensitivity_note(scheme: Scheme) -> str:
+    """Returns how the rounding that sensitivities are computed for differs from that of the plan."""
     own = "by gptq" if scheme.rounding == "gptq" else "to nearest"
     return (
-        "blocks were judged by rounding to nearest with the largest weight as a level; the plan itself rounds "
-        f"{own} with a clip that its inputs weigh"
+        "sensitivities are for rounding to nearest with the largest weight as a level; the plan itself rounds "
+        f"{own} with a clip weighted by the inputs"
     )

@@ -24,7 +24,7 @@ HIGH = 8
 def within_budget(
     sensitivity: Sensitivity, block_weights: Sequence[int], *, avg_bits: float, objective: Objective
 ) -> "tuple[Allocation, tuple[str, ...]]":
-    """Returns the best width of every block at `avg_bits` bits per weight on average, and what must be said of it.
+    """Returns the best width of every block at `avg_bits` bits per weight on average, and notes.
 
     Counted are the codes of the blocks' linear maps, not their scales; `avg_bits` lies within the widths. Objective
     "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
@@ -37,7 +37,7 @@ def within_budget(
     problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
     uniform = max(option for option, bits in enumerate(widths) if bits <= avg_bits)
     plain = [uniform] * problem.n_blocks
-    # rounded up bytes of many blocks may exceed the budget by some: the uniform width always fits
+    # bytes are rounded up block by block, which may exceed the budget a little: the uniform width must always fit
     budget = max(int(sum(block_weights) * avg_bits / 8), problem.total_bytes(plain))
     baseline = problem.total_damage(plain)
     with quiet_solver():
@@ -54,8 +54,9 @@ def within_budget(
     ]
     if objective != "mean" or not worse:
         return found, ()
-    ends = "ends" if len(worse) == 1 else "end"
-    note = f"the mean is the least, but {', '.join(worse)} {ends} worse than with {widths[uniform]} bits everywhere"
+    are = "is" if len(worse) == 1 else "are"
+    uniformly = f"with {widths[uniform]} bits everywhere"
+    note = f"the mean damage is minimal, but {', '.join(worse)} {are} worse off than {uniformly}"
     return found, (note,)
 
 

@@ -31,9 +31,9 @@ from fairbits.model.files.packed import scale_dtype
 from fairbits.model.groups import grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Learned, Outcome, Plan
+from fairbits.quantize.plan import LayerResult, LearningResult, Plan
 from fairbits.quantize.rounding.hessian import HessianAccumulator, input_points
-from fairbits.quantize.rounding.layer import language_scales, layer_outcome, matrix, round_layer
+from fairbits.quantize.rounding.layer import language_scales, layer_result, matrix, round_layer
 from fairbits.quantize.rounding.lockstep import Lockstep, lockstep
 from fairbits.quantize.rounding.observation import TextLanguages
 from fairbits.quantize.rounding.output_errors import OutputErrors
@@ -58,9 +58,9 @@ class RoundedBlock:
 
     index: int | None
     layers: Mapping[str, Codes]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[LayerResult, ...]
     thresholds: Mapping[str, Tensor] = field(default_factory=dict)
-    learned: Learned | None = None
+    learned: LearningResult | None = None
 
 
 Finished = Callable[[int | None], RoundedBlock | None]
@@ -129,7 +129,7 @@ class _Rounding:
         """Returns a block with its codes, still without the errors of languages, and ΔW of every map in it."""
         dtype, weights = scale_dtype(self.checkpoint), self.checkpoint.architecture.weights
         layers: dict[str, Codes] = {}
-        outcomes: list[Outcome] = []
+        outcomes: list[LayerResult] = []
         changes, thresholds = {}, {}
         # maps that share an input are next to each other: its statistics and its factor are computed once
         statistics_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.statistics(sees))
@@ -139,7 +139,7 @@ class _Rounding:
                 layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=own)
             except InputError as problem:
                 raise InputError(f"{name}: {problem}") from None
-            outcome, changes[name] = layer_outcome(weights[name], W, layers[name], scheme, notes)
+            outcome, changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
             outcomes.append(outcome)
             if self.plan.thresholds and own is not None and own.squares is not None:
                 squares = own.squares[[own.languages.index(code) for code in self.plan.languages]]
@@ -155,7 +155,7 @@ class _Rounding:
         for old in done.outcomes:
             name, notes = old.name, old.notes if old.name in codes else (*old.notes, NOT_LEARNED)
             W = matrix(self.checkpoint, weights[name])
-            outcome, changes[name] = layer_outcome(weights[name], W, layers[name], schemes[name], notes)
+            outcome, changes[name] = layer_result(weights[name], W, layers[name], schemes[name], notes)
             outcomes.append(outcome)
         return replace(done, layers=layers, outcomes=tuple(outcomes)), changes
 

@@ -14,7 +14,7 @@ from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.files.packed import is_table, stored_bytes
 from fairbits.model.groups import Notes, choose_scales, grid_of
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Outcome
+from fairbits.quantize.plan import LayerResult
 from fairbits.quantize.rounding.gptq import gptq
 from fairbits.quantize.rounding.hessian import InputStatistics
 
@@ -69,12 +69,12 @@ def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.
     return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
 
 
-def layer_outcome(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[Outcome, Tensor]:
-    """Returns the outcome of a linear map, still without the error of each language, and ΔW in float32."""
+def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
+    """Returns the result of a linear map, still without the error of each language, and ΔW in float32."""
     change = replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
     alpha = grid_of(scheme).alpha(codes.scales.double().numpy())
     energy = float(W.double().square().sum())
-    outcome = Outcome(
+    result = LayerResult(
         name=weight.name,
         bits=scheme.bits,
         size_bytes=stored_bytes(weight.shape, scheme, codes.scales.dtype, table=is_table(weight)),
@@ -82,4 +82,4 @@ def layer_outcome(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes
         weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
         notes=notes,
     )
-    return outcome, change
+    return result, change

@@ -191,7 +191,7 @@ def test_laaciq_of_one_language_saves_all_thresholds(llama: Evidence) -> None:
         made("laaciq", llama, objective="best")
     with pytest.raises(InputError, match="laaciq was given objective worst and language he; give one of them"):
         made("laaciq", llama, language="he", objective="worst")
-    with pytest.raises(InputError, match="fra_Latn is none of the languages"):
+    with pytest.raises(InputError, match="fra_Latn is not one of the languages"):
         made("laaciq", llama, language="fra")
 
 
@@ -233,12 +233,12 @@ def test_allocate_spends_on_the_worst_language(llama: Evidence) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("allocate", {"avg_bits": 4.5}), ("protect", {"k": 1})])
-def test_the_judgement_of_blocks_is_told_from_the_plan(llama: Evidence, name: str, told: dict[str, Any]) -> None:
-    judged = "blocks were judged by rounding to nearest with the largest weight as a level; the plan itself rounds "
+def test_a_note_says_how_sensitivities_differ_from_the_plan(llama: Evidence, name: str, told: dict[str, Any]) -> None:
+    judged = "sensitivities are for rounding to nearest with the largest weight as a level; the plan itself rounds "
     notes = [made(name, llama, rounding=rounding, **told).notes for rounding in ("gptq", "nearest")]
     assert [next(note for note in each if note.startswith(judged)).removeprefix(judged) for each in notes] == [
-        "by gptq with a clip that its inputs weigh",
-        "to nearest with a clip that its inputs weigh",
+        "by gptq with a clip weighted by the inputs",
+        "to nearest with a clip weighted by the inputs",
     ]
 
 
@@ -268,7 +268,7 @@ def test_a_mean_that_hurts_a_language_says_so() -> None:
     found = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (3, 4, 8), with_uniform, ())
     allocation, notes = within_budget(found, [8, 8, 8], avg_bits=5, objective="mean")
     assert allocation.bits[1] == 8
-    assert notes == ("the mean is the least, but eng_Latn ends worse than with 4 bits everywhere",)
+    assert notes == ("the mean damage is minimal, but eng_Latn is worse off than with 4 bits everywhere",)
 
 
 def test_protect_finds_the_vital_block_and_ranks_it(llama: Evidence) -> None:
@@ -315,12 +315,12 @@ def test_mixes_of_gptq(llama: Evidence) -> None:
     assert found.languages["heb_Hebr"] == 0.5
     assert found.settings["rounds"] == [{"pi": {}}]
     assert "found" in found.notes
-    with pytest.raises(InputError, match="fra_Latn is none"):
+    with pytest.raises(InputError, match="fra_Latn is not one"):
         made("gptq", llama, mix={"fr": 1})
 
 
 def test_english_must_be_there_to_be_preferred(llama: Evidence) -> None:
-    with pytest.raises(InputError, match="eng_Latn is none of the languages heb_Hebr"):
+    with pytest.raises(InputError, match="eng_Latn is not one of the languages heb_Hebr"):
         made("gptq", dataclasses.replace(llama, languages=("heb_Hebr",)), mix="english")
 
 
