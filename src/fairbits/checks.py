@@ -1,6 +1,6 @@
-"""Checks of what arrives at a public function; each failure says what arrived and what must hold.
+"""Checks of the arguments of public functions. Each error says what arrived and what must hold.
 
-`near_one` and `representable` guard the arithmetic after it: numbers of any size go in, no infinity comes out.
+`near_one` and `representable` protect the arithmetic that follows: inputs of any size never produce an infinity.
 """
 
 from collections.abc import Iterable, Sequence
@@ -109,7 +109,7 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
 
 
 def sequence(name: str, value: Iterable[T]) -> tuple[T, ...]:
-    """Returns `value`, a list or the like but no string, as a tuple."""
+    """Returns `value`, a list or another iterable other than a string, as a tuple."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -119,7 +119,7 @@ def sequence(name: str, value: Iterable[T]) -> tuple[T, ...]:
 
 
 def labels(name: str, value: ArrayLike, size: int) -> NDArray[np.intp]:
-    """Returns the code 0, 1, … of every one of `size` labels, which are strings or finite numbers."""
+    """Returns an integer code 0, 1, … for each of `size` labels, which must be strings or finite numbers."""
     array = as_array(name, value)
     same_shape(name, array.shape, "the number of units", (size,))
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array):
@@ -132,7 +132,7 @@ def labels(name: str, value: ArrayLike, size: int) -> NDArray[np.intp]:
 def near_one(x: Floats) -> tuple[Floats, float]:
     """Returns x divided by a power of two near its largest magnitude, and that power (1 if x is 0).
 
-    Exact, and it keeps squares and sums away from overflow and underflow.
+    The division is exact, and squares and sums of the result neither overflow nor underflow.
     """
     exponent = int(np.clip(np.frexp(np.max(np.abs(x)))[1], -1021, 1023))
     return np.ldexp(x, -exponent), float(np.ldexp(1.0, exponent))
@@ -154,14 +154,14 @@ def instances(name: str, values: Iterable[T], kind: type[Any]) -> tuple[T, ...]:
 
 
 def representable(name: str, value: Result) -> Result:
-    """Returns the result `value` unless it left the range of float64."""
+    """Returns the result `value` if it is within the range of float64."""
     if not np.isfinite(value).all():
-        raise InputError(f"{name} is beyond the range of float64; the input must be scaled down (or up) first")
+        raise InputError(f"{name} is beyond the range of float64; scale the input down (or up) first")
     return value
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Returns `value` as a NumPy array of whatever type it has."""
+    """Returns `value` as a NumPy array and keeps its type."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -169,7 +169,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def _number(name: str, value: Any) -> float:
-    # float() alone would take a string, and an array of one element with a warning
+    # float() alone would accept a string, and (with a warning) an array of one element
     if not (isinstance(value, Real) or (isinstance(value, np.ndarray) and value.shape == () and _real(value))):
         raise InputError(f"{name} is {_described(value)}; it must be a number")
     try:
@@ -182,7 +182,7 @@ def _as_float64(name: str, value: ArrayLike) -> Floats:
     array = as_array(name, value)
     if not _real(array):
         raise InputError(f"{name} is {_described(value)}; it must be an array of real numbers")
-    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite and is refused as such
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which is refused later
         return np.asarray(array, dtype=np.float64, order="C")
 
 

@@ -1,15 +1,15 @@
-"""The one family of errors that fairbits raises on purpose, and their text as it may be shown."""
+"""The errors that fairbits raises on purpose, and text that is safe to show."""
 
 import re
 
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, which steer a terminal; changes of direction, which disguise text; halves of surrogate pairs."""
+"""Control characters (they control a terminal), direction overrides (they disguise text) and unpaired surrogates."""
 
 
 def printable(text: str) -> str:
-    r"""Returns the text in one line with characters that must not reach a terminal as \uXXXX, which JSON reads back.
+    r"""Returns the text on one line, with characters that must not reach a terminal as \uXXXX, which JSON can decode.
 
-    Names of tensors, values of a configuration and file names come from whoever made the model.
+    Tensor names, configuration values and file names come from whoever made the model, and cannot be trusted.
 
     >>> print(printable("weight\x1b[2J"))
     weight\u001b[2J
@@ -18,7 +18,7 @@ def printable(text: str) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Returns a number of things.
+    """Returns a number with its noun, in the plural unless the number is 1.
 
     >>> count_of(1, "block"), count_of(1200, "block")
     ('1 block', '1,200 blocks')
@@ -34,4 +34,4 @@ class FairbitsError(Exception):
 
 
 class InputError(FairbitsError, ValueError):
-    """An argument or a file that cannot be used as it is."""
+    """An argument or a file that cannot be used."""

@@ -1,1 +1,1 @@
-"""What one pass over text shows: audit and scores."""
+"""Measurements from one pass over text: audits and scores."""

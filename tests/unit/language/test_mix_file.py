@@ -66,9 +66,9 @@ def test_a_mix_that_cannot_be_written(corpus, tokenizer, tmp_path) -> None:
     (tmp_path / "x.jsonl.manifest.json").mkdir()
     for name, reason in {
         "nowhere/calib.jsonl": "nowhere is no directory",
-        "": "is no regular file",
-        "pipe": "is no regular file",
-        "x.jsonl": "manifest.json is no regular file",
+        "": "is not a regular file",
+        "pipe": "is not a regular file",
+        "x.jsonl": "manifest.json is not a regular file",
         "link": "cannot be written",
         245 * "x": "cannot be written (File name too long)",
     }.items():

@@ -1,6 +1,6 @@
-"""Who is at risk, from weight moments and activation sums alone: NumPy and SciPy, no deep-learning framework.
+"""Which languages are at risk, from weight moments and activation sums alone. Needs NumPy and SciPy, but no torch.
 
-`founding_view` is the founding documents' reading, as written; `certificate` is the rigorous bound that replaces it.
+`founding_view` applies the founding documents as written; `certificate` is the rigorous bound that replaces them.
 """
 
 from fairbits.measure.audit.certificate import Certificate, Gap, WeightedError, activation_weighted, certificate

@@ -1,4 +1,4 @@
-"""Audit: everything measured before anything is quantized, as one record and two files."""
+"""Audit: everything measured before quantization, as one record that is saved in two files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ from fairbits.records import to_json
 from fairbits.stats import Estimate
 
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
-"""The pattern that κ_eff and R̂ are taken from, as the founding documents define a_l = E‖h_l‖ (000-10)."""
+"""The pattern from which κ_eff and R̂ are computed: the founding documents define a_l = E‖h_l‖ (000-10)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Who will be hurt by a scheme, and why.
+    """Which languages a scheme will damage, and why.
 
-    `damage` holds D̂(λ) by form; `patterns` the activation patterns by (kind of point, measure).
+    `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern.
     """
 
     subject: AuditedModel
@@ -67,7 +67,7 @@ class Audit:
         return self.damage[FORM]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it but the large arrays, for JSON."""
+        """Returns everything except the large arrays, for JSON."""
         measured = self.measured
         content = {
             "model": asdict(self.subject),
@@ -92,14 +92,14 @@ class Audit:
         return AUDIT.stamp(content)
 
     def save(self, path: str | Path) -> None:
-        """Writes `path` (JSON) and the large arrays beside it (safetensors); the same audit gives the same bytes."""
+        """Writes `path` (JSON) and, next to it, the large arrays (safetensors). The same audit gives the same bytes."""
         path, beside = check_audit_target(path)
         arrays = to_safetensors(self.arrays())
         data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
         write_files({path: to_json(round_floats(data)), beside: arrays})
 
     def arrays(self) -> dict[str, Floats]:
-        """Returns what is too large for JSON: sums per document, mean squares per channel, second moments if kept."""
+        """Returns the arrays too large for JSON: document sums, channel mean squares and, if kept, second moments."""
         measured = self.measured
         groups: dict[str, Mapping[str, Floats]] = {
             "channels": measured.channels,
@@ -136,26 +136,26 @@ class Audit:
 
 
 def _scheme_data(scheme: Scheme) -> dict[str, Any]:
-    """Returns a scheme for JSON; the group is null where it is the row, as 0.1.0 has it."""
+    """Returns a scheme for JSON. As in files of 0.1.0, the group is null if it is the whole row."""
     group = None if scheme.group == "channel" else scheme.group
     return {"bits": scheme.bits, "group": group, "clip": scheme.clip, "grid": scheme.grid, "name": scheme.name}
 
 
 def check_audit_target(path: str | Path) -> tuple[Path, Path]:
-    """Returns where the two files of an audit will lie, if they can be written there."""
+    """Returns the paths of the two files of an audit; raises if they cannot be written."""
     target = check_writable(path, example="audit.json")
     if target.suffix != ".json":
         raise InputError(
-            f"{target} does not end in .json; the arrays go beside it, into a file that does not: rename it"
+            f"{target} does not end in .json; the arrays are written to a second file next to it: rename it"
         )
     beside = check_writable(target.with_suffix(".safetensors"), example="audit.json")
     if beside.exists() and not _is_audit_with(target, beside.name):
-        raise InputError(f"{beside} is there and belongs to no audit; it would be replaced: give another name")
+        raise InputError(f"{beside} exists and does not belong to an audit; it would be overwritten: give another name")
     return target, beside
 
 
 def _is_audit_with(path: Path, arrays: str) -> bool:
-    """Returns whether `path` is an audit whose arrays lie in that file."""
+    """Returns whether `path` is an audit whose arrays are in that file."""
     try:
         return AUDIT.read(path).arrays.file == arrays
     except InputError:
@@ -163,7 +163,7 @@ def _is_audit_with(path: Path, arrays: str) -> bool:
 
 
 def round_floats(data: Any) -> Any:
-    """Returns the data with numbers of 9 significant digits: what float32 sums are good for, and stable to read."""
+    """Returns the data with floats rounded to 9 significant digits, the accuracy of float32 sums."""
     if isinstance(data, float):
         return float(f"{data:.9g}")
     if isinstance(data, dict):

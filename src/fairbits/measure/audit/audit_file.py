@@ -1,4 +1,4 @@
-"""The file of an audit: every key of audit.json and its type. The large arrays lie in a second file."""
+"""The file of an audit: every key of audit.json and its type. The large arrays are in a second file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from fairbits.stats import Estimate
 Row = tuple[Number, ...]
 ByLanguage = Mapping[str, Row]
 PATTERN, FORM = "block norm", "kronecker"
-"""The pattern and the form of predicted damage that are shown where one is shown."""
+"""The pattern and the form of predicted damage that are shown where there is room for only one."""
 
 
 @dataclass(frozen=True)
 class AuditedModel:
-    """The model that was audited, and the text and settings it was audited with."""
+    """The audited model, and the text and settings of the audit."""
 
     target: str
     fingerprint: str
     family: str
     class_name: str
-    stacks: tuple[str, ...]  # of each block
+    stacks: tuple[str, ...]  # one per block
     corpus: str
     split: str
     hashes: Mapping[str, str]
@@ -41,7 +41,7 @@ class AuditedModel:
 
 @dataclass(frozen=True)
 class AuditedScheme:
-    """The scheme whose damage the audit predicts; `name` is what a reader calls it."""
+    """The scheme whose damage the audit predicts; `name` is its name for readers."""
 
     bits: int
     group: int | None
@@ -52,14 +52,14 @@ class AuditedScheme:
 
 @dataclass(frozen=True)
 class SavedTokenization(Tokenization):
-    """A tokenization with its quality, which the file holds as well."""
+    """A tokenization with its quality, which the file also stores."""
 
     quality: Estimate | None = None
 
 
 @dataclass(frozen=True)
 class AuditedLanguage:
-    """All that was measured of one language."""
+    """All measurements of one language."""
 
     documents: Count
     predicted_tokens: Count
@@ -135,7 +135,7 @@ class SavedError:
 
 @dataclass(frozen=True)
 class SavedCertificate:
-    """Differences of all pairs of languages and their bounds."""
+    """The damage differences of all pairs of languages, and their bounds."""
 
     languages: tuple[str, ...]
     damage: Row
@@ -177,7 +177,7 @@ class AuditFile:
     arrays: ArraysFile
 
     def __post_init__(self) -> None:
-        """Checks that the parts that reports show are there for every language and block."""
+        """Checks that the parts shown in reports are present for every language and block."""
         for name, held in (("patterns", PATTERN in self.patterns), ("damage", FORM in self.damage)):
             if not held:
                 raise InputError(f"{name} lacks {PATTERN if name == 'patterns' else FORM!r}, which every audit has")

@@ -1,7 +1,7 @@
-"""What is proved: the activation-weighted weight error of each language, and a bound on how far two languages part.
+"""The activation-weighted weight error of each language, and a proved bound on the difference of two languages.
 
-For weights W (out, in) quantized to W + ΔW, Σ_j h_j m_j is the diagonal part of E‖ΔW x‖², with h_j = E_λ[x_j²] the
-language's and m_j = Σ_i ΔW_ij² the scheme's; it is all of it when the input channels are uncorrelated.
+For weights W (out, in) quantized to W + ΔW, Σ_j h_j m_j is the diagonal part of E‖ΔW x‖². Here h_j = E_λ[x_j²] depends
+on the language and m_j = Σ_i ΔW_ij² on the scheme. For uncorrelated input channels it is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ from fairbits.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class WeightedError:
-    """Σ_j h_j(λ)·m_j per language, for every linear and summed over the linears of each block (None: outside of all).
+    """Σ_j h_j(λ)·m_j per language, for every linear map and summed over each block (None: outside all blocks).
 
-    `damage` is D_λ = Σ_kj p_kj(λ)·m_kj with p = h/Σh over the channels of all linears, so that a loud language
-    counts as much as a quiet one.
+    `damage` is D_λ = Σ_kj p_kj(λ)·m_kj with p = h/Σh over the channels of all linear maps, so that languages with large
+    and small activations are comparable.
     """
 
     languages: tuple[str, ...]
@@ -44,7 +44,7 @@ class WeightedError:
 
 @dataclass(frozen=True)
 class Gap:
-    """Two languages: how far their damage parts, and how far it can; tightness = actual/bound (1 if both are 0)."""
+    """Two languages: the difference of their damage, and its bound. Tightness is actual/bound (1 if both are 0)."""
 
     worse: str
     better: str
@@ -56,7 +56,7 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """|D_λ − D_λ′| of all pairs of languages and two bounds of it, each (language, language)."""
+    """|D_λ − D_λ′| for all pairs of languages and two bounds on it, each (language, language)."""
 
     languages: tuple[str, ...]
     damage: Floats
@@ -68,16 +68,16 @@ class Certificate:
 
     @property
     def worst(self) -> Gap:
-        """The pair that parts most: max_λ D_λ − min_λ D_λ."""
+        """The pair with the largest difference: max_λ D_λ − min_λ D_λ."""
         return self.gap(int(np.argmax(self.damage)), int(np.argmin(self.damage)))
 
     @property
     def certified(self) -> float:
-        """The largest that the disparity max_λ D_λ − min_λ D_λ can be: the largest bound by linear of any pair."""
+        """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear map of any pair."""
         return float(self.bound_by_linear.max())
 
     def gap(self, worse: int, better: int) -> Gap:
-        """Returns the pair of two rows of `languages`."""
+        """Returns the gap between two rows of `languages`."""
         at = worse, better
         actual, bound = float(self.actual[at]), float(self.bound[at])
         return Gap(
@@ -110,9 +110,9 @@ def activation_weighted(
     block_of: Mapping[str, int | None],
     languages: Sequence[str],
 ) -> WeightedError:
-    """Returns Σ_j h_j(λ)·m_j per language by linear and by block, and the normalised D_λ.
+    """Returns Σ_j h_j(λ)·m_j per language, by linear map and by block, and the normalised D_λ.
 
-    `h` holds E_λ[x_j²] (language, in) and `column_error` Σ_i ΔW_ij² (in,) by the name of the linear.
+    By the name of the linear map, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
 
     >>> h, error = {"a": [[1.0, 3.0], [3.0, 1.0]], "b": [[4.0], [4.0]]}, {"a": [0.1, 0.2], "b": [0.5]}
     >>> found = activation_weighted(h, error, block_of={"a": 0, "b": 0}, languages=["eng", "heb"])
@@ -135,11 +135,11 @@ def activation_weighted(
 def certificate(
     h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, languages: Sequence[str]
 ) -> Certificate:
-    """Returns |D_λ − D_λ′| of all pairs of languages with two bounds that hold for any h, with nothing assumed.
+    """Returns |D_λ − D_λ′| for all pairs of languages, with two bounds that hold for any h without assumptions.
 
-    `bound` = TV(p, p′)·(max m − min m) over all channels of all linears (B1; `theory.tv_bound`).
+    `bound` = TV(p, p′)·(max m − min m) over all channels of all linear maps (B1; `theory.tv_bound`).
     `bound_by_linear` = min(bound, |Σ_k (P_k − P′_k)c_k| + Σ_k ½‖p_k − p′_k‖₁·r_k), with P_k = Σ_j p_kj the share of
-    linear k, c_k the middle and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
+    linear map k, c_k the midpoint and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
     Σ_k (P_k − P′_k)c_k, and |m_kj − c_k| ≤ r_k/2 bounds the second. Both are attained.
 
     >>> h, error = {"a": [[0.9, 0.1], [0.1, 0.9]]}, {"a": [1.0, 3.0]}
@@ -175,14 +175,14 @@ def certificate(
 def _languages(languages: Sequence[str]) -> tuple[str, ...]:
     names: tuple[str, ...] = instances("languages", languages, str)
     if len(set(names)) < len(names):
-        raise InputError(f"languages are {', '.join(names)}; each must be named once")
+        raise InputError(f"languages are {', '.join(names)}; each may be named only once")
     return names
 
 
 def _linears(
     h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, size: int
 ) -> Iterator[tuple[Floats, Floats]]:
-    """The checked (h, m) of every linear."""
+    """Returns (h, m) of every linear map after checking them."""
     for name, value in (("h", h), ("column_error", column_error)):
         instance(name, value, Mapping)
     if not h or set(h) != set(column_error):

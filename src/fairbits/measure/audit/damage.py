@@ -1,4 +1,4 @@
-"""Predicted damage: how many nats per token a scheme will cost each language, and which tensors carry it."""
+"""Predicted damage: how many nats per token a scheme will cost each language, and which tensors cause it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, eq=False)
 class PredictedDamage:
-    """D̂(λ) of one scheme in one form, from per-document sums in nats: `sums` (documents, linears).
+    """D̂(λ) of one scheme in one form, from the sums of each document in nats: `sums` (documents, linears).
 
-    Nothing in it is fitted: it is half the mean square of the change that the error of each tensor alone makes to the
-    logarithm of the predicted probabilities, in linear approximation, summed over tensors.
+    Nothing is fitted. To first order, the rounding error of one tensor changes the log-probabilities of the
+    predictions; half the mean square of that change, summed over tensors, is the predicted damage.
     """
 
     scheme: Scheme
     form: str
     languages: tuple[str, ...]
     linears: tuple[str, ...]
-    blocks: tuple[int, ...]  # of each linear
+    blocks: tuple[int, ...]  # one per linear map
     lang: Any
     document: Any
     sums: Floats
@@ -48,14 +48,14 @@ class PredictedDamage:
 
     @cached_property
     def by_linear(self) -> Floats:
-        """D̂(λ) in nats per token of each linear map alone, (languages, linears)."""
+        """D̂(λ) in nats per token for each linear map alone, (languages, linears)."""
         rows = [self.lang == code for code in self.languages]
         table: Floats = np.array([self.sums[own].sum(0) / self.predicted[own].sum() for own in rows])
         return table
 
     @cached_property
     def by_block(self) -> Floats:
-        """D̂(λ) in nats per token of each block alone, (languages, blocks)."""
+        """D̂(λ) in nats per token for each block alone, (languages, blocks)."""
         table = np.zeros((len(self.languages), max(self.blocks) + 1))
         np.add.at(table.T, np.array(self.blocks), self.by_linear.T)
         return table
@@ -91,7 +91,7 @@ class PredictedDamage:
 def predicted_damage(
     measured: Measurements, scheme: Scheme, *, form: str, block_of: Mapping[str, int]
 ) -> PredictedDamage:
-    """Returns D̂(λ) of a scheme that was measured."""
+    """Returns D̂(λ) from the measurements of a scheme."""
     return PredictedDamage(
         scheme=scheme,
         form=form,

@@ -1,8 +1,8 @@
 """The founding documents' assessment of a model before it is quantized, and the table of measurements they published.
 
 `founding_view` applies the documents as they are written: conditions C1–C3 (section 2.3 of document 001), the risk
-class of their table of models (3.1), the strategy (7.2) and the checklist (7.1). Each remark says what this project
-found of it. The cut-offs 5 and 50 are theirs and have no support (001-23); what is proved is in `certificate`.
+class of their table of models (3.1), the strategy (7.2) and the checklist (7.1). Each remark states what this project
+found about it. The cut-offs 5 and 50 are theirs and have no support (001-23). For a proved bound see `certificate`.
 """
 
 import json
@@ -21,9 +21,9 @@ from fairbits.measure.audit.outliers import OutlierBlocks, founding_outliers
 LOW_KAPPA = 5.0
 """κ_threshold of C1. The documents do not give it with C1; it is read from 3.2, where κ < 5 means that C1 fails."""
 HIGH_KAPPA = 50.0
-"""Section 7.2 asks for special handling from here on, and 7.1 for caution above it."""
+"""From this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution."""
 MODERATE_KAPPA = float(np.sqrt(10.0 * 45.0))
-"""The documents give no cut-off between LOW-MODERATE (XLM-R, 10) and MODERATE (mT5, 45): their geometric mean."""
+"""Geometric mean of LOW-MODERATE (XLM-R, 10) and MODERATE (mT5, 45), between which the documents give no cut-off."""
 LEAST_VARIANCE = 0.001
 """ε of C2 (001-22)."""
 CRITICAL_WIDTHS = ((2.0, 3.0), (164.0, 6.0))
@@ -58,7 +58,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Strategy:
-    """What section 7.2 recommends, and the options it offers (one of them is enough)."""
+    """The recommendation of section 7.2, and its options (one of them is enough)."""
 
     text: str
     options: tuple[str, ...]
@@ -66,7 +66,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class ChecklistItem:
-    """One item of the checklist: whether it passes, and the number that decides it, if known."""
+    """One item of the checklist: whether it passes and, if known, the number that decides it."""
 
     text: str
     passed: bool
@@ -190,7 +190,7 @@ def _conditions(top: float, variance: float | None, *, bits: int) -> tuple[Condi
 
 
 def _all(holds: tuple[bool | None, ...]) -> bool | None:
-    """Returns whether all hold: False if one fails, else None if one is unknown."""
+    """Returns whether all hold: False if one fails, otherwise None if one is unknown."""
     if False in holds:
         return False
     return None if None in holds else True
@@ -228,7 +228,7 @@ def _checklist(
 
 @dataclass(frozen=True)
 class FoundingStatistics:
-    """What the founding documents published for 14 languages. It is reproduced, and nothing is fitted to it."""
+    """The measurements that the founding documents published for 14 languages. Nothing is fitted to them."""
 
     provenance: str
     languages: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which blocks are outlier blocks, from the excess kurtosis of each: the founding documents' rule, and a robust one."""
+"""Which blocks are outlier blocks, judged by excess kurtosis: the founding documents' rule and a robust rule."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,22 +11,23 @@ from fairbits.checks import Floats, finite_array, in_range
 FOUNDING_THRESHOLD = 100.0
 """κ above which a layer is an outlier layer (001-03), the one number that yields the layers 5, 21, 22 named for BLOOM.
 
-The 50 of the checklist (001-23) would add layer 4; and mT5, whose 45 the table of models ticks, has none by either.
+The 50 of the checklist (001-23) would add layer 4. The table of models says that mT5 (45) has outlier layers; by either
+threshold it has none.
 """
 
 CUTOFF = 2.5
-"""Spreads above the bulk's centre: the customary cut-off beside a shortest-half scale."""
+"""How many scale units above the centre of the bulk a block must lie: the usual cut-off for a shortest-half scale."""
 
 LEAST_FACTOR = 4.0
-"""Least factor between 1 + κ of an outlier block and of the bulk, so that no ordinary block stands out from very even
-ones: beside a Gaussian bulk it asks for more than the κ = 3 of a Laplace law."""
+"""Least ratio of 1 + κ of an outlier block to that of the bulk. It keeps an ordinary block from standing out when the
+others are nearly equal: next to a Gaussian bulk, κ must exceed the 3 of a Laplace distribution."""
 
 LEAST_BLOCKS = 5
 
 
 @dataclass(frozen=True)
 class OutlierBlocks:
-    """The blocks whose κ exceeds a threshold, with the rule that set it; both are None where the rule cannot tell."""
+    """The blocks whose κ exceeds a threshold, and the rule that set it. Both are None if the rule cannot decide."""
 
     rule: str
     threshold: float | None
@@ -50,7 +51,7 @@ def founding_outliers(kappa: ArrayLike, *, threshold: float = FOUNDING_THRESHOLD
         "founders",
         threshold,
         _above(values, threshold),
-        "The founding documents' threshold (001-03), set by hand; a handful of weights can make such a κ.",
+        "The founding documents' threshold (001-03), set by hand; a handful of weights can cause such a κ.",
     )
 
 
@@ -59,8 +60,8 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
 
     With x = ln(1 + max(κ, 0)), and [a, b] the shortest interval that holds more than half of the blocks, a block stands
     out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2. Outliers lie on one side, where they
-    would drag a median and its MAD along; the shortest half ignores up to half of the blocks. ln, because κ of
-    ordinary blocks differs by factors. Fewer than 5 blocks have no bulk: the rule then says that it cannot tell.
+    would bias a median and its MAD; the shortest half ignores up to half of the blocks. The logarithm is taken because
+    κ of ordinary blocks varies by factors. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
 
     >>> robust_outliers([0.4, 0.9, 0.3, 60.0, 0.5, 1.1]).blocks
     (3,)
@@ -68,7 +69,7 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:
         return OutlierBlocks(
-            "robust", None, None, f"Cannot tell: {values.size} block(s) are too few to show what is usual among them."
+            "robust", None, None, f"Cannot tell: {values.size} block(s) are too few to show which κ is usual."
         )
     x = np.sort(np.log1p(np.maximum(values, 0.0)))  # lighter tails than Gaussian count as Gaussian
     half = values.size // 2 + 1

@@ -1,7 +1,7 @@
-"""Activation patterns: how much of its activation each language has in each block, with intervals over documents.
+"""Activation patterns: the share of each block in the activation of each language, with intervals over documents.
 
 Every quantity here is a ratio of sums over documents, v_λ = Σ_d Σ_l c_l s_dl / Σ_d w_d, so one `LanguageFrame` serves
-them all: the same resampled documents, and documents that are parallel between languages drawn together.
+them all: they use the same resampled documents, and parallel documents are drawn together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ from fairbits.theory import Moments, kappa_mixture
 class Pattern:
     """Activation of each language in each block, at one kind of point and in one measure (norm or square).
 
-    Record d is one document in one language: `sums[d, l]` is Σ over its tokens of the measure at block l, `tokens`
-    their number, of each document or of each document and block. Languages keep the order of their first appearance.
+    Record d is one document in one language: `sums[d, l]` is the measure at block l summed over its tokens. `tokens` is
+    their number, per document or per document and block. Languages keep the order of their first appearance.
     Intervals need 5 documents per language.
 
     >>> lang, document = np.repeat(["eng", "heb"], 6), np.tile(np.arange(6), 2)
@@ -48,11 +48,11 @@ class Pattern:
     _frame: LanguageFrame = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Checks and freezes the records; the frame checks languages, ids and settings."""
+        """Checks the records and makes them read-only; the frame checks languages, ids and settings."""
         sums = nonnegative_array("sums", self.sums, ndim=2).copy()
         sums.flags.writeable = False
         tokens = nonnegative_array("tokens", self.tokens)
-        if tokens.ndim == 1:  # the same for every block
+        if tokens.ndim == 1:  # the same number for every block
             same_shape("tokens", tokens.shape, "the number of rows of sums", sums.shape[:1])
             tokens = np.repeat(tokens[:, None], sums.shape[1], axis=1)
         same_shape("tokens", tokens.shape, "the shape of sums", sums.shape)
@@ -113,7 +113,7 @@ class Pattern:
     def kappa_weighted(self, kappa: ArrayLike) -> dict[str, Estimate]:
         """Returns the founding documents' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12).
 
-        It is the kurtosis of the mixture only where all σ_l and all means are equal: see `kappa_mixture`.
+        It is the kurtosis of the mixture only if all σ_l and all means are equal; see `kappa_mixture`.
         """
         values = finite_array("kappa", kappa, ndim=1)
         same_shape("kappa", values.shape, "the number of blocks", (self.blocks,))
@@ -123,8 +123,8 @@ class Pattern:
         """Returns the excess kurtosis of the mixture Σ_l ā_l(λ) P_l of the blocks' weights, by language.
 
         It is not linear in ā: the interval is the bootstrap-t interval of its linearisation at the observed ā,
-        Σ_l g_l ā_l with g of `kappa_influence`, whose value is κ_mix itself. With 15 skewed documents it holds the
-        truth in 93 % of samples, percentiles of the resampled κ_mix in 89 % (its test; nominally 95 %).
+        Σ_l g_l ā_l with g from `kappa_influence`, whose value is κ_mix itself. With 15 skewed documents its coverage is
+        93 %, that of percentiles of the resampled κ_mix 89 % (see the tests; nominally 95 %).
         """
         parts: tuple[Moments, ...] = instances("moments", moments, Moments)
         same_shape("moments", (len(parts),), "the number of blocks", (self.blocks,))
@@ -132,7 +132,7 @@ class Pattern:
         return self._mean_over_blocks(influence[self._code])
 
     def fraction(self, blocks: Iterable[int]) -> dict[str, Estimate]:
-        """Returns the outlier activation fraction R̂(λ) = Σ_{l∈blocks} ā_l(λ) (000-20), 0 for no blocks."""
+        """Returns the outlier activation fraction R̂(λ) = Σ_{l∈blocks} ā_l(λ) (000-20); 0 if there are no blocks."""
         chosen = [whole("a block", block, least=0, most=self.blocks - 1) for block in sequence("blocks", blocks)]
         return self._mean_over_blocks(np.isin(np.arange(self.blocks), chosen).astype(np.float64))
 
@@ -158,7 +158,7 @@ class Pattern:
 
     @cached_property
     def _levelled(self) -> Floats:
-        """The sums as if every block of a language had as many tokens as its first; their ratios are those of a_l."""
+        """The sums, rescaled as if all blocks of a language had equally many tokens; their ratios are those of a_l."""
         tokens = self._add(self.tokens)
         levelled: Floats = self.sums * (tokens[:, :1] / tokens)[self._code]
         return levelled
@@ -168,7 +168,7 @@ class Pattern:
         return self._add(self.sums)
 
     def _add(self, records: Floats) -> Floats:
-        """Adds up the records of each language."""
+        """Returns the sum of the records of each language."""
         totals = np.zeros((len(self.languages), records.shape[1]))
         np.add.at(totals, self._code, records)
         return totals
@@ -182,16 +182,17 @@ class Pattern:
         return self._ratio((self._levelled * coefficients).sum(axis=1), self._levelled.sum(axis=1))
 
     def _by_block(self, values: Floats, weights: Floats) -> dict[str, tuple[Estimate, ...]]:
-        """Σ_d s_dl / Σ_d w_dl of every block, in one frame: a (language, block) pair stands for a language there.
+        """Σ_d s_dl / Σ_d w_dl of every block, from one frame that treats each (language, block) pair as a language.
 
-        The pairs share their documents and so their draws: the intervals are those of one frame per block, sooner.
+        All pairs use the same documents and therefore the same draws. The intervals equal those of one frame per block,
+        and take less time.
         """
         ordered = self._frame.languages  # the order in which languages are drawn
         rank = np.searchsorted(np.array(ordered), self.lang)
         pair = rank[:, None] * self.blocks + np.arange(self.blocks)
         frame = replace(
             self._frame,
-            lang=np.strings.zfill(pair.ravel().astype(np.str_), 12),  # so that names sort as numbers do
+            lang=np.strings.zfill(pair.ravel().astype(np.str_), 12),  # so that names sort like numbers
             document=np.repeat(self.document, self.blocks),
             values=values.ravel(),
             weights=weights.ravel(),
@@ -215,20 +216,20 @@ def kappa_influence(share: ArrayLike, parts: Sequence[Moments]) -> Floats:
     for at, part in enumerate(parts):
         if not np.isfinite(part.kappa):
             raise InputError(
-                f"parts[{at}] has infinite kappa; a mixture's kappa needs finite ones: leave the block out"
+                f"parts[{at}] has infinite kappa; the kappa of a mixture needs finite values: leave the block out"
             )
     weights = nonnegative_array("share", share, ndim=1)
     kappa = kappa_mixture(weights, parts)
     weights = weights / weights.sum()
     mean, sigma, skewness, own = (np.array([getattr(p, name) for p in parts]) for name in _MOMENTS)
-    d = mean - mean[0]  # so that equal means leave no rounding dust
+    d = mean - mean[0]  # so that equal means leave no rounding error
     sizes, _ = near_one(np.concatenate([sigma, d - weights @ d]))  # so that the fourth powers stay in range
     sigma, d = np.split(sizes, 2)
     second = sigma**2 + d**2
     third = skewness * sigma**3 + 3 * d * sigma**2 + d**3
     fourth = (own + 3) * sigma**4 + 4 * d * skewness * sigma**3 + 6 * d**2 * sigma**2 + d**4
     V = float(weights @ second)
-    if V == 0:  # one constant: its shape moments are 0
+    if V == 0:  # all weights are equal: the shape moments are 0
         return np.zeros(len(parts))
     influence: Floats = (fourth - 4 * (weights @ third) * d) / V**2 - 2 * (kappa + 3) * (second / V - 1) - 3
     return influence

@@ -1,7 +1,7 @@
-"""Proxies of a language's redundancy: the founding documents' R, the effective dimension, the slack of predictions.
+"""Proxies for a language's redundancy: the founding documents' R, the effective dimension and the prediction entropy.
 
-None of them measures how much is stored twice, and none is known to predict damage: they stand beside the measured
-damage so that anyone can see. Bits per token depend on the tokenizer, so they rank no language against another.
+None of them measures how much is stored twice, and none is known to predict damage. They are reported next to the
+measured damage so that readers can judge. Bits per token depend on the tokenizer and cannot rank languages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,20 @@ class Redundancy:
     """Proxies of one language; entropies and losses are in bits per token.
 
     `as_written` is the founding documents' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
-    H(Y) and `loss`, the model's cross entropy, for H(Y|X). It tells how predictable the text is. Ill-posed: where the
-    loss is more than half of H(Y) it is negative, and theorem 1's bound C_b/(R + δ) loses its meaning. It errs low, as
-    a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds H(Y) fixed.
+    H(Y) and `loss`, the model's cross entropy, for H(Y|X). It measures how predictable the text is. It is ill-posed: if
+    the loss exceeds half of H(Y) it is negative, and the bound C_b/(R + δ) of theorem 1 is meaningless. It is biased
+    downwards, because a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds
+    H(Y) fixed.
 
-    `predictive_entropy` is the mean entropy of the model's predictions: how undecided it is, right or wrong.
-    `calibration_gap` is loss − predictive entropy: 0 for a model as sure as it is right, above 0 for one too sure of
-    itself. Both tell what a model does with a text and not how much of it could be spared.
+    `predictive_entropy` is the mean entropy of the model's predictions: how uncertain it is, right or wrong.
+    `calibration_gap` is loss − predictive entropy: 0 for a calibrated model, above 0 for an overconfident one. Both
+    describe what a model does with a text, not how much of the model is dispensable.
 
-    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: among how many
-    channels the energy is spread. One huge channel brings it near 1, and a rotation changes it.
-    `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H, at most that of its diagonal, which no rotation
-    changes; None without them. Directions without energy are not copies of those with it.
+    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: the number of
+    channels over which the energy is spread. One huge channel brings it close to 1, and a rotation changes it.
+    `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H. It is at most that of the diagonal, and no
+    rotation changes it; None without second moments. Directions without energy are not copies of directions with
+    energy.
     """
 
     as_written: Estimate
@@ -66,8 +68,8 @@ def redundancy(
 ) -> dict[str, Redundancy]:
     """Returns the redundancy proxies of each language.
 
-    Per document (one entry each): its language, its id, how many tokens were predicted, their loss and the entropy of
-    their predictions, both summed, in nats. Per language, in the order of `languages`: `unigrams` (languages,
+    Per document (one entry each): its language, its id, the number of predicted tokens, and the sums of their loss and
+    of the entropy of their predictions, in nats. Per language, in the order of `languages`: `unigrams` (languages,
     vocabulary) counts the predicted tokens; `mean_squares` maps points to E[x²] (languages, channels), and
     `second_moments` to E[x xᵀ] (languages, channels, channels).
     """
@@ -107,10 +109,10 @@ def redundancy(
 
 
 def miller_madow(counts: ArrayLike) -> float:
-    """Returns the entropy in bits behind a sample: −Σ p log₂ p + (m − 1)/(2 N ln 2), p = counts/N, m counts above 0.
+    """Returns an entropy estimate in bits: −Σ p log₂ p + (m − 1)/(2 N ln 2), p = counts/N, m counts above 0.
 
-    The second term is the leading bias of the first for N independent draws; rare tokens that the sample has not
-    seen, and tokens that come in clusters, leave it too low.
+    The second term corrects the leading bias of the first for N independent draws. Rare tokens that the sample has not
+    seen, and tokens that come in clusters, make the estimate too low.
 
     >>> round(miller_madow([2, 2, 0]), 4)
     1.1803
@@ -127,7 +129,7 @@ def miller_madow(counts: ArrayLike) -> float:
 def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
     """Returns the participation ratio (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments H = E[x xᵀ].
 
-    From 1 (one channel, one direction has it all) to their number (all have the same).
+    It ranges from 1 (one channel or direction has all the energy) to their number (all have the same energy).
 
     >>> round(effective_dimension([3.0, 1.0]), 9), round(effective_dimension([[2.0, 1.0], [1.0, 2.0]]), 9)
     (1.6, 1.6)
@@ -138,13 +140,13 @@ def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
     energy = values if values.ndim == 1 else np.diagonal(values)
     if (energy < 0).any() or not energy.any():
         what = "a negative mean square" if (energy < 0).any() else "mean squares of 0 only"
-        raise InputError(f"{name} holds {what}; none may be negative and one must be above 0")
-    largest = energy.max()  # of second moments the largest element too, so that no square overflows
+        raise InputError(f"{name} holds {what}; none may be negative and at least one must be above 0")
+    largest = energy.max()  # also the largest element of second moments, so that no square overflows
     return float(((energy / largest).sum() / np.linalg.norm(values / largest)) ** 2)
 
 
 def _as_written(unigram_entropy: float, loss: Estimate) -> Estimate:
-    """Returns H(Y) − 2·H(Y|X): high where the loss is low."""
+    """Returns H(Y) − 2·H(Y|X), which is high where the loss is low."""
     value, low, high = (unigram_entropy - 2 * bits for bits in (loss.value, loss.high, loss.low))
     return Estimate(value, low, high, loss.n, loss.confidence)
 
@@ -163,7 +165,7 @@ def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayL
         if counted != predicted:
             raise InputError(
                 f"unigrams count {counted:,.0f} tokens of {code} and its documents hold {predicted:,.0f}; "
-                "count the tokens that are predicted, no others"
+                "count only the tokens that are predicted"
             )
     return counts
 

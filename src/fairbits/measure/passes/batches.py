@@ -1,4 +1,4 @@
-"""Windows of mixed languages, padded to batches of similar length."""
+"""Batches of windows of similar length, in mixed languages, with padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Which positions of a batch hold anything but padding, and which of them text, as float32 (rows, length)."""
+    """Which positions of a batch are not padding, and which of those hold text, as float32 (rows, length)."""
 
     real: Tensor
     text: Tensor
@@ -19,7 +19,7 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What goes into the model; `labels` (rows, length) say what every position of its output must predict."""
+    """The input of the model; `labels` (rows, length) say what every position of its output must predict."""
 
     inputs: Mapping[str, Tensor]
     labels: Tensor
@@ -28,11 +28,11 @@ class Batch:
     encoder: Positions | None
 
     def positions(self, stack: str) -> Positions:
-        """Returns the positions of a stack of the model."""
+        """Returns the positions for a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
 
     def on(self, device: str) -> "Batch":
-        """Returns the batch with what goes into the model on a device."""
+        """Returns the batch with the model's input on a device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 
 

@@ -1,6 +1,6 @@
-"""How a model is run in little memory: body and head apart, blocks recomputed in the backward pass.
+"""Running a model in little memory: body and head separated, blocks recomputed in the backward pass.
 
-Logits exist for a few positions at a time: with a large vocabulary they outweigh everything else.
+Logits exist for only a few positions at a time: with a large vocabulary they take more memory than everything else.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Split:
-    """A model as two functions: `body` gives the features (rows, length, width) of a batch, `head` their logits."""
+    """A model as two functions: `body` returns the features (rows, length, width) of a batch, `head` their logits."""
 
     body: Callable[[Batch], Tensor]
     head: Callable[[Tensor], Tensor]
@@ -32,9 +32,10 @@ class Split:
 
 @torch.no_grad()
 def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
-    """Returns the model split before its last linear map, if that map alone makes its logits of this batch.
+    """Returns the model split before its last linear map, if that map alone produces the logits of this batch.
 
-    Some families scale, bend or shift them elsewhere: there the body is the whole model, and the head changes nothing.
+    Some families scale or clip logits after that map. For these the body is the whole model and the head is the
+    identity.
     """
     whole = Split(lambda batch: model(**batch.inputs, use_cache=False).logits, lambda features: features, False)
     head, base = model.get_output_embeddings(), model.base_model  # type: ignore[no-untyped-call]
@@ -50,9 +51,9 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
 
 @contextmanager
 def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Lets the blocks forget what passes in them until the backward pass asks, and compute it a second time then.
+    """Makes the blocks drop their intermediate results and compute them again in the backward pass.
 
-    Hooks inside a block fire twice: without gradients on the way forward, with them on the way back.
+    Hooks inside a block therefore fire twice: without gradients in the forward pass, with them in the backward pass.
     """
     changed = list(blocks)
     for block in changed:
@@ -61,11 +62,11 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for block in changed:
-            del block.forward  # the one of its class appears again
+            del block.forward  # the method of its class becomes visible again
 
 
 def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `forward`; every argument goes in by position, as only these pass gradients on."""
+    """Calls `forward` under checkpointing, with all arguments by position, because only these carry gradients."""
 
     def call(*values: Any) -> Any:
         named = dict(zip(kwargs, values[len(args) :], strict=True))

@@ -1,4 +1,4 @@
-"""Measurements: the sums that one pass over text leaves, per document and language, and the errors of the weights."""
+"""Measurements: the sums from one pass over text, per document and language, and the rounding errors of the weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,18 @@ Measure = Literal["positions", "norm", "square"]
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What a model does with the text of each language. Sums are float64 and run over positions that hold text.
+    """Measurements of a model on the text of each language. Sums are float64 and run over positions that hold text.
 
-    Per document: `predicted` (tokens that had to be predicted), `nll` and `entropy` (nats, summed over those),
+    Per document: `predicted` (the number of predicted tokens), `nll` and `entropy` (nats, summed over those tokens),
     `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
+
     Per language: `channels[point]` (languages, width): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
-    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, width, width):
-    E[x xᵀ] of every input point, in float32.
-    `seen_by` names the point that is the input of each linear map; `left_out` says of which maps nothing is known.
+    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, width, width): E[x
+    xᵀ] of every input point, in float32.
+
+    `seen_by` names the point that is the input of each linear map; `left_out` says which maps were not measured, and
+    why.
+
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
     """
 
@@ -75,7 +79,7 @@ def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: S
 
 def column_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> dict[str, Floats]:
     """Returns m_j = Σ_i ΔW_ij² of every input channel j of every linear map."""
-    # made first: results that lie between large arrays keep the system from taking back the memory of these
+    # allocated first: results placed between large arrays would keep the system from reclaiming their memory
     columns: dict[str, Floats] = {name: np.zeros(checkpoint.architecture.weights[name].shape[1]) for name in linears}
     for name, error in weight_errors(checkpoint, linears, scheme=scheme):
         for rows in torch.split(error, ERROR_ROWS):

@@ -1,4 +1,4 @@
-"""The text of a corpus, made ready for a model."""
+"""The text of a corpus, prepared for a model."""
 
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLEARLY_LESS = 0.9
-"""Share of the requested tokens below which a note says how many there are."""
+"""If a language has less than this share of the requested tokens, a note says so."""
 NAMED = 3
-"""Most languages that such a note names."""
+"""The largest number of languages that such a note names."""
 
 
 def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST) -> Text:
@@ -39,14 +39,14 @@ def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = D
     most = max(max(*part.ids, *part.labels) for part in parts)
     if most >= rows:
         raise InputError(
-            f"the tokenizer of {checkpoint.target} gives the id {most} and the model has a vocabulary of {rows}; "
+            f"the tokenizer of {checkpoint.target} gives the id {most} but the model has a vocabulary of {rows}; "
             "they must belong together"
         )
     return text
 
 
 def tokens_of(text: Text) -> dict[str, int]:
-    """Returns how many tokens each language has, including those that need not be predicted."""
+    """Returns the number of tokens of each language, including those that are not predicted."""
     counts = dict.fromkeys(text.languages, 0)
     for window in text.windows:
         main, encoder = window.main, window.encoder
@@ -60,7 +60,8 @@ def tokens_of(text: Text) -> dict[str, int]:
 def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
     """Returns a note if languages have clearly less text than requested.
 
-    For parallel text the mean language counts: others have the same content in more or fewer tokens.
+    For parallel text the mean over languages counts: the same content takes more tokens in some languages than in
+    others.
     """
     counts = tokens_of(text)
     least = CLEARLY_LESS * request.tokens
@@ -74,7 +75,7 @@ def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tup
 
 
 def task_of(checkpoint: Checkpoint) -> Task:
-    """Returns what a model of this class predicts."""
+    """Returns the prediction task of a model of this class."""
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
     if checkpoint.config.is_encoder_decoder:
@@ -83,21 +84,21 @@ def task_of(checkpoint: Checkpoint) -> Task:
 
 
 def longest_input(checkpoint: Checkpoint) -> int:
-    """Returns how many positions of text the model takes; very many if its configuration does not say."""
+    """Returns how many positions of text the model accepts; a very large number if its configuration does not say."""
     stated = stated_positions(checkpoint)
-    # tables of positions in the manner of RoBERTa begin behind the padding token
+    # position tables like that of RoBERTa start after the padding token
     table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
     return stated - ((checkpoint.config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0)
 
 
 def stated_positions(checkpoint: Checkpoint) -> int:
-    """Returns how many positions the configuration states, which a packed checkpoint has too; very many if none."""
+    """Returns the number of positions that the configuration states; if none, a very large number."""
     config = checkpoint.config
     stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
     return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
 
 
 def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
-    """Returns an id that the model has; which one does not matter, as padding is masked."""
+    """Returns an id that is in the vocabulary; which one does not matter, because padding is masked."""
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(each for each in known if each is not None and each < rows)

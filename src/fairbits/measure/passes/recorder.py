@@ -1,4 +1,4 @@
-"""The points of a model where activations are measured, and the hooks that add up what passes them."""
+"""The points of a model where activations are measured, and the hooks that sum them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 PointKind = Literal["block", "mlp", "attention", "input"]
 KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")
 OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_out"}
-"""The role of the linear map whose output is the point: what a block adds to its stream, but for a norm behind it."""
+"""The role of the linear map whose output is the point: what a block adds to its stream, before any later norm."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place in the model that activations pass.
+    """A place in the model where activations are measured.
 
     `block`      the residual stream after the block
-    `mlp`        what the down projection gives, before the residual sum
-    `attention`  what the output projection of attention gives
-    `input`      what a linear map sees; maps that see the same activations share the point
+    `mlp`        the output of the down projection, before the residual sum
+    `attention`  the output of the attention's output projection
+    `input`      the input of a linear map; maps with the same input share the point
     """
 
     name: str
     kind: PointKind
     block: int | None
     stack: str
-    module: str  # that gives it, or (inputs) one that sees it
+    module: str  # whose output it is or, for inputs, one that reads it
 
 
 def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
@@ -50,7 +50,7 @@ def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]
         points[f"blocks.{index}"] = Point(f"blocks.{index}", "block", index, stack, block.module)
         for kind, role in OUTPUTS.items():
             for weight in block.linears.values():
-                # the name tells self-attention from cross-attention; experts, parts of a sum, are not observable
+                # the name distinguishes self- from cross-attention; experts are summands and cannot be observed
                 if weight.sees == f"blocks.{index}.{role}" and is_observable(weight, modules):
                     name = f"blocks.{index}.{kind}"
                     points[name] = Point(name, kind, index, stack, weight.module)
@@ -63,22 +63,22 @@ def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]
 
 
 def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[str, Weight], dict[str, str]]:
-    """Returns the linear maps of the blocks whose inputs and gradients can be seen, and why the others cannot."""
+    """Returns the linear maps of the blocks whose inputs and gradients can be observed, and why the others cannot."""
     modules = dict(model.named_modules())
     seen, left_out = {}, {}
     for block in architecture.blocks:
         for name, weight in block.linears.items():
             if weight.role == "router":
-                left_out[name] = "a router stays as it is"
+                left_out[name] = "a router is not quantized"
             elif not is_observable(weight, modules):
-                left_out[name] = "experts that are stacked in one tensor have no module of their own"
+                left_out[name] = "experts stacked in one tensor have no modules of their own"
             else:
                 seen[name] = weight
     return seen, left_out
 
 
 def is_observable(weight: Weight, modules: Mapping[str, nn.Module]) -> bool:
-    """Returns whether a module of its own computes this linear map."""
+    """Returns whether this linear map has a module of its own."""
     module = modules.get(weight.module)
     return weight.sees is not None and weight.stacked is None and getattr(module, "weight", None) is not None
 
@@ -88,14 +88,15 @@ KRONECKER, TOKEN, DIAGONAL = range(3)
 
 
 class Recorder:
-    """The sums over all batches so far, in float64 but for second moments. `start` a batch, let it pass, `finish` it.
+    """The sums over all batches so far, in float64 except second moments. Per batch: `start`, run the model, `finish`.
 
-    Activations are taken at the points, Fisher gradients g at the output of every linear map. With the error ΔW of a
-    scheme, the damage of a window of T positions is in the form
-    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x taken for independent within the
-                 window, as K-FAC takes them; special tokens, whose x can be huge and g nothing, as in "token"
-    "token"      ½ Σ_t (g_tᵀ ΔW x_t)²: positions taken for independent of each other
-    "diagonal"   ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)²: output channels too
+    Activations x are recorded at the points, Fisher gradients g at the output of every linear map. To first order, a
+    weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage (see `run`).
+    The forms differ in their treatment of the products between positions. For a window of T positions they are
+    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x independent within the
+                 window, as in K-FAC; special tokens, whose x can be huge and g near 0, as in "token"
+    "token"      ½ Σ_t (g_tᵀ ΔW x_t)²: positions are treated as independent of each other
+    "diagonal"   ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)²: output channels as well
     """
 
     def __init__(
@@ -133,10 +134,10 @@ class Recorder:
         }
 
     def start(self, batch: Batch) -> None:
-        """Makes a batch the one that passes now."""
+        """Makes this batch the one that the hooks record."""
         self._batch = batch
         self._reported = dict.fromkeys(self.linears, 0)
-        self._passed: set[int] = set()  # a block that is computed again shows its points again
+        self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
         languages = self._languages[batch.document]
         self._members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
         rows = len(batch.document)
@@ -144,11 +145,11 @@ class Recorder:
         self._damage = torch.zeros(len(self._schemes), len(FORMS), rows, len(self.linears))
 
     def finish(self) -> None:
-        """Adds what the rows of the batch left to their documents."""
+        """Adds the sums of the batch's rows to their documents."""
         for name, times in self._reported.items():
             if times != 1:
                 raise InputError(
-                    f"{name} was used {times} times on the way to the loss; only maps that are used once can be audited"
+                    f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
                 )
         rows = self._batch.document
         for sums, values in zip((self.positions, self.norm, self.square), self._activity, strict=True):
@@ -158,7 +159,7 @@ class Recorder:
                 forms[form].index_add_(0, rows, each.double())
 
     def attach(self) -> list[RemovableHandle]:
-        """Returns the handles of all hooks, to be removed after the pass."""
+        """Returns the handles of all hooks, which must be removed after the pass."""
         handles = []
         for index, point in enumerate(self.points):
             module = self._modules[point.module]
@@ -221,7 +222,7 @@ class Recorder:
         W = self._matrix(self.linears[name])
         for kept, (scheme, scales) in zip(self._damage, self._schemes.items(), strict=True):
             shift = nn.functional.linear(x, error_of(W, scheme, scales[name]))  # ΔW x
-            effects = torch.bmm(g, shift.transpose(1, 2)).square_()  # of the shift at t through the gradient at s
+            effects = torch.bmm(g, shift.transpose(1, 2)).square_()  # of the shift at t on the gradient at s
             alone = effects.diagonal(dim1=1, dim2=2)
             kept[TOKEN, :, index] = alone.sum(1) / 2
             pairs = torch.bmm(text[:, None], torch.bmm(effects, text[..., None]))[:, 0, 0]
@@ -235,7 +236,7 @@ class Recorder:
         sums[name] = sums[name].add_(added) if name in sums else added
 
     def _add_products(self, sums: dict[str, Tensor], name: str, x: Tensor) -> None:
-        """Adds Σ x xᵀ in float32 over the positions of each language; positions that do not count are 0."""
+        """Adds Σ x xᵀ in float32 over the positions of each language; excluded positions are 0."""
         if name not in sums:
             sums[name] = torch.zeros(int(self._languages.max()) + 1, x.shape[-1], x.shape[-1])
         languages = self._languages[self._batch.document]

@@ -1,4 +1,11 @@
-"""The pass itself: text in, Measurements out. One forward and one backward pass per batch serve everything."""
+"""The pass itself: from text to Measurements. One forward and one backward pass per batch yield everything.
+
+Damage is predicted by the Fisher information F of the logits: KL(p ‖ p′) ≈ ½ (Δlogits)ᵀ F (Δlogits), with F = diag p −
+p pᵀ at every predicted position. F is never formed. A random direction ξ with E[ξ ξᵀ] = F is drawn at each
+position, and one backward pass of logits · ξ gives the gradient g at the output of every linear map. To first order a
+change Δy of that output changes logits · ξ by g · Δy, so E[(g · Δy)²] is the quadratic form above. ξ depends on the
+model's own probabilities only: no label is used, so this is the Fisher information and not its empirical variant.
+"""
 
 import math
 from typing import TYPE_CHECKING
@@ -25,9 +32,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SAVED_PER_BLOCK = 34
-"""Numbers per position and unit of width that one block keeps for its backward pass, about."""
+"""Approximate count of numbers that a block keeps for its backward pass, per position and unit of width."""
 LOGITS_KEPT = 3
-"""Numbers per position and token of the vocabulary where the head cannot be parted from the model."""
+"""Numbers per position and vocabulary entry if the head cannot be separated from the model."""
 
 
 def probe(
@@ -40,19 +47,18 @@ def probe(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Measurements:
-    """Returns what the model does with the requested text of each language of a corpus.
+    """Returns the measurements of a model on the requested text of each language of a corpus.
 
-    `second_moments` keeps E[x xᵀ] of every input too. The Fisher gradient is that of logits · ξ with
-    E[ξ ξᵀ] = diag p − p pᵀ, drawn from the seed of the request at every predicted position: its mean square is the
-    Fisher information, and no label is looked at.
+    `second_moments` also keeps E[x xᵀ] of every input. The random directions of the Fisher gradient are drawn from the
+    seed of the request.
     """
     for scheme in schemes:
-        _check_scheme(scheme, checkpoint)  # before anything that takes time
+        _check_scheme(scheme, checkpoint)  # before anything slow
     text = text_for(checkpoint, corpus, request=request)
     model = checkpoint.load(dtype)
     linears, left_out = probed_linears(checkpoint.architecture, model)
     if not linears:
-        raise InputError(f"{checkpoint.target} has no linear map whose activations can be seen")
+        raise InputError(f"{checkpoint.target} has no linear map whose activations can be observed")
     recorder = Recorder(
         model,
         points_of(checkpoint.architecture, model),
@@ -70,18 +76,18 @@ class LossSums:
     """Per document: predicted tokens, their loss and the entropy of their predictions, in nats."""
 
     def __init__(self, documents: int) -> None:
-        """All start at 0."""
+        """All sums start at 0."""
         self.sums = torch.zeros(3, documents, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, logits: Tensor, labels: Tensor, documents: Tensor) -> Tensor:
-        """Adds some positions and returns p, (positions, vocabulary)."""
+        """Adds the loss of some positions and returns their probabilities p, (positions, vocabulary)."""
         if not torch.isfinite(logits).all():
-            raise InputError("the model answers text with NaN or infinity; load it in float32, or check its weights")
+            raise InputError("the model's logits contain NaN or infinity; load it in float32, or check its weights")
         log_p = logits.float().log_softmax(-1)
         p = log_p.exp()
         nll = -log_p.gather(1, labels.to(log_p.device)[:, None])[:, 0].double().cpu()
-        entropy = -log_p.mul_(p).sum(1).double().cpu()  # in place: with a large vocabulary every copy counts
+        entropy = -log_p.mul_(p).sum(1).double().cpu()  # in place: with a large vocabulary every copy is costly
         for row, values in zip(self.sums, (torch.ones_like(nll), nll, entropy), strict=True):
             row.index_add_(0, documents, values)
         return p
@@ -102,7 +108,7 @@ def _run(
     rng = torch.Generator().manual_seed(seed)
     total, done = sum(window.length for window in text.windows), 0
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
-    split = split_head(model, next(batches(text, positions=1)))  # the shortest window is enough to see
+    split = split_head(model, next(batches(text, positions=1)))  # the shortest window is enough to decide
     handles = recorder.attach()
     try:
         for batch in batches(text, positions=positions_at_once(model, split)):
@@ -121,9 +127,9 @@ def _run(
 
 
 def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: LossSums, rng: torch.Generator) -> Tensor:
-    """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at every predicted position.
+    """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at each predicted position.
 
-    The loss of the positions is scored on the way.
+    The loss of these positions is added to `scores`.
     """
     gradient = torch.zeros_like(features)
     for at in torch.split((batch.labels != NO_LABEL).nonzero(), GRADIENT_POSITIONS):
@@ -136,7 +142,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Los
 
 
 def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
-    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ; p is used up."""
+    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ. Overwrites p."""
     noise = torch.randn(p.shape, generator=rng).to(p.device).mul_(p.sqrt())
     return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))
 
@@ -177,13 +183,13 @@ def _measurements(
 
 
 def _mean(sums: Tensor, count: Tensor) -> Floats:
-    """Returns the sums of every language divided by its count; the sums are used up."""
+    """Returns the sums of every language divided by its count. Overwrites the sums."""
     mean: Floats = sums.div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
     return mean
 
 
 def positions_at_once(model: "PreTrainedModel", split: Split) -> int:
-    """Returns how many positions a batch may have, by a rough count of what its backward pass keeps."""
+    """Returns how many positions a batch may have, from a rough estimate of the memory of its backward pass."""
     config = model.config.get_text_config()
     numbers = (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
     if not split.apart:
@@ -195,7 +201,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
     if scheme.reads_text:
         raise InputError(
             f"the scheme ({scheme.name}) reads text; damage is predicted for rounding to nearest without an objective: "
-            "leave objective and rounding out"
+            "omit objective and rounding"
         )
     blocks = checkpoint.architecture.blocks
     columns = {
@@ -214,7 +220,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
 
 @torch.no_grad()
 def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
-    """Returns the summed loss of every document in nats, and its predicted tokens, computed where the model is."""
+    """Returns the loss of every document in nats and its number of predicted tokens; runs on the model's device."""
     device = str(model.device)
     scores = LossSums(len(text.lang))
     total, done = len(text.windows), 0

@@ -1,4 +1,4 @@
-"""Documents as windows of token ids: what goes into the model, what it must predict, which positions are text."""
+"""Documents as windows of token ids: the model's input, what it must predict, and which positions hold text."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Task = Literal["causal", "masked", "completion"]
-"""What the model predicts: the next token, the masked tokens, or (encoder and decoder) the second half of a text."""
+"""What the model predicts: the next token, the masked tokens or (encoder-decoder) the second half of a text."""
 
 NO_LABEL = -100
 MASKED_SHARE = 0.15
 ENCODED_AT_ONCE = 64
 AMPLE = 128
-"""Tokens of one document that are worth more than those of another."""
+"""Up to this many tokens, more text of one document is worth more than text of another."""
 Ids = list[int]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Token ids of one stack; `labels[t]` is what position t must predict, `text[t]` whether it holds text."""
+    """Token ids of one stack; position t must predict `labels[t]`, and `text[t]` says whether it holds text."""
 
     ids: Ids
     text: list[bool]
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a document that fits the model; `encoder` is what its encoder reads, if it has one."""
+    """A piece of a document that fits the model; `encoder` is the input of its encoder, if it has one."""
 
     document: int
     main: Part
@@ -53,10 +53,10 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The documents of all languages that are looked at: `lang`, `document` and `size_bytes` have one entry each.
+    """The documents of all languages: `lang`, `document` and `size_bytes` have one entry per document.
 
-    `size_bytes` is the share of a document's bytes that its predicted tokens have of all its tokens.
-    Documents with the same number are the same content in several languages.
+    `size_bytes` is a document's size in bytes times the predicted share of its tokens. Documents with the same number
+    have the same content in several languages.
     """
 
     languages: tuple[str, ...]
@@ -80,12 +80,12 @@ class Cutter:
     task: Task
     length: int
     seed: int
-    start: int | None  # what stands before the text (decoder's start token in a model with encoder)
-    end: int | None  # what an encoder expects after the text
+    start: int | None  # precedes the text (in an encoder-decoder model, the decoder's start token)
+    end: int | None  # follows the text in an encoder
     mask: int | None
 
     def predicts(self, tokens: int) -> bool:
-        """Returns whether a document of this many tokens leaves anything to predict."""
+        """Returns whether a document of this many tokens has anything to predict."""
         needs_two = self.task == "completion" or (self.task == "causal" and self.start is None)
         return tokens > needs_two
 
@@ -93,7 +93,7 @@ class Cutter:
         """Yields the windows of one document."""
         room = self.length - (self.start is not None) - (self.end is not None)
         if self.task == "completion":
-            room *= 2  # half of it goes to each stack
+            room *= 2  # half of the text goes to each stack
         for number, begin in enumerate(range(0, len(ids), room)):
             piece = ids[begin : begin + room]
             if self.task == "causal":
@@ -131,7 +131,7 @@ class Cutter:
 def cutter_for(
     tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None
 ) -> Cutter:
-    """Returns how this model's text is cut; `start` is the decoder's start token of a model with encoder.
+    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model.
 
     >>> from fairbits.model import Checkpoint
     >>> tiny = cutter_for(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
@@ -147,7 +147,7 @@ def cutter_for(
         after = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
         return Cutter(task, length, seed, before, after, tokenizer.mask_token_id)
     if start is None:
-        raise InputError("config.json names no decoder_start_token_id, which a model with encoder and decoder needs")
+        raise InputError("config.json has no decoder_start_token_id, which an encoder-decoder model needs")
     return Cutter(task, length, seed, start, tokenizer.eos_token_id, None)
 
 
@@ -160,10 +160,10 @@ def read_text(
     parallel: bool,
     padding: int,
 ) -> Text:
-    """Returns windows of about as many tokens per language as requested, of documents in an order drawn from the seed.
+    """Returns windows with about the requested number of tokens per language, from documents in a seeded random order.
 
-    Many documents tell more than long ones: of documents beyond AMPLE tokens only the beginning is taken, as far as the
-    budget goes. Parallel documents are taken whole, and in all languages or in none.
+    Many documents are more informative than long ones: of documents beyond AMPLE tokens only the beginning is used, as
+    far as the budget requires. Parallel documents are used whole, and in all languages or in none.
     """
     tokens = request.tokens
     coded = {
@@ -193,7 +193,7 @@ def read_text(
 def _encoded(
     texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], cut: Cutter, *, tokens: float, seed: int
 ) -> Mapping[int, Ids]:
-    """Returns the ids of documents by their position, as many as the budget allows and at least five."""
+    """Returns the token ids of documents by position, as many as the budget allows and at least five."""
     order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
     chosen: dict[int, Ids] = {}
     total = 0
@@ -209,7 +209,7 @@ def _encoded(
 
 
 def _limit(lengths: Iterable[int], tokens: int) -> float:
-    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if they fit it.
+    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit.
 
     >>> _limit([10, 100, 300], 150)
     70.0
@@ -234,7 +234,7 @@ def _check_number(coded: Mapping[str, Mapping[int, Ids]], what: str) -> None:
 
 
 def _common(coded: Mapping[str, Mapping[int, Ids]], tokens: int) -> dict[str, Mapping[int, Ids]]:
-    """Returns as many of the documents that all languages have as the mean language has tokens for.
+    """Returns as many of the documents common to all languages as the budget allows for the mean language.
 
     A language that needs many tokens for the same content exceeds the budget, others fall short of it.
     """
@@ -253,7 +253,7 @@ def _framed(ids: Ids, labels: Ids, before: int | None, after: int | None) -> Par
 
 
 def unigrams(text: Text) -> NDArray[np.int64]:
-    """Returns how often each token is to be predicted in each language, (languages, tokens up to the largest id)."""
+    """Returns how often each token is predicted in each language, (languages, tokens up to the largest id)."""
     languages = text.language_of
     largest = max(max(window.main.labels) for window in text.windows)
     counts = np.zeros((len(text.languages), largest + 1), dtype=np.int64)

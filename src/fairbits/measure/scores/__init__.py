@@ -1,1 +1,1 @@
-"""What quantization cost each language: losses, divergence and flips on the same text."""
+"""The cost of quantization for each language: loss, divergence and flips on the same text."""

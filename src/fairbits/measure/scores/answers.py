@@ -1,4 +1,4 @@
-"""How the answers of a quantized model differ from those of its reference: loss, divergence, other first choices."""
+"""How the predictions of a quantized model differ from those of its reference: loss, divergence and flips."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Answers:
     """Sums over the predicted tokens of every document, for both models on the same text.
 
-    `predicted`      how many tokens
+    `predicted`      number of predicted tokens
     `nll_reference`  and `nll_quantized`: −Σ log p(token), in nats
     `kl`             Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
     `flips`          how often the quantized model prefers another token to the reference's first choice
@@ -44,7 +44,7 @@ class Answers:
 def answers_of(
     model: "PreTrainedModel", reference: Reference, *, device: str = "cpu", progress: Progress | None = None
 ) -> Answers:
-    """Returns the answers of a quantized model to the text of its reference, in one pass."""
+    """Returns the answers of a quantized model on the text of its reference, after one pass."""
     text = reference.text
     split = split_for(model, text, device=device)
     sums = torch.zeros(5, len(text.lang), dtype=torch.float64)
@@ -70,11 +70,11 @@ def answers_of(
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
-    """Returns of every position both losses, the divergence and 1 where the first choice flips, (4, positions).
+    """Returns for every position both losses, the divergence, and 1 where the first choice flips, as (4, positions).
 
-    With logits a of the reference, b of the other (both are used up), m their largest, Z = Σ exp(logit − m):
-    KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b), differences of near numbers first, so that rounding stays
-    near 10⁻⁷ however large the logits are.
+    `a` are the logits of the reference, `b` those of the quantized model; both are overwritten. With m the largest
+    logit and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
+    are taken first, so the rounding error stays near 10⁻⁷ however large the logits are.
 
     >>> a, b = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
     >>> [round(each, 4) for each in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
@@ -93,7 +93,7 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
 
 
 def positions_of_logits(model: "PreTrainedModel") -> int:
-    """Returns for how many positions logits may exist at a time."""
+    """Returns the number of positions whose logits may be in memory at a time."""
     positions = max(LOGITS // int(model.config.get_text_config().vocab_size), LOGIT_POSITIONS)
     return GPU_LOGITS_FACTOR * positions if is_gpu(model.device) else positions
 
@@ -106,12 +106,12 @@ def _parts(whole: Features, size: int) -> Iterator[Features]:
 def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: "PreTrainedModel") -> None:
     if a.shape != b.shape:
         raise InputError(
-            f"{model.name_or_path} answers with {b.shape[1]:,} tokens and {reference.target} with {a.shape[1]:,}; "
-            "both must have the same vocabulary: evaluate a model with what it was made from"
+            f"{model.name_or_path} has {b.shape[1]:,} tokens in its vocabulary and {reference.target} {a.shape[1]:,}; "
+            "both must have the same vocabulary: evaluate a model against the one it was made from"
         )
 
 
 def _not_finite(reference: Reference, own: slice, *, device: str, model: "PreTrainedModel") -> InputError:
     sound = torch.isfinite(reference.logits(own, device=device)).all()
     who = model.name_or_path if sound else reference.target
-    return InputError(f"{who} answers text with NaN or infinity; load it in float32, or check its weights")
+    return InputError(f"the logits of {who} contain NaN or infinity; load it in float32, or check its weights")

@@ -1,4 +1,4 @@
-"""How unequally quantization hurts languages: worst, best, mean, gap, ratio, standard deviation."""
+"""How unequally quantization damages languages: worst, best, mean, gap, ratio, standard deviation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from fairbits.stats import Estimate, LanguageFrame
 
 @dataclass(frozen=True)
 class Disparity:
-    """Damage over languages in one unit; what needs two languages is None where there is one.
+    """Damage over languages in one unit. Values that need two languages are None if there is only one.
 
-    `worst`      the most damaged language and the largest true damage, less the luck of being the largest; `best` alike
-    `mean`       of the languages, each counting the same
-    `gap`        largest minus smallest damage, less what noise adds; `plain_gap` is that of the estimates as they are
-    `ratio`      largest over smallest damage, or None, and `no_ratio` says why
+    `worst`      the most damaged language and the largest true damage, corrected for selection; `best` likewise
+    `mean`       the mean over languages, equally weighted
+    `gap`        largest minus smallest damage, corrected for noise; `plain_gap` is the uncorrected difference
+    `ratio`      largest over smallest damage; if None, `no_ratio` says why
     `deviation`  the standard deviation of true damage between languages
     """
 
@@ -43,7 +43,7 @@ class Disparity:
 def disparity(frame: LanguageFrame) -> Disparity:
     """Returns how unequal the damage of a frame is."""
     several = len(frame.languages) > 1
-    ratio, no_ratio = _ratio(frame) if several else (None, "there is one language")
+    ratio, no_ratio = _ratio(frame) if several else (None, "there is only one language")
     return Disparity(
         unit=frame.unit,
         worst=frame.worst(),

@@ -1,4 +1,4 @@
-"""Reference: how the full-precision model answers a text, kept on disk until the quantized model is evaluated."""
+"""Reference: the full-precision model's predictions on a text, kept on disk until the quantized model is evaluated."""
 
 import shutil
 import tempfile
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Positions that predict a token: `features` (positions, width), the token as a label, and the document of each."""
+    """Positions that predict a token: `features` (positions, width), and the label and document of each."""
 
     features: Tensor
     labels: Tensor
@@ -36,16 +36,16 @@ class Features:
 
 
 def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
-    """Returns the model, moved to the device, as body and head."""
+    """Returns the model, moved to the device and split into body and head."""
     move(model, device)
-    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to see
+    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
 
 
 @torch.no_grad()
 def features_of(
     model: "PreTrainedModel", split: Split, *, text: Text, device: str, stage: str, progress: Progress | None
 ) -> Iterator[Features]:
-    """Yields all positions that predict, in the same order whatever the model and however large the batches.
+    """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
 
     `progress` is called with `stage`, the windows done and the number of windows.
     """
@@ -61,18 +61,18 @@ def features_of(
 
 
 def positions_by_window(text: Text) -> list[range]:
-    """Returns the numbers that the predicting positions of every window have, in the order of `features_of`."""
+    """Returns, for every window, the numbers of its predicting positions in the order of `features_of`."""
     counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
     found = [range(0)] * len(counts)
     begin = 0
-    for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # as batches are made
+    for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # the order of `batches`
         found[i] = range(begin, begin + counts[i])
         begin += counts[i]
     return found
 
 
 def predicted_positions(text: Text) -> int:
-    """Returns how many positions predict a token."""
+    """Returns the number of positions that predict a token."""
     return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)
 
 
@@ -81,10 +81,10 @@ WHOLE = "the head of the reference cannot be separated from it: its logits were 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The features of a model at every position that predicts, in a temporary file, and the head that reads them.
+    """The features of a model at every predicting position, in a temporary file, and the head that reads them.
 
-    The model itself is not kept: it and the quantized model are never in memory together, and its logits can be
-    computed again exactly. Close it, or use it in a `with` statement: this removes the file.
+    The model itself is not kept, so it and the quantized model are never in memory together, and its logits can be
+    recomputed exactly. Close it, or use it in a `with` statement, to remove the file.
 
     `target`  the model
     `text`    what it was evaluated on
@@ -108,7 +108,7 @@ class Reference:
         dtype: torch.dtype = torch.float32,
         progress: Progress | None = None,
     ) -> "Reference":
-        """Returns the answers of a model to the text, after one pass over it."""
+        """Returns the reference of a model on the text, after one pass over it."""
         return cls.of_model(checkpoint.load(dtype), text, target=checkpoint.target, device=device, progress=progress)
 
     @classmethod
@@ -121,9 +121,9 @@ class Reference:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Reference":
-        """Returns the answers of a model in memory to the text."""
+        """Returns the reference of a loaded model on the text."""
         split = split_for(model, text, device=device)
-        with ExitStack() as stack:  # a pass that fails leaves no file
+        with ExitStack() as stack:  # a failed pass leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
             answers = features_of(
                 model, split, text=text, device=device, stage="evaluating the reference model", progress=progress
@@ -135,7 +135,7 @@ class Reference:
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
         """Returns the logits of some positions, numbered in the order of `features_of`."""
         if self._file.closed:
-            raise InputError(f"the reference {self.target} is closed; use it before, or create it again")
+            raise InputError(f"the reference {self.target} is closed; use it before closing it, or create it again")
         if isinstance(self._head, torch.nn.Module):
             self._head.to(device)
         with torch.no_grad():
@@ -166,7 +166,7 @@ def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) ->
         file.flush()
     except OSError as problem:
         raise _no_room(f"{problem.strerror} after {written:,} bytes") from None
-    # copy on write, never written: torch warns of arrays that it may not write to
+    # copy on write, though never written: torch warns about read-only arrays
     return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="c")).view(features.dtype).reshape(positions, -1)
 
 
@@ -178,6 +178,6 @@ def _check_room(needed: int) -> None:
 
 def _no_room(what: str) -> InputError:
     return InputError(
-        f"{tempfile.gettempdir()} has no room for the answers of the reference model ({what}); make room there, "
-        "name another directory with TMPDIR, or evaluate on fewer tokens"
+        f"{tempfile.gettempdir()} has no room for the answers of the reference model ({what}); free some space, "
+        "set TMPDIR to another directory, or evaluate on fewer tokens"
     )

@@ -1,4 +1,4 @@
-"""Scores: what quantization cost every document of every language, and all that follows from it."""
+"""Scores: the cost of quantization for every document of every language, and the results computed from it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -31,10 +31,10 @@ ASKED: Mapping[Task, str] = {
     "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
     "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
 }
-"""What the loss is the loss of."""
+"""What the model predicts in each task, for readers."""
 SIGNIFICANT = 0.05
 SUMMARY = "fairbits.summary/1"
-"""What `Scores.summary` gives: results without the documents, so no file of scores."""
+"""The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Identity:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Identity":
-        """Returns the identity of a checkpoint; all of its bytes are read."""
+        """Returns the identity of a checkpoint; reads all of its bytes."""
         size = sum(info.nbytes for info in checkpoint.tensors.values())
         return cls(checkpoint.target, checkpoint.fingerprint, size)
 
@@ -67,7 +67,7 @@ class EvaluationSetting:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
-        """Returns what a model is evaluated on when it reads the requested text of a corpus."""
+        """Returns the setting in which a model is evaluated on the requested text of a corpus."""
         return cls(
             task=task_of(checkpoint),
             corpus=corpus.name,
@@ -118,7 +118,7 @@ class Scores:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks that all parts are about the same languages."""
+        """Checks that all parts have the same languages."""
         for name, found in (("the documents", set(self.documents.lang.tolist())), ("kl_p99", set(self.kl_p99))):
             odd = sorted(found ^ set(self.languages))
             if odd:
@@ -135,7 +135,7 @@ class Scores:
         question: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
-        """Returns the scores of answers to a text."""
+        """Returns the scores from the answers of both models on a text."""
         language = text.language_of[answers.token_document]
         p99 = {code: float(np.quantile(answers.token_kl[language == i], 0.99)) for i, code in enumerate(text.languages)}
         documents = DocumentScores(
@@ -153,7 +153,7 @@ class Scores:
     def frame(self, unit: str = "bits_per_byte") -> LanguageFrame:
         """Returns the added loss of every language, with intervals over documents.
 
-        "nats_per_section" is what the same content costs in each language, so the text must be parallel.
+        "nats_per_section" is the cost of the same content in each language, so the text must be parallel.
         """
         check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
         if unit not in self._frames:
@@ -173,7 +173,8 @@ class Scores:
     def relative_perplexity(self) -> dict[str, Estimate]:
         """The founding documents' D: perplexity per token of the quantized model over that of the reference, less 1.
 
-        D = exp(ΔNLL per token) − 1. Within a language; tokens of two languages hold different amounts of text.
+        D = exp(ΔNLL per token) − 1. Comparable only within a language: a token holds different amounts of text in
+        different languages.
         """
         return {
             code: Estimate(float(np.expm1(each.value)), float(np.expm1(each.low)), float(np.expm1(each.high)), each.n)
@@ -202,9 +203,9 @@ class Scores:
     def worse_than(
         self, baseline: "Scores", *, unit: str = "bits_per_byte", level: float = SIGNIFICANT
     ) -> dict[str, Estimate]:
-        """Returns by how much more each language loses than under the baseline, of those that do beyond doubt.
+        """Returns how much more languages lose than under the baseline, where the difference is significant.
 
-        Beyond doubt: the paired contrast is above 0 and its Holm-corrected two-sided p is below `level`.
+        Significant: the paired contrast is above 0 and its Holm-corrected two-sided p value is below `level`.
         """
         sure = self.contrast(baseline, unit=unit).significant(level)
         return {code: each for code, each in sure.items() if each.value > 0}
@@ -216,7 +217,7 @@ class Scores:
             if getattr(mine, name) != getattr(theirs, name):
                 raise InputError(
                     f"{self.quantized.target} and {other.quantized.target} were measured on different text ({name} "
-                    "differs); a paired comparison needs the same: evaluate both with the same settings"
+                    "differs); a paired comparison needs the same text: evaluate both with the same settings"
                 )
         if not np.array_equal(self.documents.tokens, other.documents.tokens):
             raise InputError(
@@ -255,7 +256,7 @@ class Scores:
 
     @classmethod
     def load(cls, path: str | Path) -> "Scores":
-        """Returns the scores of a file; every key must be known."""
+        """Returns the scores in a file; unknown keys are errors."""
         return SCORES.read(path)
 
     @cached_property
@@ -286,7 +287,7 @@ SCORES = Kind("fairbits.scores/1", "a file of scores", "fairbits evaluate --out"
 
 
 def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
-    """Returns the unit if damage on a text can be counted in it: sections need the same content in all languages."""
+    """Returns the unit if it applies to the text: sections need the same content in all languages."""
     if one_of("unit", unit, UNITS) == "nats_per_section" and not parallel:
         raise InputError(
             f"the text of {corpus} is not parallel, so there is no section that all languages have; "

@@ -1,4 +1,4 @@
-"""The layout of a file of scores: JSON with one column of the documents per line."""
+"""The layout of a scores file: JSON with one column of the documents per line."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from fairbits.records import as_lines
 
 
 def by_line(data: dict[str, Any]) -> bytes:
-    """Returns the content of a file of scores: one line per key, and one per key of an object within."""
+    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
     return as_lines(_lines(data, nested=True))
 
 

@@ -99,7 +99,7 @@ def test_the_same_bytes_twice(reading_model, record, tmp_path):
 
 def test_both_files_or_none(record, tmp_path):
     (tmp_path / "audit.safetensors").mkdir()  # cannot be replaced by a file
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         record.save(tmp_path / "audit.json")
     assert [path.name for path in tmp_path.iterdir()] == ["audit.safetensors"]
     (tmp_path / "audit.safetensors").rmdir()
@@ -117,7 +117,7 @@ def test_a_file_that_belongs_to_no_audit_is_never_replaced(record, tmp_path):
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"the weights of a model")
     for path in (tmp_path / "model.json", weights, tmp_path / "audit.w3"):
-        with pytest.raises(InputError, match=r"belongs to no audit|does not end in \.json"):
+        with pytest.raises(InputError, match=r"does not belong to an audit|does not end in \.json"):
             record.save(path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     assert weights.read_bytes() == b"the weights of a model"
