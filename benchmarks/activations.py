@@ -28,7 +28,7 @@ from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
 from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
 from fairbits.quantize.execution import execute_plan
-from fairbits.science.experiments.gaps import Gap
+from fairbits.science.experiments.gaps import LanguageGap
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.verbs.plan import plan as planned
 
@@ -144,7 +144,7 @@ def damage_row(name: str, frame: LanguageFrame, extra: int | None) -> str:
 def difference_row(name: str, mine: LanguageFrame, base: LanguageFrame) -> str:
     """Returns the line of a paired difference."""
     signs = np.sign([each.value for each in mine.contrast(base).significant().values()])
-    gap = Gap.of(mine).minus(Gap.of(base))
+    gap = LanguageGap.of(mine).minus(LanguageGap.of(base))
     numbers = (mine.worst_minus(base), mine.minus(base).mean(), gap)
     return f"| {name} | {' | '.join(map(shown, numbers))} | {int((signs < 0).sum())} | {int((signs > 0).sum())} |"
 

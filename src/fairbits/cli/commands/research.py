@@ -76,7 +76,7 @@ def research(
       fairbits research outliers --model ./model --text texts --device cuda
     """
     from fairbits.cli.tables.research import experiment_list, result_panel  # heavy: only when the verb runs
-    from fairbits.science.experiments import EXPERIMENTS, Laboratory, Setting, conduct, named
+    from fairbits.science.experiments import EXPERIMENTS, Laboratory, Setting, experiments_named, run_experiment
     from fairbits.science.experiments.stored_results import all_records, as_markdown
 
     if markdown and (name is not None or out_file is not None):
@@ -87,7 +87,7 @@ def research(
     if name is None:
         out.print(experiment_list(EXPERIMENTS, all_records()))
         return
-    names = named(name)
+    names = experiments_named(name)
     places = (
         [None if out_file is None else out_file / f"{each}.json" for each in names] if name == EVERY else [out_file]
     )
@@ -109,7 +109,7 @@ def research(
     for each, place in zip(names, places, strict=True):
         start = perf_counter()
         with stages("reading text and model") as laboratory.progress:
-            result = conduct(each, laboratory, models=models)
+            result = run_experiment(each, laboratory, models=models)
         write_out(place, result.save)
         print_done(each, perf_counter() - start)
         if as_json:

@@ -1,15 +1,18 @@
-"""READ FIRST. The predictions of the founding documents, tested: one experiment per module, each a function of the
-same name from a Laboratory to a Result.
+"""READ FIRST. Tests of the founding documents' predictions: one module per experiment, with a function of the same name
+that takes a Laboratory and returns a Result.
 
-| module       | holds                                                                   |
-|--------------|-------------------------------------------------------------------------|
-| `laboratory` | a model and its text: what every language loses by what is done to it   |
-| `result`     | question, prediction, design, tables, figure, verdict, what it means    |
-| `gaps`       | gaps between languages, compared by drawing the same documents          |
-| `ties`       | correlations between traits of languages                                |
-| `records`    | the results that come with the package                                  |
-| `render`     | results in the terminal                                                 |
-| `page`       | all results as the page docs/results.md                                 |
+| module               | holds                                                                        |
+|----------------------|------------------------------------------------------------------------------|
+| `laboratory`         | a model and its text, and the damage of replaced weights to every language   |
+| `result`             | question, prediction, design, tables, figure, verdict, what it means         |
+| `stored_results`     | the results that come with the package, and the page docs/results.md         |
+| `gaps`               | gaps between languages, compared by resampling the same documents            |
+| `traits`             | traits of languages: damage, activation, tokenization, redundancy            |
+| `trait_correlation`  | correlations between traits                                                  |
+| `language_screening` | which languages of the declaration a model knows                             |
+| `finer_tokenization` | the same text in more tokens (for `mediation`)                               |
+| `gateway_trials`     | the damage with sets of blocks left unrounded (for `gateway_layers`)         |
+| `trained_models`     | models trained for an experiment (for `training_choices`)                    |
 """
 
 from collections.abc import Callable, Mapping
@@ -21,33 +24,33 @@ from fairbits.errors import InputError
 from fairbits.science.experiments.laboratory import Laboratory, Setting
 from fairbits.science.experiments.result import Answer, Result
 
-__all__ = ["EXPERIMENTS", "Answer", "Laboratory", "Result", "Setting", "conduct", "named"]
+__all__ = ["EXPERIMENTS", "Answer", "Laboratory", "Result", "Setting", "experiments_named", "run_experiment"]
 
 EVERY = "all"
 TRAINED = "training-choices"
-"""The experiment that compares models which were trained for it."""
+"""The experiment that needs models trained for it."""
 EXPERIMENTS: Mapping[str, str] = {
     "outliers": "Does disparity need outlier weights, and grow with them?",
-    "correlations": "Do languages with more outlier activation lose less?",
-    "bit-threshold": "Does the largest κ tell at which width languages part?",
+    "correlations": "Are languages with more outlier activation damaged less?",
+    "bit-threshold": "Does the largest κ set the width at which languages diverge?",
     "layer-ablation": "Does protecting the outlier layers halve the gap?",
     "training-data": "Does more training text mean more outlier activation?",
-    "own-thresholds": "Do private copies with thresholds of their own narrow the gap?",
+    "own-thresholds": "Do separate copies with their own thresholds narrow the gap?",
     "gateway-layers": "Are the first and the last layer the ones to protect?",
-    "redundancy": "Does redundancy tell who is hurt?",
-    "mediation": "Does tokenization act by alignment and redundancy alone?",
+    "redundancy": "Does redundancy predict who is damaged?",
+    "mediation": "Does tokenization act through alignment and redundancy alone?",
     "bounds": "Do the documents' bounds hold?",
     "calibration-language": "Does the language of calibration matter?",
     "null-controls": "Is there no gap where there is hardly any rounding?",
-    TRAINED: "Do choices in training make outliers and disparity?",
+    TRAINED: "Do training choices cause outliers and disparity?",
 }
-"""Name -> the prediction that is tested, as a question; in the order of the page."""
+"""Name -> the tested prediction as a question, in the order of the page."""
 
 
-def named(name: str) -> list[str]:
-    """Returns the experiment of a name; for "all" those that need no models of their own.
+def experiments_named(name: str) -> list[str]:
+    """Returns the experiment with this name; for "all" every one that needs no models trained for it.
 
-    >>> named("bounds"), TRAINED in named("all")
+    >>> experiments_named("bounds"), TRAINED in experiments_named("all")
     (['bounds'], False)
     """
     if name == EVERY:
@@ -55,11 +58,13 @@ def named(name: str) -> list[str]:
     return [one_of("the experiment", name, (*EXPERIMENTS, EVERY))]
 
 
-def conduct(name: str, laboratory: Laboratory, *, models: str | Path | None = None) -> Result:
-    """Returns the result of an experiment; `models` is where those of training-choices lie."""
+def run_experiment(name: str, laboratory: Laboratory, *, models: str | Path | None = None) -> Result:
+    """Returns the result of an experiment; `models` is the directory with the models of training-choices."""
     module = one_of("the experiment", name, tuple(EXPERIMENTS)).replace("-", "_")
     if (name == TRAINED) != (models is not None):
-        raise InputError(f"models are for {TRAINED} alone, which needs them: the directory training/arms.py wrote")
+        raise InputError(
+            f"{TRAINED} needs models and no other experiment takes them; give the directory of training/arms.py"
+        )
     found = import_module(f"fairbits.science.experiments.{module}")
     if models is not None:
         trained: Result = found.training_choices(laboratory, found.models_in(models))

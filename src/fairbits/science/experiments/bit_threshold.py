@@ -1,4 +1,4 @@
-"""Bit threshold: a sweep of widths with and without outlier weights. Does κ set the width at which languages part?"""
+"""Bit threshold: does the largest κ set the width at which languages diverge? A sweep with and without outliers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from fairbits.measure.audit.founding_documents import critical_width
 from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.model.scheme import Clip
-from fairbits.science.experiments.gaps import Gap, between
-from fairbits.science.experiments.laboratory import Laboratory, ModelLab
+from fairbits.science.experiments.gaps import LanguageGap, interval_of_draws
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, outlier_blocks
 from fairbits.science.experiments.result import (
     Answer,
     Figure,
@@ -20,10 +20,10 @@ from fairbits.science.experiments.result import (
     Result,
     Series,
     Table,
-    above,
-    brief,
-    every,
-    written,
+    all_of,
+    estimate_text,
+    is_above,
+    number_text,
 )
 from fairbits.science.stats import sample_size_for_power
 from fairbits.stats import Correlation, Estimate, LanguageFrame, spearman
@@ -32,39 +32,39 @@ from fairbits.verbs.sweep import Sweep
 
 NAME = "bit-threshold"
 SAME = 0.1
-"""Bits; widths nearer to each other than this are told as one."""
+"""Bits; widths that differ by less are reported as one."""
 BITS = tuple(range(2, 9))
 CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
 THRESHOLD = 0.01
-"""Bits per byte of damage, or of a gap, that count as too much: about 1 % of what a good model has to say."""
+"""Bits per byte of damage, or of a gap, that count as too much: about 1 % of a good model's loss."""
 EXPECTED = (5.0, 6.0)
-"""Bits below which the documents expect that languages part where max κ is about 150."""
+"""Bits below which the documents expect languages to diverge where max κ is about 150."""
 WIDE = 2.0
-"""Bits; a longer interval does not say where languages part."""
-PLAIN, VARIANT = "as it is", "with outliers"
+"""Bits; a longer interval does not show where languages diverge."""
+PLAIN, VARIANT = "unchanged", "with outliers"
 POWER = 0.8
 SMALL = 0.1
-"""A correlation below this is too small to ask how many languages would show it."""
+"""For a correlation below this it is not computed how many languages would show it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Swept:
+class WidthSweep:
     """One model under one clip at every width, its gaps with their draws, and κ_eff of every language."""
 
     sweep: Sweep
-    gaps: tuple[Gap, ...]
+    gaps: tuple[LanguageGap, ...]
     kappa_eff: Mapping[str, float]
 
     @property
     def width(self) -> Width:
-        """The width at which the gap passes the threshold."""
+        """The width at which the gap crosses the threshold."""
         limits = [[getattr(gap.estimate, name) for gap in self.gaps] for name in ("value", "low", "high")]
         return Width(*(float(at) for at in crossing(BITS, limits, THRESHOLD)))
 
-    def above(self, other: "Swept") -> Estimate:
-        """Returns by how many bits its gap passes the threshold sooner, that is at a larger width, than the other's."""
+    def bits_above(self, other: "WidthSweep") -> Estimate:
+        """Returns how many bits larger the width is at which its gap crosses the threshold, compared with the other."""
         mine, theirs = (crossing(BITS, np.stack([g.draws for g in s.gaps], axis=-1), THRESHOLD) for s in (self, other))
-        return between(self.width.value - other.width.value, mine - theirs, n=self.gaps[0].estimate.n)
+        return interval_of_draws(self.width.value - other.width.value, mine - theirs, n=self.gaps[0].estimate.n)
 
     def rho(self) -> Correlation | None:
         """Returns Spearman's ρ of B*(λ) and κ_eff(λ), and so of its logarithm; None where one is the same for all."""
@@ -73,33 +73,33 @@ class Swept:
         return spearman(width, kappa) if min(np.ptp(width), np.ptp(kappa)) > 0 and len(width) >= 4 else None
 
 
-Sweeps = Mapping[tuple[str, str], Swept]
+Sweeps = Mapping[tuple[str, str], WidthSweep]
 """(model, clip) -> sweep."""
 
 
 def bit_threshold(laboratory: Laboratory) -> Result:
-    """Does the largest κ set the width below which languages part, and κ_eff that of each language?"""
-    asked = outlier_blocks(laboratory.lab())
-    swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(asked), PLAIN: laboratory.setting.model})
+    """Returns the result: does the largest κ set the width at which languages diverge, and κ_eff that of each one?"""
+    added = outliers_to_add(laboratory.lab())
+    swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(added), PLAIN: laboratory.setting.model})
     kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in (PLAIN, VARIANT)}
     expected = critical_width(kappa[VARIANT]) - critical_width(kappa[PLAIN])
-    moves = {clip: swept[VARIANT, clip].above(swept[PLAIN, clip]) for clip in CLIPS}
-    answer = every([set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
+    moves = {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
+    answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
     because = _because(swept, kappa)
     return Result(
         name=NAME,
-        title="The width at which languages part",
-        question="Does the largest κ set the width below which languages part, and κ_eff the width that each needs?",
-        predicted="Languages part below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",
+        title="The width at which languages diverge",
+        question="Does the largest κ set the width below which languages diverge, and κ_eff the width that each needs?",
+        predicted="Languages diverge below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",
         design=(
             f"Rounding to nearest at {BITS[0]} to {BITS[-1]} bits, with α at the largest weight and with the α of "
-            "least squared error, of the model and of a variant of the same function with two blocks of high κ. B* is "
-            f"the width at which damage, or the gap, passes {THRESHOLD:g} bits per byte. κ_eff weighs the κ of blocks "
-            "by the norm of their outputs on calibration text. Intervals by drawing documents, the same in all runs, "
-            f"n = {moves['absmax'].n}; Spearman over languages."
+            "least squared error, of the model and of a variant with the same function and two blocks of high κ. B* is "
+            f"the width at which damage, or the gap, crosses {THRESHOLD:g} bits per byte. κ_eff weighs the κ of blocks "
+            "by the norm of their outputs on calibration text. Intervals by resampling documents, the same in all "
+            f"runs, n = {moves['absmax'].n}; Spearman over languages."
         ),
         subject=laboratory.subject(
-            bits=list(BITS), threshold=THRESHOLD, outliers={str(k): v for k, v in asked.items()}
+            bits=list(BITS), threshold=THRESHOLD, outliers={str(k): v for k, v in added.items()}
         ),
         answer=answer,
         verdict=f"{because[0].upper()}{because[1:]}; the documents expect {expected:.1f} bits more.",
@@ -111,31 +111,31 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     )
 
 
-def outlier_blocks(lab: ModelLab) -> dict[int, float]:
-    """Returns the κ of the blocks that a variant gets, those of two of the documents' outlier layers."""
-    most, n = float(lab.kappa.max()), lab.n_blocks
+def outliers_to_add(lab: ModelLab) -> dict[int, float]:
+    """Returns the blocks that get outliers and their κ; raises if the model has outliers already."""
+    most = float(lab.kappa.max())
     if most > FOUNDING_THRESHOLD:
         raise InputError(
             f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
             f"give one with max κ below {FOUNDING_THRESHOLD:g}"
         )
-    return {n // 4: 125.0, 7 * n // 12: 148.0}
+    return outlier_blocks(lab.n_blocks)
 
 
-def set_by_kappa(width: Width, move: Estimate, *, expected: float) -> Answer:
-    """Returns whether languages part where κ says: the variant's width is as expected, and moved at least half as far.
+def is_set_by_kappa(width: Width, move: Estimate, *, expected: float) -> Answer:
+    """Returns whether κ sets the width: the variant's is as expected, and it moved at least half as far as expected.
 
-    Not supported if its interval lies beside the expected one, or if it moved by less than half beyond doubt.
+    Not supported if its interval excludes the expected range, or if it certainly moved by less than half.
     """
     low, high = EXPECTED
     place = Answer.SUPPORTED if width.low <= high and width.high >= low else Answer.NOT_SUPPORTED
     if place is Answer.SUPPORTED and width.high - width.low > WIDE:
         place = Answer.UNDECIDED
-    return every([place, above(move, expected / 2)])
+    return all_of([place, is_above(move, expected / 2)])
 
 
 def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
-    """The text is passed for κ_eff once, through the model itself: the variant's blocks put out the same."""
+    """Returns all sweeps; κ_eff is measured on the model itself only, because the variant's blocks output the same."""
     cells = [(name, clip) for name in models for clip in CLIPS]
     frames: dict[tuple[str, str], dict[int, LanguageFrame]] = {}
     kappa = {}
@@ -144,13 +144,13 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
         kappa[name] = lab.kappa
         found = frames[name, clip] = {}
         for j, bits in enumerate(BITS):
-            laboratory.tell("sweeping widths", i * len(BITS) + j, len(cells) * len(BITS))
-            found[bits] = lab.rounded(bits, clip=CLIPS[clip])
+            laboratory.report("sweeping widths", i * len(BITS) + j, len(cells) * len(BITS))
+            found[bits] = lab.rounding_damage(bits, clip=CLIPS[clip])
     pattern = _pattern(laboratory.lab())
     return {
-        (name, clip): Swept(
+        (name, clip): WidthSweep(
             Sweep(models[name], "", clip, {}, found, {}, THRESHOLD, float(kappa[name].max())),
-            tuple(map(Gap.of, found.values())),
+            tuple(map(LanguageGap.of, found.values())),
             {code: each.value for code, each in pattern.kappa_weighted(kappa[name]).items()},
         )
         for (name, clip), found in frames.items()
@@ -158,7 +158,7 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
 
 
 def _pattern(lab: ModelLab) -> Pattern:
-    measured, (kind, measure) = lab.measured, HEADLINE
+    measured, (kind, measure) = lab.measurements, HEADLINE
     sums, tokens = measured.sums(kind, measure), measured.sums(kind, "positions")
     return Pattern(measured.lang, measured.document, sums=sums, tokens=tokens, seed=lab.setting.seed)
 
@@ -168,7 +168,8 @@ def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
         f"{swept[VARIANT, clip].width.text(BITS)} bits instead of {swept[PLAIN, clip].width.text(BITS)} ({clip})"
         for clip in CLIPS
     ]
-    return f"with max κ {brief(kappa[VARIANT])} instead of {brief(kappa[PLAIN])} languages part at {', '.join(parts)}"
+    high, low = number_text(kappa[VARIANT]), number_text(kappa[PLAIN])
+    return f"with max κ {high} instead of {low} languages diverge at {', '.join(parts)}"
 
 
 def _numbers(swept: Sweeps, moves: Mapping[str, Estimate]) -> dict[str, float]:
@@ -180,16 +181,20 @@ def _meaning(swept: Sweeps) -> str:
     first, second = sorted(CLIPS, key=lambda clip: swept[VARIANT, clip].width.value)
     saved = swept[VARIANT, second].width.value - swept[VARIANT, first].width.value
     where = (
-        f"{saved:.1f} bits lower with {first} than with {second}" if saved >= SAME else "at one width with both clips"
+        f"{saved:.1f} bits lower with {first} than with {second}"
+        if saved >= SAME
+        else "at the same width with both clips"
     )
     return (
-        f"With outlier weights languages part {where}. Find the width with fairbits sweep on text of yours: it depends "
-        "on the threshold and the text, which κ does not know."
+        f"With outlier weights languages diverge {where}. Find the width with fairbits sweep on your own text: it "
+        "depends on the threshold and the text, not on κ alone."
     )
 
 
 def _gap_table(swept: Sweeps) -> Table:
-    rows = [(f"{name}, {clip}", *(written(gap.estimate) for gap in each.gaps)) for (name, clip), each in swept.items()]
+    rows = [
+        (f"{name}, {clip}", *(estimate_text(gap.estimate) for gap in each.gaps)) for (name, clip), each in swept.items()
+    ]
     return Table("Gap in bits per byte", ("model and clip", *(f"{bits} bits" for bits in BITS)), tuple(rows))
 
 
@@ -197,11 +202,11 @@ def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> Table:
     rows = []
     for (name, clip), each in swept.items():
         rho, kappa = each.rho(), each.sweep.max_kappa
-        move = written(moves[clip]) if name == VARIANT else "0"
-        told = "B* does not vary" if rho is None else written(rho.estimate)
-        rows.append((name, clip, brief(kappa), f"{critical_width(kappa):.1f}", each.width.text(BITS), move, told))
+        move = estimate_text(moves[clip]) if name == VARIANT else "0"
+        rank = "B* does not vary" if rho is None else estimate_text(rho.estimate)
+        rows.append((name, clip, number_text(kappa), f"{critical_width(kappa):.1f}", each.width.text(BITS), move, rank))
     columns = ("model", "clip", "max κ", "expected", "measured", "move", "ρ(B*, log κ_eff) over languages")
-    return Table("Bits below which languages part", columns, tuple(rows))
+    return Table("Bits below which languages diverge", columns, tuple(rows))
 
 
 def _language_table(swept: Sweeps) -> Table:
@@ -209,7 +214,7 @@ def _language_table(swept: Sweeps) -> Table:
     rows = [
         (
             code,
-            *(brief(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
+            *(number_text(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
             *(each.sweep.widths[code].text(BITS) for each in swept.values()),
         )
         for code in languages
@@ -230,7 +235,7 @@ def _figure(swept: Sweeps) -> Figure:
 
 
 def _power(swept: Sweeps) -> str:
-    """Says how many languages would show the correlations that are in doubt."""
+    """Returns how many languages would decide the correlations that are undecided."""
     found = {", ".join(cell): each.rho() for cell, each in swept.items()}
     doubtful = {name: r.estimate for name, r in found.items() if r is not None and not r.estimate.excludes(0.0)}
     parts = [
@@ -239,7 +244,7 @@ def _power(swept: Sweeps) -> str:
         if SMALL <= abs(each.value) < 1
     ]
     return (
-        f"To see the ρ(B*, log κ_eff) in doubt with power {POWER:g} it takes {', '.join(parts)} languages."
+        f"To detect the undecided ρ(B*, log κ_eff) with power {POWER:g}, the number of languages is {', '.join(parts)}."
         if parts
         else ""
     )

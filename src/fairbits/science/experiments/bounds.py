@@ -1,4 +1,4 @@
-"""Bounds: those of the founding documents and the proved one, against what they bound, measured."""
+"""Bounds: those of the founding documents and the proved one, compared with the measured disparity."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes.measurements import column_errors
 from fairbits.model.scheme import Clip, Scheme, within_rows
 from fairbits.quantize.evidence import is_rounded
-from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values
-from fairbits.science.experiments.result import Answer, Cell, Figure, Result, Series, Table, brief, written
+from fairbits.science.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
+from fairbits.science.experiments.result import Answer, Cell, Figure, Result, Series, Table, estimate_text, number_text
 from fairbits.science.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound
 from fairbits.stats import Estimate, pearson
 
@@ -21,10 +21,8 @@ NAME = "bounds"
 SCHEMES: tuple[tuple[int, Clip], ...] = ((4, "absmax"), (4, "exact"), (3, "absmax"), (3, "exact"))
 C_CONJECTURE, C_REVISED, SLOPE = 0.009, 0.01, 0.1
 """The documents' constants: C of conjecture 1 (000-28) and of the revised formula, |g′| of the theorem (001-15)."""
-OUTLIERS = (125.0, 148.0)
-"""κ of the two blocks of the variant that has outliers."""
 SLACK = 1e-9
-"""A bound that is attained may be missed by rounding."""
+"""A bound that is attained may be exceeded by rounding."""
 CONJECTURE, THEOREM, REVISED = "conjecture 1", "theorem of variance", "revised formula"
 TV_BLOCK, TV_CHANNEL = "total variation, blocks", "total variation, channels"
 PROVED = (TV_BLOCK, TV_CHANNEL)
@@ -33,7 +31,7 @@ BY_BLOCK, BY_CHANNEL, DAMAGE = "error by block", "error by channel", "bits per b
 
 @dataclass(frozen=True)
 class Case:
-    """A bound, the disparity that it bounds, and of which model and scheme."""
+    """A bound and the disparity that it bounds, for one model and scheme."""
 
     model: str
     scheme: str
@@ -44,7 +42,7 @@ class Case:
 
     @property
     def answer(self) -> Answer:
-        """Whether the bound holds: not if all of the interval lies above it."""
+        """Whether the bound holds; not supported if the whole interval lies above it."""
         limit = self.bound + SLACK * self.actual.high
         if self.actual.high <= limit:
             return Answer.SUPPORTED
@@ -52,22 +50,22 @@ class Case:
 
     @property
     def ratio(self) -> str:
-        """Actual disparity over bound."""
-        return brief(self.actual.value / self.bound) if self.bound > 0 else "∞"
+        """The actual disparity divided by the bound."""
+        return number_text(self.actual.value / self.bound) if self.bound > 0 else "∞"
 
 
 def bounds(laboratory: Laboratory) -> Result:
-    """Do the bounds on disparity hold?"""
+    """Returns the result: do the bounds on disparity hold?"""
     n = laboratory.lab().n_blocks
     subject = laboratory.subject(schemes=[f"{bits} bits, {clip}" for bits, clip in SCHEMES])
     blocks = sorted({n // 4, 7 * n // 12})
-    variant = laboratory.with_outliers(dict(zip(blocks, OUTLIERS, strict=False)))
-    models = {"as it is": None, f"κ {', '.join(f'{k:g}' for k in OUTLIERS[: len(blocks)])}": variant}
+    variant = laboratory.with_outliers(dict(zip(blocks, OUTLIER_KAPPA, strict=False)))
+    models = {"unchanged": None, f"κ {', '.join(f'{k:g}' for k in OUTLIER_KAPPA[: len(blocks)])}": variant}
     cases: list[Case] = []
     for i, (name, model) in enumerate(models.items()):
         lab = laboratory.lab(model)
         for j, (bits, clip) in enumerate(SCHEMES):
-            laboratory.tell("schemes", i * len(SCHEMES) + j, len(models) * len(SCHEMES))
+            laboratory.report("rounding", i * len(SCHEMES) + j, len(models) * len(SCHEMES))
             cases += _cases(lab, name, bits, clip)
     theirs = [case for case in cases if case.bound_name not in PROVED]
     proved = [case for case in cases if case.bound_name in PROVED]
@@ -82,23 +80,27 @@ def bounds(laboratory: Laboratory) -> Result:
             "0.01·|r|·Range[ā]·Range[κ] (revised formula)."
         ),
         design=(
-            f"The model as it is and with κ = {' and '.join(f'{k:g}' for k in OUTLIERS)} in blocks "
-            f"{' and '.join(map(str, blocks))}, the function being the same; rounded to nearest at 4 and 3 bits, with "
-            "the largest weight as a level and with the exact clip. Bounded are: Σ ā·MSE by block, the documents' own "
-            "model; Σ p·m over input channels, weighted by E[x²]; and the measured gap in bits per byte, which breaks "
-            "a bound if its interval lies above. |g′| = 0.1 as written; the revised formula needs blocks with κ > 100 "
-            "and is given the r of the very damage it estimates."
+            f"The unchanged model, and the same function with κ = {' and '.join(f'{k:g}' for k in OUTLIER_KAPPA)} in "
+            f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with the largest weight as "
+            "a level and with the exact clip. The bounded quantities are Σ ā·MSE by block, the documents' own model; Σ "
+            "p·m over input channels, weighted by E[x²]; and the measured gap in bits per byte, which violates a bound "
+            "if its interval lies above it. |g′| = 0.1 as written; the revised formula needs blocks with κ > 100 and "
+            "is given the r of the damage that it estimates."
         ),
         subject=subject,
         answer=answer,
         verdict=(
-            f"{_broken(theirs)} of {len(theirs)} cases break a bound of the documents, {_broken(proved)} of "
-            f"{len(proved)} the proved bound of total variation"
-            + (f"; to hold, conjecture 1 would need C from {brief(min(C))} to {brief(max(C))}." if C else ".")
+            f"{_count_violated(theirs)} of {len(theirs)} cases violate a bound of the documents, "
+            f"{_count_violated(proved)} of {len(proved)} the proved bound of total variation"
+            + (
+                f"; to hold, conjecture 1 would need C from {number_text(min(C))} to {number_text(max(C))}."
+                if C
+                else "."
+            )
         ),
         meaning=(
-            "A formula that some disparity exceeds guarantees nothing: take the certificate of an audit for weight "
-            f"errors (actual over bound up to {_tightest(proved)} here), and measure the damage itself."
+            "A formula that some disparity exceeds guarantees nothing: for weight errors use the certificate of an "
+            f"audit (actual over bound up to {_tightest(proved)} here), and measure the damage itself."
         ),
         tables=(_table(cases), _counts(cases)),
         figure=_figure(cases),
@@ -106,7 +108,7 @@ def bounds(laboratory: Laboratory) -> Result:
 
 
 def holding(answers: Sequence[Answer]) -> Answer:
-    """Returns whether bounds hold: not if one is broken, undecided if one may be.
+    """Returns whether bounds hold: not supported if one is violated, undecided if one may be.
 
     >>> holding([Answer.SUPPORTED, Answer.UNDECIDED, Answer.NOT_SUPPORTED]).value
     'not supported'
@@ -118,19 +120,19 @@ def holding(answers: Sequence[Answer]) -> Answer:
 
 
 def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
-    """Yields what the bounds say of one scheme, and what is so."""
+    """Yields every bound under one scheme with the disparity that it bounds."""
     group = lab.setting.group
     scheme = Scheme(bits, within_rows(group), clip, "twos")
-    frame, pattern = lab.rounded(bits, clip=clip), _pattern(lab)
+    frame, pattern = lab.rounding_damage(bits, clip=clip), _pattern(lab)
     order = [pattern.languages.index(code) for code in frame.languages]
     share = pattern.share[order]
     weights = lab.checkpoint.architecture.weights
-    names = tuple(name for name in lab.measured.linears if is_rounded(weights[name]))
+    names = tuple(name for name in lab.measurements.linears if is_rounded(weights[name]))
     errors = column_errors(lab.checkpoint, names, scheme=scheme)
-    mse = block_errors(errors, [[each.name for each in block] for block in lab.maps], sizes=_sizes(lab))
+    mse = block_errors(errors, [[each.name for each in block] for block in lab.linear_maps], sizes=_sizes(lab))
     by_block = share @ mse
-    h = {name: lab.measured.channels[lab.measured.seen_by[name]] for name in names}
-    proved = certificate(h, errors, languages=lab.measured.languages)
+    h = {name: lab.measurements.channels[lab.measurements.seen_by[name]] for name in names}
+    proved = certificate(h, errors, languages=lab.measurements.languages)
     variance = np.array([block.moments.sigma**2 for block in lab.moments.blocks])
     theorem = variance_bound([SLOPE], share, variance=variance)
     quantities = {
@@ -144,14 +146,14 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
         (THEOREM, DAMAGE): theorem,
         (TV_BLOCK, BY_BLOCK): max(tv_bound(p, q, errors=mse) for p in share for q in share),
         (TV_CHANNEL, BY_CHANNEL): proved.certified,
-        **revised(share, lab.kappa, damage=values(frame)),
+        **revised(share, lab.kappa, damage=language_values(frame)),
     }
     for (name, quantity), bound in values_of.items():
         yield Case(model, f"{bits} bits, {clip}", name, quantity, quantities[quantity], bound)
 
 
 def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, str], float]:
-    """Returns what the revised formula says of the gap; nothing where there is no outlier block or no r."""
+    """Returns the revised formula's estimate of the gap; nothing where there is no outlier block or no r."""
     outliers = founding_outliers(kappa).blocks
     if not outliers or len(damage) < 4:
         return {}
@@ -174,43 +176,43 @@ def block_errors(errors: Mapping[str, Floats], blocks: Sequence[Sequence[str]], 
 
 
 def exactly(value: float, n: int) -> Estimate:
-    """Returns a number that is known, of n languages."""
+    """Returns a number that is known exactly, over n languages."""
     return Estimate(value, value, value, n)
 
 
 def _pattern(lab: ModelLab) -> Pattern:
-    found = lab.measured
+    found = lab.measurements
     return Pattern(
         found.lang, found.document, sums=found.sums("block", "norm"), tokens=found.sums("block", "positions")
     )
 
 
 def _sizes(lab: ModelLab) -> dict[str, int]:
-    return {each.name: int(np.prod(each.shape)) for block in lab.maps for each in block}
+    return {each.name: int(np.prod(each.shape)) for block in lab.linear_maps for each in block}
 
 
 def _is(case: Case, name: str) -> bool:
     return case.bound_name == name
 
 
-def _broken(cases: Sequence[Case]) -> int:
+def _count_violated(cases: Sequence[Case]) -> int:
     return sum(case.answer is Answer.NOT_SUPPORTED for case in cases)
 
 
 def _tightest(cases: Sequence[Case]) -> str:
-    return brief(max(case.actual.value / case.bound for case in cases if case.bound > 0))
+    return number_text(max(case.actual.value / case.bound for case in cases if case.bound > 0))
 
 
-SAYING = {Answer.SUPPORTED: "holds", Answer.NOT_SUPPORTED: "broken", Answer.UNDECIDED: "undecided"}
+SAYING = {Answer.SUPPORTED: "holds", Answer.NOT_SUPPORTED: "violated", Answer.UNDECIDED: "undecided"}
 
 
 def _table(cases: Sequence[Case]) -> Table:
     columns = ("model", "scheme", "bound", "of", "disparity", "bound is", "disparity/bound", "")
     rows: list[tuple[Cell, ...]] = []
     for case in cases:
-        actual = written(case.actual) if case.quantity == DAMAGE else brief(case.actual.value)
+        actual = estimate_text(case.actual) if case.quantity == DAMAGE else number_text(case.actual.value)
         what = case.model, case.scheme, case.bound_name, case.quantity
-        rows.append((*what, actual, brief(case.bound), case.ratio, SAYING[case.answer]))
+        rows.append((*what, actual, number_text(case.bound), case.ratio, SAYING[case.answer]))
     return Table("Disparity and bounds", columns, tuple(rows))
 
 
@@ -229,6 +231,4 @@ def _figure(cases: Sequence[Case]) -> Figure:
         x, y = tuple(case.bound for case in own), tuple(case.actual.value for case in own)
         labels = tuple(f"{case.model}, {case.scheme}" for case in own)
         series.append(Series(f"{name}: {quantity}", x, y, labels=labels))
-    return Figure(
-        "Disparity against its bound: broken above the diagonal", "bound", "disparity", tuple(series), log="xy"
-    )
+    return Figure("Disparity and its bound: violated above the diagonal", "bound", "disparity", tuple(series), log="xy")

@@ -1,4 +1,4 @@
-"""Gaps between languages, compared from run to run by drawing the same documents in both."""
+"""Gaps between languages, compared between runs by resampling the same documents in both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,54 +7,54 @@ from math import ceil
 import numpy as np
 
 from fairbits.checks import Floats, same_shape
-from fairbits.science.experiments.result import Answer, above
+from fairbits.science.experiments.result import Answer, is_above
 from fairbits.stats import Estimate, LanguageFrame
 
 SPENT = 5
-"""Of the draws, 1/SPENT of the doubt is cut off, as an extreme varies more than its draws do.
+"""An interval leaves out 1/SPENT of the nominal share of the draws, because an extreme varies more than its draws do.
 
-Cutting off all of it covered 82 to 92 % of true differences instead of 95 %, this 91 to 98 %, least where noise exceeds
-the spread (simulated: Gaussian noise, 4 and 20 languages, 18 to 60 documents, 200 samples each). Reductions in percent
-were not simulated with it.
+Leaving out the full share covered 82 to 92 % of true differences instead of 95 %; this covers 91 to 98 %, least where
+noise exceeds the spread (simulated: Gaussian noise, 4 and 20 languages, 18 to 60 documents, 200 samples each).
+Reductions in percent were not simulated.
 """
 
 
 @dataclass(frozen=True, eq=False)
-class Gap:
-    """Worst less best language of one run: the estimate, and what it would be on other draws of documents.
+class LanguageGap:
+    """The worst minus the best language of one run: the estimate, and its value on resampled documents.
 
-    Draw i is of the same documents in every run on the same text, so that runs can be compared draw by draw.
+    Draw i has the same documents in every run on the same text, so that runs can be compared draw by draw.
     """
 
     estimate: Estimate
     draws: Floats
 
     @classmethod
-    def of(cls, frame: LanguageFrame) -> "Gap":
-        """Returns the gap of a frame; the mean of its draws is the estimate, free of the noise bias."""
+    def of(cls, frame: LanguageFrame) -> "LanguageGap":
+        """Returns the gap of a frame; its draws are shifted so that their mean is the bias-corrected estimate."""
         estimate, found = frame.gap(), frame.replicates
         drawn = np.ptp(found.value + found.deviation, axis=1)
         return cls(estimate, drawn - drawn.mean() + estimate.value)
 
-    def minus(self, other: "Gap", *, confidence: float = 0.95) -> Estimate:
-        """Returns by how much this gap is wider than the other."""
+    def minus(self, other: "LanguageGap", *, confidence: float = 0.95) -> Estimate:
+        """Returns how much wider this gap is than the other."""
         same_shape("the draws", self.draws.shape, "those of the other run", other.draws.shape)
         value = self.estimate.value - other.estimate.value
-        return between(value, self.draws - other.draws, n=self.estimate.n, confidence=confidence)
+        return interval_of_draws(value, self.draws - other.draws, n=self.estimate.n, confidence=confidence)
 
-    def reduction_from(self, other: "Gap") -> Estimate | None:
-        """Returns by how many percent this gap is narrower than the other; None where the other may be no gap."""
+    def reduction_from(self, other: "LanguageGap") -> Estimate | None:
+        """Returns by how many percent this gap is narrower than the other; None where the other may be 0."""
         same_shape("the draws", self.draws.shape, "those of the other run", other.draws.shape)
         if other.estimate.low <= 0 or other.draws.min() <= 0:
             return None
         value = 100 * (1 - self.estimate.value / other.estimate.value)
-        return between(value, 100 * (1 - self.draws / other.draws), n=self.estimate.n)
+        return interval_of_draws(value, 100 * (1 - self.draws / other.draws), n=self.estimate.n)
 
 
-def between(value: float, draws: Floats, *, n: int, confidence: float = 0.95) -> Estimate:
-    """Returns a value with the middle of its draws as the interval, widened to hold the value.
+def interval_of_draws(value: float, draws: Floats, *, n: int, confidence: float = 0.95) -> Estimate:
+    """Returns a value with the central part of its draws as the interval, widened to contain the value.
 
-    >>> print(between(0.5, np.linspace(0, 1, 101), n=7, confidence=0.5))
+    >>> print(interval_of_draws(0.5, np.linspace(0, 1, 101), n=7, confidence=0.5))
     0.5000 [0.0500, 0.9500] (n=7)
     """
     tail = 50 * (1 - confidence) / SPENT
@@ -63,7 +63,7 @@ def between(value: float, draws: Floats, *, n: int, confidence: float = 0.95) ->
 
 
 def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
-    """Returns how many documents would part the value from a limit, if it stays as it is; None if it is the limit.
+    """Returns how many documents would separate the value from a limit if it does not change; None if it is the limit.
 
     Intervals shrink as 1/√n.
 
@@ -75,16 +75,16 @@ def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
     return ceil(round(estimate.n * (reach / distance) ** 2, 6)) if distance > 0 else None
 
 
-def needed(estimates: Mapping[str, Estimate], limit: float = 0.0) -> str:
-    """Returns how many documents would decide what is undecided; nothing where all is decided.
+def documents_needed(estimates: Mapping[str, Estimate], limit: float = 0.0) -> str:
+    """Returns how many documents would decide what is undecided; an empty text where all is decided.
 
-    >>> needed({"GPTQ": Estimate(0.1, -0.1, 0.3, 40), "absmax": Estimate(0.1, 0.05, 0.3, 40)})
-    'Undecided with 40 documents; if the values stay as they are, it takes 160 (GPTQ).'
+    >>> documents_needed({"GPTQ": Estimate(0.1, -0.1, 0.3, 40), "absmax": Estimate(0.1, 0.05, 0.3, 40)})
+    'Undecided with 40 documents. If the values do not change, the number needed is 160 (GPTQ).'
     """
-    doubtful = {name: each for name, each in estimates.items() if above(each, limit) is Answer.UNDECIDED}
+    doubtful = {name: each for name, each in estimates.items() if is_above(each, limit) is Answer.UNDECIDED}
     counts = {name: documents_for(each, limit) for name, each in doubtful.items()}
     parts = [f"{count} ({name})" for name, count in counts.items() if count is not None]
     if not parts:
         return ""
     n = max(each.n for each in doubtful.values())
-    return f"Undecided with {n} documents; if the values stay as they are, it takes {', '.join(parts)}."
+    return f"Undecided with {n} documents. If the values do not change, the number needed is {', '.join(parts)}."

@@ -1,4 +1,4 @@
-"""Trials of gateway layers: sets of blocks that are kept as they are, what each does, and ways to choose one."""
+"""Trials of gateway layers: the damage with different sets of blocks left unrounded, and ways to choose a set."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.policies.widths import quiet_solver, random_sets
-from fairbits.science.experiments.laboratory import ModelLab
+from fairbits.science.experiments.laboratory import Blocks, ModelLab
 from fairbits.stats import LanguageFrame
 from fairbits.theory.allocation import gateway_set, protect
 from fairbits.theory.allocation.protection import MAX_SETS
@@ -21,51 +21,52 @@ from fairbits.units import bits
 
 BITS, KEPT = 3, 3
 MOST, SAMPLE = 300, 220
-"""More sets than the first are too many to try: then so many random ones are, and all that hold both ends."""
+"""Up to MOST sets are all tried; of more, SAMPLE random ones and all that contain both ends."""
 RANKINGS: Mapping[str, Callable[[Floats], float]] = {
     "worst": lambda damage: float(damage.max()),
     "gap": lambda damage: float(np.ptp(damage)),
 }
-"""What sets are ranked by, of the damages of all languages."""
+"""The criteria by which sets are ranked, from the damages of all languages."""
 BEST, ENDS, RULE, NONE = "best set", "best set with both ends", "the documents' set", "none kept"
 GREEDY, PREDICTED, PROGRAM = "greedy", "predictor", "integer program"
 
-Blocks = tuple[int, ...]
-Rows = NDArray[np.bool_]
-Choice = Callable[[Rows], Blocks]
-"""How a set is chosen on some of the records."""
+RowMask = NDArray[np.bool_]
+BlockChoice = Callable[[RowMask], Blocks]
+"""A way to choose a set from some of the records."""
 
 
 @dataclass(frozen=True, eq=False)
-class Trials:
-    """What was measured: the blocks that were kept -> damage. Documents fall into two halves, by turns."""
+class GatewayTrials:
+    """The damage by the set of kept blocks. Documents alternate between two halves."""
 
     n_blocks: int
     frames: Mapping[Blocks, LanguageFrame]
     sets: tuple[Blocks, ...]
-    """Those of three blocks, which are compared."""
+    """The sets of three blocks, which are compared."""
 
     @property
-    def every(self) -> Rows:
+    def every(self) -> RowMask:
         """All records."""
         return np.ones(len(self.frames[()].lang), dtype=np.bool_)
 
     @property
-    def halves(self) -> tuple[Rows, Rows]:
+    def halves(self) -> tuple[RowMask, RowMask]:
         """Which records belong to each half."""
         odd = np.unique(self.frames[()].document, return_inverse=True)[1] % 2 == 1
         return ~odd, odd
 
-    def ranked(self, ranking: str, rows: Rows, *, among: Sequence[Blocks] | None = None) -> list[Blocks]:
-        """Returns the sets on some records, the best first."""
+    def rank_sets(self, ranking: str, rows: RowMask, *, among: Sequence[Blocks] | None = None) -> list[Blocks]:
+        """Returns the sets in order, the best on some records first."""
         measure = RANKINGS[ranking]
-        value = {each: measure(damages(self.frames[each], rows)) for each in (self.sets if among is None else among)}
+        value = {
+            each: measure(language_damages(self.frames[each], rows)) for each in (self.sets if among is None else among)
+        }
         return sorted(value, key=lambda each: (value[each], each))
 
-    def crossed(self, choice: Choice) -> LanguageFrame:
-        """Returns the damage of a choice, each half of the documents under what is chosen on the other.
+    def cross_validate(self, choice: BlockChoice) -> LanguageFrame:
+        """Returns the damage of a choice, each half of the documents with the set chosen on the other half.
 
-        A choice made on the same documents would look better than it is.
+        A choice evaluated on the documents it was made on would look better than it is.
         """
         even, odd = self.halves
         on_even, on_odd = self.frames[choice(odd)], self.frames[choice(even)]
@@ -76,31 +77,31 @@ class Trials:
         return {0, self.n_blocks - 1} <= set(blocks)
 
 
-def measured(lab: ModelLab) -> tuple[Trials, dict[str, Choice]]:
-    """Returns all that was measured, and how blocks are chosen on some of the records."""
+def run_trials(lab: ModelLab) -> tuple[GatewayTrials, dict[str, BlockChoice]]:
+    """Returns the damage of all sets, and the ways to choose a set from some of the records."""
     n = lab.n_blocks
     every = frozenset(range(n))
     single = [(block,) for block in range(n)]
-    alone = [tuple(sorted(every - {block})) for block in range(n)]  # all others are kept
-    frames = _kept(lab, [(), *single, *alone], "keeping or rounding one block")
-    rule, predicted = gateway_set(n, KEPT), minimax(_predicted(lab))
+    alone = [tuple(sorted(every - {block})) for block in range(n)]  # one block rounded, all others kept
+    frames = _damage_of_keeping(lab, [(), *single, *alone], "keeping or rounding one block")
+    rule, predicted = gateway_set(n, KEPT), best_if_additive(_predicted_damage(lab))
 
-    def greedy(rows: Rows) -> Blocks:
-        return tuple(sorted(each[0] for each in before.ranked("worst", rows, among=single)[:KEPT]))
+    def greedy(rows: RowMask) -> Blocks:
+        return tuple(sorted(each[0] for each in before.rank_sets("worst", rows, among=single)[:KEPT]))
 
-    def program(rows: Rows) -> Blocks:
-        return minimax(np.array([damages(frames[each], rows) for each in alone]).T)
+    def program(rows: RowMask) -> Blocks:
+        return best_if_additive(np.array([language_damages(frames[each], rows) for each in alone]).T)
 
-    before = Trials(n, frames, ())
+    before = GatewayTrials(n, frames, ())
     chosen = [choose(rows) for choose in (greedy, program) for rows in before.halves]
     sets = sets_to_try(n, seed=lab.setting.seed, also=(rule, predicted, *chosen))
-    frames |= _kept(lab, [each for each in sets if each not in frames], "keeping three blocks")
-    trials = Trials(n, frames, sets)
+    frames |= _damage_of_keeping(lab, [each for each in sets if each not in frames], "keeping three blocks")
+    trials = GatewayTrials(n, frames, sets)
     ends = list(filter(trials.both_ends, sets))
     return trials, {
         NONE: lambda _: (),
-        BEST: lambda rows: trials.ranked("worst", rows)[0],
-        ENDS: lambda rows: trials.ranked("worst", rows, among=ends)[0],
+        BEST: lambda rows: trials.rank_sets("worst", rows)[0],
+        ENDS: lambda rows: trials.rank_sets("worst", rows, among=ends)[0],
         RULE: lambda _: rule,
         GREEDY: greedy,
         PROGRAM: program,
@@ -108,7 +109,7 @@ def measured(lab: ModelLab) -> tuple[Trials, dict[str, Choice]]:
     }
 
 
-def damages(frame: LanguageFrame, rows: Rows) -> Floats:
+def language_damages(frame: LanguageFrame, rows: RowMask) -> Floats:
     """Returns the damage of every language on some records of a frame, without intervals."""
     code = np.unique(frame.lang, return_inverse=True)[1][rows]
     size = np.bincount(code, frame.weights[rows], len(frame.languages))
@@ -120,7 +121,7 @@ def damages(frame: LanguageFrame, rows: Rows) -> Floats:
 
 
 def sets_to_try(n_blocks: int, *, seed: int, also: Iterable[Blocks] = ()) -> tuple[Blocks, ...]:
-    """Returns all sets of three, or, if these are too many, a sample with all that hold both ends and some others.
+    """Returns all sets of three, or a sample with all that contain both ends if they are too many.
 
     >>> len(sets_to_try(12, seed=0)), len(sets_to_try(24, seed=0)) >= 220
     (220, True)
@@ -131,32 +132,35 @@ def sets_to_try(n_blocks: int, *, seed: int, also: Iterable[Blocks] = ()) -> tup
     return tuple(sorted({*random_sets(n_blocks, KEPT, count=SAMPLE, seed=seed), *ends, *also}))
 
 
-def minimax(alone: Floats) -> Blocks:
-    """Returns the blocks to keep for the least worst damage if that of single blocks (languages, blocks) adds up."""
+def best_if_additive(alone: Floats) -> Blocks:
+    """Returns the blocks to keep for the least worst damage, if the damages of single blocks add up.
+
+    `alone` is (languages, blocks).
+    """
     method = "exhaustive" if comb(alone.shape[1], KEPT) <= MAX_SETS else "milp"
     with quiet_solver():
         return protect(alone, np.zeros_like(alone), k=KEPT, method=method).blocks
 
 
-def _kept(lab: ModelLab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
+def _damage_of_keeping(lab: ModelLab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
     """Returns the damage of every set; from one to the next only the blocks in which they differ are replaced."""
     group = lab.setting.group
     scheme = Scheme(BITS, within_rows(group), "absmax", "twos")
     now, found = set(range(lab.n_blocks)), {}
     with lab.trial.swapped as swapped:
         for i, kept in enumerate(sets):
-            lab.tell(what, i, len(sets))
+            lab.report(what, i, len(sets))
             for block in sorted(now - set(kept)):
                 lab.replace_rounded(block, scheme)
-            swapped.restore(each.name for block in set(kept) - now for each in lab.maps[block])
+            swapped.restore(each.name for block in set(kept) - now for each in lab.linear_maps[block])
             now, found[kept] = set(kept), lab.damage()
     return found
 
 
-def _predicted(lab: ModelLab) -> Floats:
+def _predicted_damage(lab: ModelLab) -> Floats:
     """Returns the predicted damage of every language by every block alone, in bits per byte of the evaluation text."""
     own = lab.setting
-    lab.tell("predicting", 0, 1)
+    lab.report("predicting", 0, 1)
     found = predicted_sensitivity(
         lab.checkpoint, lab.corpus, request=own.calibration_text, widths=(BITS,), group=own.group
     )

@@ -1,4 +1,4 @@
-"""Laboratory: models whose weights are replaced and restored, and what every language loses each time."""
+"""Laboratory: models whose weights are replaced and restored, and the damage to every language each time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,23 +28,27 @@ from fairbits.progress import Progress
 from fairbits.quantize.evidence import is_rounded
 from fairbits.quantize.execution import execute_plan
 from fairbits.quantize.plan import Plan
-from fairbits.science.experiments.result import Subject
+from fairbits.science.experiments.result import ExperimentSubject
 from fairbits.stats import LanguageFrame
 from fairbits.trials.block_sensitivity import NOT_ROUNDED, LossTrial
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.units import bits_per_byte
-from fairbits.verbs.plan import plan as planned
+from fairbits.verbs.plan import plan
 
 UNIT = "bits_per_byte"
+OUTLIER_KAPPA = 125.0, 148.0
+"""The excess kurtosis that the founding documents report for two outlier layers of BLOOM-560M."""
+Blocks = tuple[int, ...]
+"""A set of blocks, sorted."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """On what experiments are done: a model, text, how much of it, and where.
+    """What experiments are run on: a model, text and how much of it, and a device.
 
     Without text and languages the embedded declaration is used, for the embedded model in its own languages. `tokens`
-    and `calibration` are per language, of the evaluation and of the calibration split. `seed` decides what text is
-    taken and what is drawn. `shares` are the languages' shares of the training text, where they are known.
+    and `calibration` are tokens per language of the evaluation and of the calibration split. `seed` decides which text
+    is used and everything that is random. `shares` are the languages' shares of the training text, where known.
     """
 
     model: str = "embedded:tiny"
@@ -68,7 +72,7 @@ class Setting:
 
     @property
     def calibration_text(self) -> TextRequest:
-        """The text that is measured and calibrated on."""
+        """The text for measurements and calibration."""
         return TextRequest("calibration", self.calibration, self.sequence, self.seed)
 
 
@@ -77,7 +81,7 @@ class ModelLab:
 
     def __init__(self, model: str, setting: Setting, corpus: Corpus, tell: Progress) -> None:
         """Nothing is loaded before it is needed."""
-        self.setting, self.corpus, self.tell = setting, corpus, tell
+        self.setting, self.corpus, self.report = setting, corpus, tell
         self.checkpoint = Checkpoint(model)
         self._found: dict[object, LanguageFrame] = {}
 
@@ -89,18 +93,18 @@ class ModelLab:
     @cached_property
     def trial(self) -> LossTrial:
         """The model in memory, after one pass over the text."""
-        self.tell("evaluating the reference model", 0, 1)
+        self.report("evaluating the reference model", 0, 1)
         return LossTrial(self.checkpoint, self.text, device=self.setting.device)
 
     @cached_property
-    def maps(self) -> list[list[Weight]]:
+    def linear_maps(self) -> list[list[Weight]]:
         """The linear maps of every block that are rounded."""
         return [list(filter(is_rounded, block.linears.values())) for block in self.checkpoint.architecture.blocks]
 
     @property
     def n_blocks(self) -> int:
         """The number of blocks."""
-        return len(self.maps)
+        return len(self.linear_maps)
 
     @cached_property
     def moments(self) -> ModelMoments:
@@ -113,9 +117,9 @@ class ModelLab:
         return np.array([block.kappa for block in self.moments.blocks])
 
     @cached_property
-    def measured(self) -> Measurements:
-        """What one pass over the calibration text shows."""
-        return probe(self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.tell)
+    def measurements(self) -> Measurements:
+        """The measurements of one pass over the calibration text."""
+        return probe(self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.report)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -123,13 +127,13 @@ class ModelLab:
         return tuple(sorted(self.text.languages))
 
     def reference_bits(self) -> dict[str, float]:
-        """Returns the loss of the model as it is, in bits per byte of each language."""
+        """Returns the loss of the unchanged model in bits per byte of each language."""
         rows = {code: self.text.lang == code for code in self.languages}
         nats, size = self.trial.reference_nll, self.text.size_bytes
         return {code: float(bits_per_byte(nats[own].sum(), size[own].sum())) for code, own in rows.items()}
 
-    def rounded(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
-        """Returns the damage of rounding to nearest, at one width, or one per block, or NOT_ROUNDED."""
+    def rounding_damage(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
+        """Returns the damage of rounding to nearest, at one width or one per block; NOT_ROUNDED skips a block."""
         wanted, own = self._widths(bits), self.setting.group
         key = "rounded", wanted, clip
         if key not in self._found:
@@ -142,10 +146,10 @@ class ModelLab:
 
     def replace_rounded(self, block: int, scheme: Scheme) -> None:
         """Replaces the linear maps of a block by their weights rounded as a scheme says."""
-        self.trial.replace_rounded(self.maps[block], scheme)
+        self.trial.replace_rounded(self.linear_maps[block], scheme)
 
-    def planned(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
-        """Returns the damage of a policy, carried out with the calibration text; `seed` decides what text is taken."""
+    def policy_damage(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
+        """Returns the damage of a policy, carried out with the calibration text; `seed` decides which text is used."""
         own = self.setting
         key = "planned", policy, bits, seed, repr(sorted(options.items()))
         if key not in self._found:
@@ -154,7 +158,7 @@ class ModelLab:
                 tokens=options.pop("tokens", own.calibration),
                 seed=own.seed if seed is None else seed,
             )
-            found = planned(
+            found = plan(
                 self.checkpoint,
                 policy=policy,
                 text=self.corpus,
@@ -164,14 +168,14 @@ class ModelLab:
                 **request.settings,
                 **options,
             )
-            self._found[key] = self.carried_out(found)
+            self._found[key] = self.plan_damage(found)
         return self._found[key]
 
-    def carried_out(self, found: Plan) -> LanguageFrame:
+    def plan_damage(self, found: Plan) -> LanguageFrame:
         """Returns the damage of a plan, carried out with its calibration text."""
         calibration, text = found.calibration, None
         if calibration is not None:
-            # text of languages that do not count would only cost time
+            # text of languages with weight 0 would only cost time
             found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
             corpus = self.corpus.restrict(found.languages)
             text = text_for(self.checkpoint, corpus, request=calibration.request)
@@ -180,7 +184,7 @@ class ModelLab:
                 swapped.replace(block.layers)
             return self.damage()
 
-    def changed(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
+    def weights_damage(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
         """Returns the damage of other weights (out, in) in place of the named linear maps."""
         with self.trial.swapped as swapped:
             for name, W in weights:
@@ -188,7 +192,7 @@ class ModelLab:
             return self.damage()
 
     def damage(self) -> LanguageFrame:
-        """Returns the damage of what is replaced now, and leaves it in place."""
+        """Returns the damage of the weights that are replaced now; they stay replaced."""
         return LanguageFrame.from_nll(
             self.text.lang,
             self.text.document,
@@ -209,7 +213,7 @@ class ModelLab:
 
 @dataclass
 class Laboratory:
-    """The labs of one setting: the model itself and its variants. One is in memory at a time."""
+    """The model of one setting and its variants, of which one is in memory at a time."""
 
     setting: Setting
     progress: Progress | None = None
@@ -225,7 +229,7 @@ class Laboratory:
         """Returns the lab of the model, or of a variant of it."""
         wanted = self.setting.model if model is None else model
         if self._lab is None or self._lab.checkpoint.target != wanted:
-            self._lab = ModelLab(wanted, self.setting, self.corpus, self.tell)
+            self._lab = ModelLab(wanted, self.setting, self.corpus, self.report)
         return self._lab
 
     @cached_property
@@ -246,7 +250,7 @@ class Laboratory:
         return {code: found[code] for code in sorted(self.corpus.evaluation)}
 
     def with_outliers(self, kappa: Mapping[int, float]) -> str:
-        """Returns a variant of the model with the same function, whose blocks have these κ (block -> κ)."""
+        """Returns a variant of the model that computes the same function and whose blocks have the given κ."""
         own = self.setting.model
         wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
         if embedded_languages(own) is not None:
@@ -257,15 +261,15 @@ class Laboratory:
         name = f"outliers-{checkpoint.fingerprint[:16]}-{wanted.replace(':', '_').replace(',', '-')}"
         return str(kept_directory(name, lambda place: write_with_outliers(checkpoint, place, kappa)))
 
-    def tell(self, what: str, done: float, total: float) -> None:
-        """Shows progress."""
+    def report(self, what: str, done: float, total: float) -> None:
+        """Reports progress."""
         if self.progress is not None:
             self.progress(what, done, total)
 
-    def subject(self, seeds: Sequence[int] = (), **settings: Any) -> Subject:
-        """Returns what is experimented on, for a result."""
+    def subject(self, seeds: Sequence[int] = (), **settings: Any) -> ExperimentSubject:
+        """Returns what the experiment is run on, for its result."""
         own, lab = self.setting, self.lab()
-        return Subject(
+        return ExperimentSubject(
             model=lab.checkpoint.target,
             fingerprint=lab.checkpoint.fingerprint,
             text=self.corpus.name,
@@ -277,6 +281,15 @@ class Laboratory:
         )
 
 
-def values(frame: LanguageFrame) -> Floats:
+def outlier_blocks(n: int) -> dict[int, float]:
+    """Returns which of n blocks get outliers in a variant, and their κ.
+
+    >>> outlier_blocks(12)
+    {3: 125.0, 7: 148.0}
+    """
+    return dict(zip((n // 4, 7 * n // 12), OUTLIER_KAPPA, strict=True))
+
+
+def language_values(frame: LanguageFrame) -> Floats:
     """Returns the damage of every language, in the order of `frame.languages`."""
     return np.array([each.value for each in frame.by_language().values()])

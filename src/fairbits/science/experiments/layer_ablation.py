@@ -1,4 +1,4 @@
-"""Layer ablation: the outlier blocks at 8 bits and the rest at fewer. By how much does disparity fall, and is it κ?"""
+"""Layer ablation: the outlier blocks at 8 bits, the rest at fewer. How much does disparity fall, and because of κ?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import numpy as np
 from fairbits.errors import InputError
 from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.model.scheme import Clip
-from fairbits.science.experiments.gaps import Gap, needed
-from fairbits.science.experiments.laboratory import Laboratory, ModelLab
-from fairbits.science.experiments.result import Answer, Figure, Judgement, Result, Series, Table, every, written
+from fairbits.science.experiments.gaps import LanguageGap, documents_needed
+from fairbits.science.experiments.laboratory import Blocks, Laboratory, ModelLab, outlier_blocks
+from fairbits.science.experiments.result import Answer, Figure, Judgement, Result, Series, Table, all_of, estimate_text
 from fairbits.stats import Estimate
 
 NAME = "layer-ablation"
@@ -19,68 +19,68 @@ CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
 HIGH, BITS = 8, (4, 3)
 """Bits of the protected blocks, and of the rest."""
 DRAWS = 12
-"""Random sets of as many blocks."""
+"""Random sets of the same number of blocks."""
 ABOUT_HALF = (35.0, 65.0)
-"""Percent that are read as "about half"."""
-
-Blocks = tuple[int, ...]
+"""Percent that count as "about half"."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """One clip: the gap without protection and with that of the outlier blocks by width; of random blocks at 4 bits."""
+    """The gaps under one clip: unprotected and with protected outlier blocks by width, with random blocks at 4 bits."""
 
-    none: Mapping[int, Gap]
-    outliers: Mapping[int, Gap]
-    random: Mapping[Blocks, Gap]
+    none: Mapping[int, LanguageGap]
+    outliers: Mapping[int, LanguageGap]
+    random: Mapping[Blocks, LanguageGap]
 
     @property
     def rank(self) -> int:
-        """The place of the outlier blocks among all protected sets, 1 for the narrowest gap."""
+        """The rank of the outlier blocks among all protected sets, 1 for the narrowest gap."""
         own = self.outliers[BITS[0]].estimate.value
         return 1 + sum(gap.estimate.value < own for gap in self.random.values())
 
     def reduction(self, bits: int) -> Estimate | None:
-        """Returns by how many percent the gap falls when the outlier blocks are protected; None if there was no gap."""
+        """Returns by how many percent protecting the outlier blocks narrows the gap; None if there may be no gap."""
         return self.outliers[bits].reduction_from(self.none[bits])
 
 
 def layer_ablation(laboratory: Laboratory) -> Result:
-    """Does disparity fall by half when the outlier blocks are kept at 8 bits?"""
+    """Returns the result: does disparity fall by half when the outlier blocks are kept at 8 bits?"""
     model, blocks = with_outlier_blocks(laboratory)
     lab = laboratory.lab(model)
     sets = random_sets(lab.n_blocks, blocks, seed=laboratory.setting.seed)
     found = _ablations(lab, blocks, sets)
     n = found["absmax"].none[BITS[0]].estimate.n
-    answer = every([falls_by_half(each.reduction(BITS[0])) for each in found.values()])
-    told = ", ".join(f"{_percent(each.reduction(BITS[0]))} ({clip})" for clip, each in found.items())
+    answer = all_of([falls_by_half(each.reduction(BITS[0])) for each in found.values()])
+    reduced = ", ".join(f"{_percent(each.reduction(BITS[0]))} ({clip})" for clip, each in found.items())
     ranks = " and ".join(f"{each.rank} ({clip})" for clip, each in found.items())
-    because = f"protecting blocks {_named(blocks)}, with the rest at {BITS[0]} bits, narrows the gap by {told}"
+    because = f"protecting blocks {_named(blocks)}, with the rest at {BITS[0]} bits, narrows the gap by {reduced}"
     reductions = {clip: each.reduction(BITS[0]) for clip, each in found.items()}
     known = {clip: each for clip, each in reductions.items() if each is not None}
     return Result(
         name=NAME,
         title="Protecting the outlier layers",
-        question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do?",
+        question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do as well?",
         predicted="With the outlier layers at 8 bits and the rest at 4, disparity falls by about half.",
         design=(
             f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are "
             f"rounded to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with "
-            f"that of least squared error; against them, at {BITS[0]} bits, {len(sets)} other sets of {len(blocks)}, "
-            f"drawn with seed {laboratory.setting.seed}, {_sharing(sets, blocks)} of them with an outlier block: as "
-            f"many blocks at {HIGH} bits. Reductions by drawing the same {n} documents in both runs; "
-            f"{ABOUT_HALF[0]:g} to {ABOUT_HALF[1]:g} % is read as about half."
+            f"that of least squared error. For comparison, at {BITS[0]} bits, {len(sets)} other sets of {len(blocks)} "
+            f"blocks at {HIGH} bits, drawn with seed {laboratory.setting.seed}; {_sharing(sets, blocks)} of them "
+            f"contain an outlier block. Reductions by resampling the same {n} documents in both runs; "
+            f"{ABOUT_HALF[0]:g} to {ABOUT_HALF[1]:g} % counts as about half."
         ),
         subject=laboratory.subject(bits=list(BITS), protected=list(blocks)),
         answer=answer,
         verdict=(
-            f"{because[0].upper()}{because[1:]}, which is place {ranks} among {len(sets) + 1} sets of as many blocks."
+            f"{because[0].upper()}{because[1:]}, which is place {ranks} among {len(sets) + 1} sets of the same size."
         ),
         meaning=_meaning(found),
         tables=(_table(found), _random_table(found)),
         figure=_figure(found),
         judgements=(Judgement("001-18", answer, because, {_key(clip): each.value for clip, each in known.items()}),),
-        power=needed(known) if len(known) == len(found) else f"{n} documents do not show the gap: give more tokens.",
+        power=documents_needed(known)
+        if len(known) == len(found)
+        else f"{n} documents do not show the gap; give more tokens.",
     )
 
 
@@ -90,15 +90,17 @@ def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
     own = founding_outliers(lab.kappa).blocks
     n = lab.n_blocks
     if n < 4 or (own and 2 * len(own) > n):
-        raise InputError(f"{len(own or ())} of {n} blocks are outliers; others must be left to protect in their place")
+        raise InputError(
+            f"{len(own or ())} of {n} blocks are outliers; enough other blocks must remain to protect instead"
+        )
     if own:
         return laboratory.setting.model, own
-    asked = {n // 4: 125.0, 7 * n // 12: 148.0}
-    return laboratory.with_outliers(asked), tuple(asked)
+    added = outlier_blocks(n)
+    return laboratory.with_outliers(added), tuple(added)
 
 
 def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, ...]:
-    """Returns DRAWS different sets of as many blocks, without the outlier blocks' own; all of them if there are fewer.
+    """Returns DRAWS different sets of as many blocks as there are outliers, other than these; all if there are fewer.
 
     >>> random_sets(4, (1, 2), seed=0)
     ((0, 1), (0, 2), (0, 3), (1, 3), (2, 3))
@@ -112,7 +114,7 @@ def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, 
 
 
 def falls_by_half(reduction: Estimate | None) -> Answer:
-    """Returns whether a reduction in percent is about half: it is beyond doubt, and its interval meets ABOUT_HALF."""
+    """Returns whether a reduction in percent is about half: its interval excludes 0 and overlaps ABOUT_HALF."""
     if reduction is None:
         return Answer.UNDECIDED
     low, high = ABOUT_HALF
@@ -124,12 +126,12 @@ def falls_by_half(reduction: Estimate | None) -> Answer:
 def _ablations(lab: ModelLab, outliers: Blocks, sets: Sequence[Blocks]) -> dict[str, Ablation]:
     done, total = 0, len(CLIPS) * (2 * len(BITS) + len(sets))
 
-    def gap(protected: Blocks, bits: int, clip: str) -> Gap:
+    def gap(protected: Blocks, bits: int, clip: str) -> LanguageGap:
         nonlocal done
-        lab.tell("protecting blocks", done, total)
+        lab.report("protecting blocks", done, total)
         done += 1
         widths = [HIGH if block in protected else bits for block in range(lab.n_blocks)]
-        return Gap.of(lab.rounded(widths, clip=CLIPS[clip]))
+        return LanguageGap.of(lab.rounding_damage(widths, clip=CLIPS[clip]))
 
     return {
         clip: Ablation(
@@ -143,12 +145,10 @@ def _ablations(lab: ModelLab, outliers: Blocks, sets: Sequence[Blocks]) -> dict[
 
 def _meaning(found: Mapping[str, Ablation]) -> str:
     if all(each.rank == 1 for each in found.values()):
-        return (
-            "κ is a fair guide to what to protect: no other set that was tried leaves a narrower gap, by its estimate."
-        )
+        return "κ is a good guide to what to protect: no other set that was tried has a smaller estimated gap."
     return (
-        "Choose what to protect by measured damage, not by κ: some blocks chosen at random leave a narrower gap, "
-        "by its estimate, under at least one clip."
+        "Choose what to protect by measured damage, not by κ: under at least one clip some random blocks have a "
+        "smaller estimated gap."
     )
 
 
@@ -161,8 +161,8 @@ def _table(found: Mapping[str, Ablation]) -> Table:
         (
             clip,
             bits,
-            written(each.none[bits].estimate),
-            written(each.outliers[bits].estimate),
+            estimate_text(each.none[bits].estimate),
+            estimate_text(each.outliers[bits].estimate),
             _percent(each.reduction(bits)),
         )
         for clip, each in found.items()
@@ -177,7 +177,7 @@ def _random_table(found: Mapping[str, Ablation]) -> Table:
     rows = [
         (
             _named(blocks),
-            *(written(each.random[blocks].estimate) for each in found.values()),
+            *(estimate_text(each.random[blocks].estimate) for each in found.values()),
             *(_percent(each.random[blocks].reduction_from(each.none[BITS[0]])) for each in found.values()),
         )
         for blocks in sets
@@ -187,7 +187,7 @@ def _random_table(found: Mapping[str, Ablation]) -> Table:
 
 
 def _figure(found: Mapping[str, Ablation]) -> Figure:
-    """Every protected set at its place: 0 for none, 1 for the outlier blocks, then the random ones."""
+    """Returns the figure; x is 0 for no protection, 1 for the outlier blocks, then the random sets."""
     series = []
     for clip, each in found.items():
         shown = {"none": each.none[BITS[0]], "outlier blocks": each.outliers[BITS[0]]}
@@ -202,7 +202,7 @@ def _figure(found: Mapping[str, Ablation]) -> Figure:
 
 def _percent(reduction: Estimate | None) -> str:
     if reduction is None:
-        return "an unknown part, as the gap itself is in doubt"
+        return "an unknown share, because there may be no gap"
     return f"{reduction.value:.0f} % [{reduction.low:.0f}, {reduction.high:.0f}]"
 
 

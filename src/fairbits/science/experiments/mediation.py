@@ -1,4 +1,4 @@
-"""Mediation: does tokenization T act on damage D by the chain T → A → R → D, and no other way?"""
+"""Mediation: does tokenization T act on damage D through the chain T → A → R → D, and in no other way?"""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,14 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.science.experiments.dropout import DRAWS, DROPPED
-from fairbits.science.experiments.intervention import BITS, Moved, intervention, moved_table
-from fairbits.science.experiments.laboratory import Laboratory, values
-from fairbits.science.experiments.measured_traits import of_others, outlier_blocks
+from fairbits.science.experiments.finer_tokenization import (
+    MORE_TOKENS,
+    TREATMENT,
+    TokenizationEffect,
+    effect_table,
+    intervene,
+)
+from fairbits.science.experiments.laboratory import Laboratory, language_values, outlier_blocks
 from fairbits.science.experiments.result import (
     Answer,
     Figure,
@@ -17,13 +21,12 @@ from fairbits.science.experiments.result import (
     Result,
     Series,
     Table,
-    brief,
-    together,
-    written,
+    common_answer,
+    estimate_text,
+    number_text,
 )
-from fairbits.science.experiments.retokenised import MORE
-from fairbits.science.experiments.ties import PERMUTATIONS, POWER
-from fairbits.science.experiments.traits_of_languages import Traits
+from fairbits.science.experiments.trait_correlation import PERMUTATIONS, POWER
+from fairbits.science.experiments.traits import DRAWS, DROPPED, LanguageTraits, measure_others
 from fairbits.science.stats import (
     Mediation,
     PartialCorrelation,
@@ -37,19 +40,19 @@ from fairbits.verbs.audit import FOREIGN
 
 NAME = "mediation"
 LEAST = 12
-"""Languages without which the chain has no fit."""
+"""The fewest languages to which the chain can be fitted."""
 CHANGE = -0.01
-"""Standard deviations of T: a worse tokenization, by so little that no language's R falls to 0."""
+"""Standard deviations of T: a worse tokenization, by so little that no language's R reaches 0."""
 MODERATE = 0.3
-"""The partial correlation that must not go unseen for an independence to count as uncontradicted."""
+"""The partial correlation that the data must be able to detect for an independence to count as not contradicted."""
 LEVEL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The fitted chain, the two independences it implies with their p by Holm, and the power to see MODERATE.
+    """The fitted chain, the two independences it implies with their p by Holm, and the power to detect MODERATE.
 
-    `resampled` says over what its intervals are.
+    `resampled` says what its intervals resample.
     """
 
     fit: Mediation
@@ -60,40 +63,37 @@ class Chain:
 
 
 def mediation(laboratory: Laboratory) -> Result:
-    """Does tokenization act through alignment and redundancy? By a fit over languages, and by an intervention."""
-    own, worse, moved = intervention(laboratory)
+    """Returns the result: does tokenization act through alignment and redundancy? By a fit and an intervention."""
+    own, worse, moved = intervene(laboratory)
     model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
-    others, notes = of_others(laboratory, model, dropout=True, treatments=[BITS])
+    others, notes = measure_others(laboratory, model, dropout=True, treatments=[TREATMENT])
     sets = others or [own]
-    chains = {each.among: fitted(each, seed=laboratory.setting.seed) for each in sets}
-    answer = together([judged(each, moved) for each in chains.values()])
+    chains = {each.among: fit_chain(each, seed=laboratory.setting.seed) for each in sets}
+    answer = common_answer([judge_chain(each, moved) for each in chains.values()])
     traits = sets[0]
     chain, damage = chains[traits.among], moved.damage.mean()
     n = chain.fit.chain.n
     numbers = (
-        f"by the chain a slightly worse T adds {written(chain.fit.chain)} bits per byte to D over {n} languages, "
-        + ", ".join(f"{name} has r = {written(each.estimate)}" for name, each in chain.implied.items())
-        + f", and {moved.tokens:.0%} more tokens for the same text add {written(damage)} to D, "
-        f"{written(moved.dropout.mean())} to 1/R and {written(moved.activation)} to A"
-        + (
-            ""
-            if moved.counts
-            else f", but the base loss is {moved.base:.2f} times as large, so that this decides nothing"
-        )
+        f"through the chain a slightly worse T adds {estimate_text(chain.fit.chain)} bits per byte to D over {n} "
+        "languages, "
+        + ", ".join(f"{name} has r = {estimate_text(each.estimate)}" for name, each in chain.implied.items())
+        + f", and {moved.tokens:.0%} more tokens for the same text add {estimate_text(damage)} to D, "
+        f"{estimate_text(moved.dropout.mean())} to 1/R and {estimate_text(moved.activation)} to A"
+        + ("" if moved.counts else f", but the base loss is {moved.base:.2f} times as large, so this decides nothing")
     )
     return Result(
         name=NAME,
         title="Mediation",
-        question="Does tokenization act on damage through outlier activation and redundancy, and no other way?",
+        question="Does tokenization act on damage through outlier activation and redundancy, and in no other way?",
         predicted="Better tokenization T raises outlier activation A, A redundancy R, and damage D falls as 1/R.",
         design=_design(traits, own),
-        subject=laboratory.subject(range(DRAWS), more_tokens=MORE, chain_languages=n),
+        subject=laboratory.subject(range(DRAWS), more_tokens=MORE_TOKENS, chain_languages=n),
         answer=answer,
-        verdict=f"The chain and no other way is {answer.value}: {numbers}.",
+        verdict=f"That tokenization acts through the chain only is {answer.value}: {numbers}.",
         meaning=_meaning(moved),
         tables=(
             *(_chain_table(among, each) for among, each in chains.items()),
-            moved_table(own, worse, moved),
+            effect_table(own, worse, moved),
             traits.table(),
         ),
         figure=_figure(own, worse),
@@ -103,11 +103,11 @@ def mediation(laboratory: Laboratory) -> Result:
     )
 
 
-def judged(chain: Chain, moved: Moved) -> Answer:
-    """Returns what is said of the chain.
+def judge_chain(chain: Chain, moved: TokenizationEffect) -> Answer:
+    """Returns the answer on the chain.
 
     Not supported if an independence that it implies is contradicted (Holm), or the intervention contradicts it.
-    Supported if its effect lies beside 0, the independences could have been contradicted, and the intervention agrees.
+    Supported if its effect excludes 0, the independences could have been contradicted, and the intervention agrees.
     """
     if min(chain.p.values()) < LEVEL or moved.contradicts:
         return Answer.NOT_SUPPORTED
@@ -115,17 +115,17 @@ def judged(chain: Chain, moved: Moved) -> Answer:
     return Answer.SUPPORTED if proven else Answer.UNDECIDED
 
 
-def fitted(traits: Traits, *, seed: int) -> Chain:
-    """Returns the chain over the languages: script and base loss are held fixed, families are resampled whole.
+def fit_chain(traits: LanguageTraits, *, seed: int) -> Chain:
+    """Returns the chain fitted over languages; script and base loss are held fixed, whole families are resampled.
 
-    Languages that lose nothing by dropped columns have no R and are left out.
+    Languages that dropped columns do not damage have no R and are left out.
     """
     traits = traits.with_redundancy()
     n = len(traits.languages)
     if n < LEAST:
-        raise InputError(f"{n} languages are too few to fit a chain; name at least {LEAST}")
+        raise InputError(f"{n} languages are too few to fit the chain; name at least {LEAST}")
     T = (traits.quality - traits.quality.mean()) / traits.quality.std()
-    A, D = traits.a, values(traits.damage[BITS])
+    A, D = traits.a, language_values(traits.damage[TREATMENT])
     R = traits.robustness / traits.robustness.mean()
     held = [each for each in (traits.latin, traits.base_bits) if np.ptp(each) > 0]
     C = np.column_stack(held)
@@ -145,7 +145,7 @@ def fitted(traits: Traits, *, seed: int) -> Chain:
 
 
 def _fit(*chain: Floats, D: Floats, C: Floats, families: list[str], seed: int) -> tuple[Mediation, str]:
-    """Returns the fit, and what was resampled: families, or languages where too few families leave no unique fit."""
+    """Returns the fit, and what was resampled: families, or languages where too few families allow no unique fit."""
     T, A, R = chain
     try:
         return mediate(T, A, R=R, D=D, covariates=C, families=families, change=CHANGE, rng=seed), "families"
@@ -153,59 +153,67 @@ def _fit(*chain: Floats, D: Floats, C: Floats, families: list[str], seed: int) -
         return mediate(T, A, R=R, D=D, covariates=C, change=CHANGE, rng=seed), "languages"
 
 
-def _design(traits: Traits, own: Traits) -> str:
+def _design(traits: LanguageTraits, own: LanguageTraits) -> str:
     return (
         f"The variant with outliers in two blocks (κ 125 and 148). T is the tokens of English over those of a language "
         "for the same text, A the share of activation in the outlier blocks (norm of the MLP output), R 1/damage of "
         f"dropping {DROPPED:.0%} of all columns ({DRAWS} draws), D the damage of round to nearest at 3 bits, on "
         f"{len(traits.languages)} {traits.among} languages; script and base loss held fixed, 10,000 resamples of whole "
         f"families (of languages where families are too few), T worse by {-CHANGE:g} standard deviations. "
-        f"Intervention: in the text of {len(own.languages)} own languages random tokens are cut in two that the "
-        f"vocabulary has, until there are {MORE:.0%} more; same documents, same bytes. It counts unless the base loss "
-        f"becomes over {FOREIGN:g} times as large. Not supported: an independence that the chain implies is "
-        "contradicted (permutation test, Holm), or the intervention moves D while D, R or A moves the wrong way. "
-        f"Supported: the chain's interval lies beside 0, the power to see a partial correlation of {MODERATE:g} is "
-        f"{POWER:.0%}, and the intervention moves A, R and D as predicted. Where the chain is fitted to many "
-        "languages and to the known ones among them, in which the model needs fewer bits than byte frequencies "
-        "would, both must say so, else it is undecided."
+        f"Intervention: in the text of {len(own.languages)} own languages random tokens are split into two tokens of "
+        f"the vocabulary, until there are {MORE_TOKENS:.0%} more; same documents, same bytes. It counts unless the "
+        f"base loss grows by a factor over {FOREIGN:g}. Not supported: an independence that the chain implies is "
+        "contradicted (permutation test, Holm), or the intervention changes D while D, R or A changes the wrong way. "
+        f"Supported: the chain's interval excludes 0, the power to detect a partial correlation of {MODERATE:g} is at "
+        f"least {POWER:.0%}, and the intervention changes A, R and D as predicted. Where the chain is fitted to many "
+        "languages and to the known ones among them, in which the model needs fewer bits than a code for byte "
+        "frequencies, both must agree, else it is undecided."
     )
 
 
-def _meaning(moved: Moved) -> str:
+def _meaning(moved: TokenizationEffect) -> str:
     damage = moved.damage.mean()
     if not moved.counts:
         return (
-            "Text cut as the model never saw it is foreign to it, and its damage tells nothing of the tokenizer: "
+            "Text split in ways the model never saw is foreign to it, and its damage says nothing about the tokenizer: "
             "to compare tokenizers, compare models that were trained with them."
         )
     if not damage.excludes(0.0):
-        return "A finer cut of the same text does not change what quantization costs it: the tokenizer is not to blame."
+        return (
+            "Finer tokens for the same text do not change the damage of quantization: the tokenizer is not the cause."
+        )
     how = "more" if damage.value > 0 else "less"
     return (
-        f"The same text in more tokens loses {how} by quantization: the tokenizer has a part in who is hurt, whatever "
-        "way it takes."
+        f"The same text in more tokens is damaged {how} by quantization: the tokenizer affects who is damaged, in "
+        "whatever way."
     )
 
 
 def _chain_table(among: str, chain: Chain) -> Table:
     fit = chain.fit
-    rows = [(name, written(getattr(fit, name)), "", "") for name in ("total", "direct", "indirect", "chain")]
-    rows += [(name, written(each.estimate), brief(each.p), brief(each.robustness)) for name, each in fit.links.items()]
-    rows += [(name, written(each.estimate), brief(chain.p[name]), "") for name, each in chain.implied.items()]
-    rows += [("E-value of the indirect effect", brief(fit.e_value), "", brief(fit.e_value_limit))]
+    rows = [(name, estimate_text(getattr(fit, name)), "", "") for name in ("total", "direct", "indirect", "chain")]
+    rows += [
+        (name, estimate_text(each.estimate), number_text(each.p), number_text(each.robustness))
+        for name, each in fit.links.items()
+    ]
+    rows += [
+        (name, estimate_text(each.estimate), number_text(chain.p[name]), "") for name, each in chain.implied.items()
+    ]
+    rows += [("E-value of the indirect effect", number_text(fit.e_value), "", number_text(fit.e_value_limit))]
     columns = ("what", "value", "p (of independences by Holm)", "robustness value; E-value of the limit")
     return Table(f"The chain in {among} languages, intervals over {chain.resampled}", columns, tuple(rows))
 
 
-def _figure(own: Traits, worse: Traits) -> Figure:
-    x, y = (tuple(values(each.damage[BITS]).tolist()) for each in (own, worse))
+def _figure(own: LanguageTraits, worse: LanguageTraits) -> Figure:
+    x, y = (tuple(language_values(each.damage[TREATMENT]).tolist()) for each in (own, worse))
     series = Series("languages", x, y, labels=own.languages)
     title = "Damage at 3 bits of the same text in more tokens"
-    return Figure(title, "as it is, bits per byte", "cut finer, bits per byte", (series,))
+    return Figure(title, "unchanged, bits per byte", "finer tokens, bits per byte", (series,))
 
 
 def _power(chain: Chain, n: int) -> str:
     enough = sample_size_for_power(MODERATE, POWER)
     return (
-        f"{n} languages find a partial correlation of {MODERATE:g} in {chain.power:.0%} of studies; it takes {enough}."
+        f"{n} languages detect a partial correlation of {MODERATE:g} in {chain.power:.0%} of studies; "
+        f"{POWER:.0%} needs {enough} languages."
     )

@@ -9,64 +9,65 @@ from torch import Tensor
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantize.rounding.layer import matrix
-from fairbits.science.experiments.laboratory import Laboratory, ModelLab, values
-from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, written
+from fairbits.science.experiments.laboratory import Laboratory, ModelLab, language_values
+from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, estimate_text
 from fairbits.stats import Estimate, LanguageFrame, spearman
 
 NAME = "null-controls"
 BITS = (8, 4, 3)
 DRAWS = 5
-"""Draws of noise, and of calibration text."""
+"""Random draws of noise, and of calibration text."""
 NEGLIGIBLE = 0.01
-"""Bits per byte; a gap at 8 bits below this is none: about 1 % of what a good model has to say."""
+"""Bits per byte; a gap at 8 bits below this counts as none: it is about 1 % of a good model's loss."""
 
 
 def null_controls(laboratory: Laboratory) -> Result:
-    """Does what is measured come from quantization? Three things that must show nothing, or the same."""
+    """Returns the result: do the measurements show quantization? Three controls that must show nothing, or the same."""
     lab = laboratory.lab()
     rounded = {}
     for i, bits in enumerate(BITS):
-        laboratory.tell("rounding", i, len(BITS))
-        rounded[bits] = lab.rounded(bits)
+        laboratory.report("rounding", i, len(BITS))
+        rounded[bits] = lab.rounding_damage(bits)
     noise: dict[int, list[LanguageFrame]] = {}
     for i in range(2 * DRAWS):
-        laboratory.tell("drawing noise", i, 2 * DRAWS)
+        laboratory.report("drawing noise", i, 2 * DRAWS)
         bits = BITS[1:][i // DRAWS]
-        noise.setdefault(bits, []).append(lab.changed(_noise(lab, bits, seed=i % DRAWS)))
+        noise.setdefault(bits, []).append(lab.weights_damage(_noise(lab, bits, seed=i % DRAWS)))
     draws = []
     for seed in range(DRAWS):
-        laboratory.tell("drawing calibration text", seed, DRAWS)
-        draws.append(lab.planned("gptq", 4, seed=seed))
+        laboratory.report("drawing calibration text", seed, DRAWS)
+        draws.append(lab.policy_damage("gptq", 4, seed=seed))
     gap = rounded[8].gap()
     answer = Answer.SUPPORTED if gap.high < NEGLIGIBLE else Answer.UNDECIDED
     if gap.low > NEGLIGIBLE:
         answer = Answer.NOT_SUPPORTED
     alike = {
-        bits: spearman(values(rounded[bits]), np.mean([values(each) for each in noise[bits]], axis=0))
+        bits: spearman(language_values(rounded[bits]), np.mean([language_values(each) for each in noise[bits]], axis=0))
         for bits in BITS[1:]
     }
     worst = _over([frame.worst()[1].value for frame in draws])
     return Result(
         name=NAME,
         title="Null controls",
-        question="Does what is measured come from quantization, or would it show without it?",
-        predicted="Nothing: a sound method shows no gap where there is hardly any rounding.",
+        question="Are the measured gaps caused by quantization, or would they appear without it?",
+        predicted="The documents predict nothing; a sound method shows no gap where there is hardly any rounding.",
         design=(
-            "Round to nearest at 8, 4 and 3 bits. In the place of the rounding error, Gaussian noise with the same "
+            "Round to nearest at 8, 4 and 3 bits. In place of the rounding error, Gaussian noise with the same "
             f"norm in every row of every linear map, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration text."
         ),
         subject=laboratory.subject(range(DRAWS), bits=list(BITS)),
         answer=answer,
         verdict=(
-            f"At 8 bits the gap between languages is {written(gap)} bits per byte, "
-            + {Answer.SUPPORTED: "which is none", Answer.UNDECIDED: "too uncertain to be called none"}.get(
-                answer, "which is one"
+            f"At 8 bits the gap between languages is {estimate_text(gap)} bits per byte, "
+            + {Answer.SUPPORTED: "which is negligible", Answer.UNDECIDED: "which may or may not be negligible"}.get(
+                answer, "which is not negligible"
             )
-            + f"; noise of the same size orders languages at 3 bits as rounding does, ρ = {written(alike[3].estimate)}."
+            + "; at 3 bits the damage of noise and that of rounding have a rank correlation of "
+            f"{estimate_text(alike[3].estimate)}."
         ),
         meaning=(
-            f"Another draw of calibration text moves the worst language by {worst.high - worst.low:.4f} bits per byte "
-            f"({DRAWS} draws, largest less smallest): differences between methods below that are luck of the draw."
+            f"Another draw of calibration text changes the worst damage by {worst.high - worst.low:.4f} bits per byte "
+            f"({DRAWS} draws, largest minus smallest): smaller differences between methods may be chance."
         ),
         tables=(_table(rounded, noise, draws),),
         figure=Figure(
@@ -76,8 +77,8 @@ def null_controls(laboratory: Laboratory) -> Result:
             (
                 Series(
                     "languages",
-                    tuple(values(rounded[3]).tolist()),
-                    tuple(np.mean([values(each) for each in noise[3]], axis=0).tolist()),
+                    tuple(language_values(rounded[3]).tolist()),
+                    tuple(np.mean([language_values(each) for each in noise[3]], axis=0).tolist()),
                     labels=rounded[3].languages,
                 ),
             ),
@@ -86,10 +87,10 @@ def null_controls(laboratory: Laboratory) -> Result:
 
 
 def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Yields every linear map with Gaussian noise that has, in every row, the norm of the rounding error."""
+    """Yields every linear map with Gaussian noise whose norm in every row is that of the rounding error."""
     rng = torch.Generator().manual_seed(seed)
     group = within_rows(lab.setting.group)
-    for block in lab.maps:
+    for block in lab.linear_maps:
         for each in block:
             W = matrix(lab.checkpoint, each)
             error = error_of(W, Scheme(bits, group, "absmax", "twos")).norm(dim=1, keepdim=True)
@@ -109,7 +110,7 @@ def _table(
 
 def _row(frame: LanguageFrame) -> tuple[str, ...]:
     code, worst = frame.worst()
-    return code, written(worst), written(frame.mean()), written(frame.gap())
+    return code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap())
 
 
 def _over(found: list[float]) -> Estimate:

@@ -1,4 +1,4 @@
-"""Result: what an experiment asked, what the founding documents predict, what came out, and the verdict."""
+"""Result: the question of an experiment, the prediction of the founding documents, what was found, and the verdict."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,13 +11,13 @@ from fairbits.records import Kind, Number, to_json
 from fairbits.stats import Estimate
 
 DIGITS = 4
-"""Significant digits that a file keeps: more would differ from run to run."""
+"""Significant digits that a file keeps; further digits would differ from run to run."""
 
 Cell = str | float | int
 
 
 class Answer(StrEnum):
-    """What an experiment says of a prediction."""
+    """What an experiment says about a prediction."""
 
     SUPPORTED = "supported"
     NOT_SUPPORTED = "not supported"
@@ -26,7 +26,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an experiment says of one claim: the answer, why in one clause without a full stop, and the numbers."""
+    """What an experiment says about one claim: the answer, the reason as a clause without a full stop, and numbers."""
 
     claim: str
     answer: Answer
@@ -36,7 +36,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a result; numbers stay numbers, an estimate is written with its interval (`written`)."""
+    """Rows of a result; numbers stay numbers, an estimate is text with its interval (`estimate_text`)."""
 
     title: str
     columns: tuple[str, ...]
@@ -68,8 +68,8 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What was experimented on: model, text and how much of it, seeds."""
+class ExperimentSubject:
+    """What an experiment was run on: model, text and its size, seeds."""
 
     model: str
     fingerprint: str
@@ -85,8 +85,8 @@ class Subject:
 class Result:
     """One experiment.
 
-    `answer` and `verdict`, one sentence, are on what the documents predict; `meaning` is what it means for a user.
-    `power` says what more data would decide, where the answer is undecided.
+    `answer` and `verdict`, one sentence, concern the prediction of the documents; `meaning` is what follows for a user.
+    `power` says how much more data would decide, where the answer is undecided.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Result:
     question: str
     predicted: str
     design: str
-    subject: Subject
+    subject: ExperimentSubject
     answer: Answer
     verdict: str
     meaning: str
@@ -105,7 +105,7 @@ class Result:
     notes: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, numbers with four significant digits."""
+        """Returns the result for JSON, numbers to four significant digits."""
         data: dict[str, Any] = _short(RESULT.stamp(asdict(self)))
         return data
 
@@ -126,20 +126,20 @@ class Result:
 RESULT = Kind("fairbits.research/1", "a result", "fairbits research --out", Result)
 
 
-def written(estimate: Estimate) -> str:
+def estimate_text(estimate: Estimate) -> str:
     """Returns an estimate with its interval, to four decimals or three significant digits.
 
-    >>> written(Estimate(0.03214, 0.0288, 0.0359, 40)), written(Estimate(41.23, 38.0, 44.0, 40))
+    >>> estimate_text(Estimate(0.03214, 0.0288, 0.0359, 40)), estimate_text(Estimate(41.23, 38.0, 44.0, 40))
     ('0.0321 [0.0288, 0.0359]', '41.2 [38, 44]')
     """
-    return "{} [{}, {}]".format(*map(brief, (estimate.value, estimate.low, estimate.high)))
+    return "{} [{}, {}]".format(*map(number_text, (estimate.value, estimate.low, estimate.high)))
 
 
-def brief(number: float) -> str:
+def number_text(number: float) -> str:
     """Returns a number as tables show it.
 
-    >>> brief(0.03214), brief(41.23), brief(1.5e-7), brief(12000.0), brief(0.0)
-    ('0.0321', '41.2', '1.5e-07', '12000', '0')
+    >>> [number_text(number) for number in (0.03214, 41.23, 1.5e-7, 12000.0, 0.0)]
+    ['0.0321', '41.2', '1.5e-07', '12000', '0']
     """
     if number == 0 or abs(number) >= 1000:
         return f"{number + 0.0:.0f}"
@@ -152,13 +152,13 @@ def cell_text(cell: Cell) -> str:
     >>> cell_text(0.03214), cell_text(3), cell_text("eng_Latn")
     ('0.0321', '3', 'eng_Latn')
     """
-    return brief(cell) if isinstance(cell, float) else str(cell)
+    return number_text(cell) if isinstance(cell, float) else str(cell)
 
 
-def above(estimate: Estimate, limit: float) -> Answer:
-    """Returns whether a quantity is above a limit: supported, not supported, or undecided if the interval holds it.
+def is_above(estimate: Estimate, limit: float) -> Answer:
+    """Returns whether a quantity is above a limit; undecided if its interval contains the limit.
 
-    >>> above(Estimate(0.6, 0.5, 0.7, 20), 0.4).value
+    >>> is_above(Estimate(0.6, 0.5, 0.7, 20), 0.4).value
     'supported'
     """
     if not estimate.excludes(limit):
@@ -166,31 +166,31 @@ def above(estimate: Estimate, limit: float) -> Answer:
     return Answer.SUPPORTED if estimate.value > limit else Answer.NOT_SUPPORTED
 
 
-def below(estimate: Estimate, limit: float) -> Answer:
+def is_below(estimate: Estimate, limit: float) -> Answer:
     """Returns whether a quantity is below a limit."""
-    return turned(above(estimate, limit))
+    return opposite(is_above(estimate, limit))
 
 
-def turned(answer: Answer) -> Answer:
+def opposite(answer: Answer) -> Answer:
     """Returns the answer to the opposite question."""
     opposite = {Answer.SUPPORTED: Answer.NOT_SUPPORTED, Answer.NOT_SUPPORTED: Answer.SUPPORTED}
     return opposite.get(answer, answer)
 
 
-def together(answers: Sequence[Answer]) -> Answer:
-    """Returns what several experiments say together: what all say, else undecided.
+def common_answer(answers: Sequence[Answer]) -> Answer:
+    """Returns the answer that several experiments share, undecided where they differ.
 
-    >>> together([Answer.SUPPORTED, Answer.UNDECIDED]).value
+    >>> common_answer([Answer.SUPPORTED, Answer.UNDECIDED]).value
     'undecided'
     """
     first, *others = answers
     return first if all(each == first for each in others) else Answer.UNDECIDED
 
 
-def every(answers: Iterable[Answer]) -> Answer:
+def all_of(answers: Iterable[Answer]) -> Answer:
     """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not.
 
-    >>> every([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
+    >>> all_of([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
     'not supported'
     """
     found = set(answers)
@@ -198,7 +198,7 @@ def every(answers: Iterable[Answer]) -> Answer:
 
 
 def _short(value: Any) -> Any:
-    """Rounds every float to DIGITS significant digits, and turns what is no JSON into what is."""
+    """Returns the value with floats rounded to DIGITS significant digits, and as types that JSON has."""
     if isinstance(value, Mapping):
         return {str(key): _short(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

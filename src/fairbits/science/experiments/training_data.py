@@ -1,30 +1,47 @@
-"""Training data: does a language's share of the training text tell its outlier activation, its κ_eff, its damage?"""
+"""Training data: does a language's share of the training text predict its outlier activation, κ_eff and damage?"""
 
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.science.experiments.laboratory import Laboratory, values
-from fairbits.science.experiments.measured_traits import measure, outlier_blocks
-from fairbits.science.experiments.result import Answer, Figure, Judgement, Result, Series, above, every, written
-from fairbits.science.experiments.ties import STRONG, Tie, needed, of_sign, tie, ties_table
-from fairbits.science.experiments.traits_of_languages import OWN, Traits
+from fairbits.science.experiments.laboratory import Laboratory, language_values, outlier_blocks
+from fairbits.science.experiments.result import (
+    Answer,
+    Figure,
+    Judgement,
+    Result,
+    Series,
+    all_of,
+    estimate_text,
+    is_above,
+)
+from fairbits.science.experiments.trait_correlation import (
+    STRONG,
+    TraitCorrelation,
+    correlate,
+    correlation_table,
+    has_sign,
+    languages_needed,
+)
+from fairbits.science.experiments.traits import OWN, LanguageTraits, measure_traits
 from fairbits.stats import Estimate
 
 NAME = "training-data"
 TREATMENTS = ("nearest, 3 bits", "nearest, 4 bits")
 POINTS = 0.03
-"""Three percentage points, the least difference between languages in outlier activation that is claimed."""
+"""Three percentage points, the smallest difference between languages in outlier activation that is claimed."""
 SHARE = "log share"
 
 
 def training_data(laboratory: Laboratory) -> Result:
-    """Do languages with more training text have more outlier activation, and less damage?"""
-    shares = laboratory.shares  # before anything that takes time
+    """Returns the result: do languages with more training text have more outlier activation and less damage?"""
+    shares = laboratory.shares  # first, because all else takes time
     model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
-    traits = measure(laboratory.lab(model), OWN, dropout=False, treatments=TREATMENTS, shares=shares)
-    ties = _ties(traits, shares=np.array([shares[code] for code in traits.languages]), seed=laboratory.setting.seed)
-    activation, kappa, *damage = ties[: 2 + len(TREATMENTS)]
-    answer = above(activation.r, STRONG)
+    traits = measure_traits(laboratory.lab(model), OWN, dropout=False, treatments=TREATMENTS, shares=shares)
+    pairs = _correlations(
+        traits, shares=np.array([shares[code] for code in traits.languages]), seed=laboratory.setting.seed
+    )
+    activation, kappa, *damage = pairs[: 2 + len(TREATMENTS)]
+    answer = is_above(activation.r, STRONG)
     spread = traits.outlier_share.gap()
     return Result(
         name=NAME,
@@ -41,65 +58,69 @@ def training_data(laboratory: Laboratory) -> Result:
         subject=laboratory.subject(treatments=list(TREATMENTS)),
         answer=answer,
         verdict=(
-            f"r of log training share and outlier activation is {written(activation.r)} in {activation.r.n} languages, "
-            f"{_SAID[answer]}; with damage at 3 bits it is {written(damage[0].r)}."
+            f"r of log training share and outlier activation is {estimate_text(activation.r)} over {activation.r.n} "
+            f"languages, {_SAID[answer]}; with damage at 3 bits it is {estimate_text(damage[0].r)}."
         ),
         meaning=_meaning(damage[0].r),
-        tables=(ties_table("Training share", ties), traits.table()),
+        tables=(correlation_table("Training share", pairs), traits.table()),
         figure=_figure(traits, shares),
         judgements=(
-            Judgement("001-19", answer, f"r(log share, ā_outlier) = {written(activation.r)}", _numbers(activation.r)),
+            Judgement(
+                "001-19", answer, f"r(log share, ā_outlier) = {estimate_text(activation.r)}", _numbers(activation.r)
+            ),
             Judgement(
                 "002-15",
-                every(of_sign(each.r, 1) for each in (activation, kappa)),
-                f"r of log share is {written(activation.r)} with ā_outlier and {written(kappa.r)} with κ_eff",
+                all_of(has_sign(each.r, 1) for each in (activation, kappa)),
+                f"r of log share is {estimate_text(activation.r)} with ā_outlier, {estimate_text(kappa.r)} with κ_eff",
                 {"r_activation": activation.r.value, "r_kappa": kappa.r.value},
             ),
-            explained(spread, given_script(activation)),
+            judge_spread(spread, given_script(activation)),
         ),
-        power=needed({"r(log share, ā_outlier)": activation.r, "r(log share, damage at 3 bits)": damage[0].r}),
+        power=languages_needed(
+            {"r(log share, ā_outlier)": activation.r, "r(log share, damage at 3 bits)": damage[0].r}
+        ),
     )
 
 
 _SAID = {
     Answer.SUPPORTED: f"above {STRONG:g} as predicted",
-    Answer.NOT_SUPPORTED: f"below the {STRONG:g} that was predicted",
-    Answer.UNDECIDED: f"which does not decide whether it is above {STRONG:g}",
+    Answer.NOT_SUPPORTED: f"below the predicted {STRONG:g}",
+    Answer.UNDECIDED: f"which leaves undecided whether it is above {STRONG:g}",
 }
 
 
-def _ties(traits: Traits, *, shares: Floats, seed: int) -> list[Tie]:
-    """Returns the ties of the log share with everything, then those of the share itself."""
+def _correlations(traits: LanguageTraits, *, shares: Floats, seed: int) -> list[TraitCorrelation]:
+    """Returns the correlations of the log share with everything, then those of the share itself."""
     with_what = {"ā_outlier": traits.a, "κ_eff": traits.kappa_eff}
-    with_what |= {name: values(frame) for name, frame in traits.damage.items()}
+    with_what |= {name: language_values(frame) for name, frame in traits.damage.items()}
     given = {"Latin script": traits.latin}
     return [
-        tie((name, x), (other, y), among=traits.among, given=given, seed=seed)
+        correlate((name, x), (other, y), among=traits.among, given=given, seed=seed)
         for name, x in ((SHARE, np.log(shares)), ("share", shares))
         for other, y in with_what.items()
     ]
 
 
-def given_script(activation: Tie) -> Estimate:
-    """Returns r given script; r itself where there are too few languages, or one kind of script."""
+def given_script(activation: TraitCorrelation) -> Estimate:
+    """Returns r given script; r itself where there are too few languages or only one kind of script."""
     return activation.r if activation.partial is None else activation.partial.estimate
 
 
-def explained(spread: Estimate, r: Estimate) -> Judgement:
-    """Languages differ by over 3 percentage points in outlier activation, and training volume explains it."""
-    answer = every((above(spread, POINTS), of_sign(r, 1)))
+def judge_spread(spread: Estimate, r: Estimate) -> Judgement:
+    """Returns the judgement on whether languages differ by over 3 points in outlier activation due to their share."""
+    answer = all_of((is_above(spread, POINTS), has_sign(r, 1)))
     because = (
-        f"languages differ by {written(spread)} in ā_outlier (largest less smallest, without luck), and r(log share, "
-        f"ā_outlier) given script is {written(r)}"
+        f"languages differ by {estimate_text(spread)} in ā_outlier (largest minus smallest, corrected for noise), and "
+        f"r(log share, ā_outlier) given script is {estimate_text(r)}"
     )
     return Judgement("001-04", answer, because, {"spread": spread.value, "r_given_script": r.value})
 
 
 def _meaning(damage: Estimate) -> str:
     if not damage.excludes(0.0):
-        return "The training share does not tell who will be hurt: measure every language, the large ones too."
+        return "The training share does not predict who is damaged: measure every language, including the large ones."
     who = "more" if damage.value > 0 else "less"
-    return f"Languages with more training text are damaged {who}: look at the {_SIDE[damage.value > 0]} ones first."
+    return f"Languages with more training text are damaged {who}: check the {_SIDE[damage.value > 0]} ones first."
 
 
 _SIDE = {True: "best represented", False: "least represented"}
@@ -109,7 +130,7 @@ def _numbers(r: Estimate) -> dict[str, float]:
     return {"r": r.value, "low": r.low, "high": r.high, "n": r.n}
 
 
-def _figure(traits: Traits, shares: dict[str, float]) -> Figure:
+def _figure(traits: LanguageTraits, shares: dict[str, float]) -> Figure:
     x = tuple(shares[code] for code in traits.languages)
     found = traits.outlier_share.by_language()
     low, high = (tuple(getattr(found[code], side) for code in traits.languages) for side in ("low", "high"))

@@ -8,7 +8,7 @@ import pytest
 import transformers as t
 
 from fairbits.errors import InputError
-from fairbits.science.experiments import Answer, Laboratory, Setting, conduct
+from fairbits.science.experiments import Answer, Laboratory, Setting, run_experiment
 from fairbits.science.experiments.bounds import (
     BY_BLOCK,
     DAMAGE,
@@ -21,10 +21,10 @@ from fairbits.science.experiments.bounds import (
     revised,
 )
 from fairbits.science.experiments.calibration_language import EQUAL, Calibrated, home_advantage, shares_of
-from fairbits.science.experiments.gateway_layers import gateway_answer, leading, raising
-from fairbits.science.experiments.gateway_trials import Trials, damages, minimax, sets_to_try
-from fairbits.science.experiments.laboratory import values
-from fairbits.science.experiments.own_thresholds import Copies, own_copies, reduced
+from fairbits.science.experiments.gateway_layers import both_ends_lead, count_wider_gaps, gateway_answer
+from fairbits.science.experiments.gateway_trials import GatewayTrials, best_if_additive, language_damages, sets_to_try
+from fairbits.science.experiments.laboratory import language_values
+from fairbits.science.experiments.own_thresholds import Copies, each_from_own_copy, is_reduced
 from fairbits.stats import Estimate, LanguageFrame
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr", "hin_Deva")
@@ -59,8 +59,8 @@ def laboratory(saved, monkeypatch, tmp_path_factory) -> Callable[..., Laboratory
 
 
 def test_own_copies_take_every_language_from_its_own_frame() -> None:
-    found = own_copies({"eng_Latn": frame_of(1.0, 9.0), "fra_Latn": frame_of(9.0, 2.0)})
-    assert values(found).tolist() == pytest.approx([1.0, 2.0])
+    found = each_from_own_copy({"eng_Latn": frame_of(1.0, 9.0), "fra_Latn": frame_of(9.0, 2.0)})
+    assert language_values(found).tolist() == pytest.approx([1.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_own_copies_take_every_language_from_its_own_frame() -> None:
     ],
 )
 def test_a_reduction_is_seen_excluded_or_open(difference: Estimate, answer: Answer) -> None:
-    assert reduced(difference, 1.0) is answer
+    assert is_reduced(difference, 1.0) is answer
 
 
 def test_own_copies_that_even_languages_out_reduce_the_gap() -> None:
@@ -107,19 +107,19 @@ def test_calibration_on_one_language_may_be_open() -> None:
     assert Calibrated(frames, "eng_Latn").answer is Answer.UNDECIDED
 
 
-def trials_of(*, ends: float, blocks: int = 6) -> Trials:
+def trials_of(*, ends: float, blocks: int = 6) -> GatewayTrials:
     """Returns trials in which keeping an end takes `ends` of the damage of the second language, any other block 1."""
     sets = tuple(combinations(range(blocks), 3))
     frames = {(): frame_of(1.0, 20.0)}
     for i, each in enumerate(sets):
         kept = sum(ends if block in (0, blocks - 1) else 1.0 for block in each)
         frames[each] = frame_of(1.0, 20.0 - kept + 1e-6 * i)
-    return Trials(blocks, frames, sets)
+    return GatewayTrials(blocks, frames, sets)
 
 
 @pytest.mark.parametrize(("ends", "answer"), [(2.0, Answer.SUPPORTED), (0.5, Answer.NOT_SUPPORTED)])
 def test_both_ends_lead_where_they_do_most(ends: float, answer: Answer) -> None:
-    assert gateway_answer(list(leading(trials_of(ends=ends)).values())) is answer
+    assert gateway_answer(list(both_ends_lead(trials_of(ends=ends)).values())) is answer
 
 
 def test_rankings_that_disagree_leave_it_open() -> None:
@@ -130,7 +130,7 @@ def test_rankings_that_disagree_leave_it_open() -> None:
             values_now = trials.frames[blocks].values.copy()
             values_now[odd] += 1000
             trials.frames[blocks] = _with(trials.frames[blocks], values_now)
-    assert gateway_answer(list(leading(trials).values())) is Answer.UNDECIDED
+    assert gateway_answer(list(both_ends_lead(trials).values())) is Answer.UNDECIDED
 
 
 def _with(frame: LanguageFrame, numbers: np.ndarray) -> LanguageFrame:
@@ -146,20 +146,23 @@ def test_a_choice_is_judged_on_documents_that_did_not_make_it() -> None:
         (0, 1, 2): _with(good, np.where(even, good.values, bad.values)),
         (1, 2, 3): _with(good, np.where(even, bad.values, good.values)),
     }
-    trials = Trials(4, frames, ((0, 1, 2), (1, 2, 3)))
-    assert values(trials.crossed(lambda rows: trials.ranked("worst", rows)[0])).tolist() == [1.0, 1.0]
-    assert damages(frames[0, 1, 2], trials.halves[0]).tolist() == [0.0, 0.0]
+    trials = GatewayTrials(4, frames, ((0, 1, 2), (1, 2, 3)))
+    assert language_values(trials.cross_validate(lambda rows: trials.rank_sets("worst", rows)[0])).tolist() == [
+        1.0,
+        1.0,
+    ]
+    assert language_damages(frames[0, 1, 2], trials.halves[0]).tolist() == [0.0, 0.0]
 
 
 def test_keeping_blocks_can_widen_the_gap() -> None:
     frames = {(): frame_of(1.0, 2.0), (0, 1, 2): frame_of(0.1, 1.9), (1, 2, 3): frame_of(1.0, 1.5)}
-    assert raising(Trials(4, frames, ((0, 1, 2), (1, 2, 3)))) == 1
+    assert count_wider_gaps(GatewayTrials(4, frames, ((0, 1, 2), (1, 2, 3)))) == 1
 
 
 def test_a_half_without_a_language_is_refused() -> None:
     frame = frame_of(1.0, 2.0)
     with pytest.raises(InputError, match="eng_Latn has too few documents"):
-        damages(frame, frame.lang == "fra_Latn")
+        language_damages(frame, frame.lang == "fra_Latn")
 
 
 def test_a_sample_of_sets_holds_all_with_both_ends_and_the_chosen() -> None:
@@ -172,7 +175,7 @@ def test_a_sample_of_sets_holds_all_with_both_ends_and_the_chosen() -> None:
 
 def test_minimax_keeps_what_hurts_the_worst_language() -> None:
     alone = np.array([[5.0, 1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 0.1, 3.0, 3.0]])
-    assert minimax(alone) == (0, 1, 3)
+    assert best_if_additive(alone) == (0, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -208,17 +211,17 @@ def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypat
     here = laboratory(1, languages=codes)
     told: list[str] = []
     here.progress = lambda what, *_: told.append(what)
-    own = conduct("own-thresholds", here)
+    own = run_experiment("own-thresholds", here)
     assert [row[:2] for row in own.tables[0].rows[:2]] == [(3, "own copies"), (3, "shared copy")]
     assert own.subject.settings["bits"] == [3]
     assert own.figure.series[0].labels == codes
-    found = conduct("calibration-language", here)
+    found = run_experiment("calibration-language", here)
     clip, gptq = found.tables[:2]
     assert [row[0] for row in gptq.rows] == [*codes, "equal mix", "proportional mix"]
     diagonal = [clip.rows[i][i + 1] for i in range(3)]
     assert diagonal == pytest.approx(own.figure.series[0].y, abs=1e-4), "the same copies"
     assert np.abs(here.lab().trial.added_nll()).max() == 0
-    assert {"copies of 3 bits", "GPTQ on one language"} <= set(told)
+    assert {"copies at 3 bits", "GPTQ on one language"} <= set(told)
 
 
 def test_without_shares_there_is_no_proportional_mix(laboratory) -> None:
@@ -230,20 +233,20 @@ def test_without_shares_there_is_no_proportional_mix(laboratory) -> None:
 
 def test_gateway_layers_runs(laboratory) -> None:
     here = laboratory(4)
-    found = conduct("gateway-layers", here)
+    found = run_experiment("gateway-layers", here)
     lab = here.lab()
     assert np.abs(lab.trial.added_nll()).max() == 0, "everything is restored"
     kept = dict(zip(found.figure.series[0].labels, found.figure.series[0].x, strict=True))
     assert set(kept) == {"{0, 1, 3}", "{0, 2, 3}"}
-    assert kept["{0, 2, 3}"] == pytest.approx(values(lab.rounded({1: 3})).max())
+    assert kept["{0, 2, 3}"] == pytest.approx(language_values(lab.rounding_damage({1: 3})).max())
     assert found.judgements[0].answer is found.answer
     assert found.judgements[0].claim == "004-26"
     with pytest.raises(InputError, match="has 3 blocks"):
-        conduct("gateway-layers", laboratory(3))
+        run_experiment("gateway-layers", laboratory(3))
 
 
 def test_bounds_runs(laboratory) -> None:
-    found = conduct("bounds", laboratory(4, tokens=192))
+    found = run_experiment("bounds", laboratory(4, tokens=192))
     cases, counts = found.tables
     assert len({row[0] for row in cases.rows}) == 2
     assert {row[1] for row in cases.rows} == {f"{bits} bits, {clip}" for bits in (3, 4) for clip in ("absmax", "exact")}

@@ -6,7 +6,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.quantize.rounding.layer import matrix
-from fairbits.science.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, values
+from fairbits.science.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, language_values
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
 
@@ -22,37 +22,37 @@ def lab(laboratory: Laboratory) -> ModelLab:
 
 
 def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: ModelLab) -> None:
-    none = lab.rounded(NOT_ROUNDED)
-    assert np.abs(values(none)).max() == 0
-    two, eight = lab.rounded(2), lab.rounded(8)
+    none = lab.rounding_damage(NOT_ROUNDED)
+    assert np.abs(language_values(none)).max() == 0
+    two, eight = lab.rounding_damage(2), lab.rounding_damage(8)
     assert two.languages == ("eng_Latn", "heb_Hebr", "swh_Latn")
-    assert values(two).min() > 10 * np.abs(values(eight)).max() > 0
+    assert language_values(two).min() > 10 * np.abs(language_values(eight)).max() > 0
 
 
 def test_weights_are_restored(lab: ModelLab) -> None:
-    name = lab.maps[0][0].name
-    first = lab.changed([(name, torch.zeros_like(matrix(lab.checkpoint, lab.maps[0][0])))])
-    assert values(first).max() > 0
+    name = lab.linear_maps[0][0].name
+    first = lab.weights_damage([(name, torch.zeros_like(matrix(lab.checkpoint, lab.linear_maps[0][0])))])
+    assert language_values(first).max() > 0
     assert np.abs(lab.trial.added_nll()).max() == 0
 
 
 def test_widths_by_block_are_those_blocks(lab: ModelLab) -> None:
     """Only block 2 at 2 bits is what rounding its maps alone gives; the others are as they are."""
-    by_mapping = lab.rounded({2: 2})
-    by_sequence = lab.rounded([NOT_ROUNDED, NOT_ROUNDED, 2, *[NOT_ROUNDED] * (lab.n_blocks - 3)])
+    by_mapping = lab.rounding_damage({2: 2})
+    by_sequence = lab.rounding_damage([NOT_ROUNDED, NOT_ROUNDED, 2, *[NOT_ROUNDED] * (lab.n_blocks - 3)])
     assert by_mapping is by_sequence, "the same question is asked once"
-    assert 0 < values(by_mapping).mean() < values(lab.rounded(2)).mean()
+    assert 0 < language_values(by_mapping).mean() < language_values(lab.rounding_damage(2)).mean()
 
 
 def test_a_policy_is_carried_out_with_its_text(lab: ModelLab) -> None:
-    own = values(lab.planned("gptq", 3, mix={"heb_Hebr": 1.0}))
-    other = values(lab.planned("gptq", 3, mix={"eng_Latn": 1.0}))
+    own = language_values(lab.policy_damage("gptq", 3, mix={"heb_Hebr": 1.0}))
+    other = language_values(lab.policy_damage("gptq", 3, mix={"eng_Latn": 1.0}))
     assert own[1] < other[1], "Hebrew loses less where it is calibrated on"
 
 
 def test_a_variant_computes_the_same(laboratory: Laboratory, lab: ModelLab) -> None:
     before = dict(lab.reference_bits())
-    variant = ModelLab(laboratory.with_outliers({3: 60}), SETTING, laboratory.corpus, laboratory.tell)
+    variant = ModelLab(laboratory.with_outliers({3: 60}), SETTING, laboratory.corpus, laboratory.report)
     assert variant.kappa[3] == pytest.approx(60, rel=0.05)
     assert variant.reference_bits() == pytest.approx(before, abs=1e-3)
 

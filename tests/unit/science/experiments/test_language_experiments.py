@@ -8,16 +8,16 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.language import udhr, udhr_languages
-from fairbits.science.experiments import many_languages
-from fairbits.science.experiments.correlations import _listed, _mt5, fivefold, times_as_much
-from fairbits.science.experiments.intervention import Moved, over_languages
+from fairbits.science.experiments import language_screening
+from fairbits.science.experiments.correlations import _judge_listed, _judge_mt5, is_fivefold, times_as_much
+from fairbits.science.experiments.finer_tokenization import TokenizationEffect, mean_over_languages
 from fairbits.science.experiments.laboratory import Laboratory, Setting
-from fairbits.science.experiments.mediation import Chain, fitted, judged
-from fairbits.science.experiments.redundancy import proxy, survival
-from fairbits.science.experiments.result import Answer, every
-from fairbits.science.experiments.ties import needed, of_sign, tie, ties_table
-from fairbits.science.experiments.training_data import explained
-from fairbits.science.experiments.traits_of_languages import ACTIVATION, Traits, contrast
+from fairbits.science.experiments.mediation import Chain, fit_chain, judge_chain
+from fairbits.science.experiments.redundancy import judge_proxy, judge_survival
+from fairbits.science.experiments.result import Answer, all_of
+from fairbits.science.experiments.training_data import judge_spread
+from fairbits.science.experiments.trait_correlation import correlate, correlation_table, has_sign, languages_needed
+from fairbits.science.experiments.traits import ACTIVATION, LanguageTraits, combine_languages
 from fairbits.stats import Estimate, LanguageFrame
 
 DOCUMENTS = 6
@@ -39,12 +39,12 @@ def frame(level: dict[str, float], spread: float = 0.01) -> LanguageFrame:
     )
 
 
-def traits(a: np.ndarray, damage: np.ndarray, *, lost: np.ndarray, quality: np.ndarray | None = None) -> Traits:
+def traits(a: np.ndarray, damage: np.ndarray, *, lost: np.ndarray, quality: np.ndarray | None = None) -> LanguageTraits:
     """Traits of as many languages as there are numbers, with shares that rise with `a`."""
     codes = tuple(sorted(CODES[: len(a)]))
     rng = np.random.default_rng(1)
     measured = {name: frame(dict(zip(codes, x, strict=True)), 1e-4) for name, x in (("D", damage), ("lost", lost))}
-    return Traits(
+    return LanguageTraits(
         among="own",
         languages=codes,
         damage={"nearest, 3 bits": measured["D"]},
@@ -60,7 +60,7 @@ def traits(a: np.ndarray, damage: np.ndarray, *, lost: np.ndarray, quality: np.n
     )
 
 
-def example(sign: float = 1.0, n: int = 40) -> Traits:
+def example(sign: float = 1.0, n: int = 40) -> LanguageTraits:
     """Languages of which those with more outlier activation bear dropped columns better, and lose less."""
     rng = np.random.default_rng(2)
     a = rng.uniform(0.1, 0.2, n)
@@ -68,85 +68,85 @@ def example(sign: float = 1.0, n: int = 40) -> Traits:
     return traits(a, 0.3 * lost + rng.normal(0, 0.005, n), lost=lost)
 
 
-class TestTies:
+class TestTraitCorrelation:
     def test_a_sign_holds_fails_or_is_open(self) -> None:
-        assert [of_sign(about(r, reach), -1) for r, reach in ((-0.6, 0.2), (0.1, 0.2), (-0.3, 0.4))] == [YES, NO, OPEN]
-        assert [of_sign(about(r, reach), 1) for r, reach in ((0.6, 0.2), (-0.1, 0.2), (0.3, 0.4))] == [YES, NO, OPEN]
+        assert [has_sign(about(r, reach), -1) for r, reach in ((-0.6, 0.2), (0.1, 0.2), (-0.3, 0.4))] == [YES, NO, OPEN]
+        assert [has_sign(about(r, reach), 1) for r, reach in ((0.6, 0.2), (-0.1, 0.2), (0.3, 0.4))] == [YES, NO, OPEN]
 
     def test_few_languages_decide_nothing(self) -> None:
-        assert of_sign(Estimate(1.0, 1.0, 1.0, 5), 1) is OPEN
+        assert has_sign(Estimate(1.0, 1.0, 1.0, 5), 1) is OPEN
 
     def test_one_part_that_fails_is_enough(self) -> None:
-        assert every([YES, YES]) is YES
-        assert every([YES, OPEN]) is OPEN
-        assert every([OPEN, NO, YES]) is NO
+        assert all_of([YES, YES]) is YES
+        assert all_of([YES, OPEN]) is OPEN
+        assert all_of([OPEN, NO, YES]) is NO
 
     def test_what_is_held_fixed_must_vary_and_leave_languages(self) -> None:
         rng = np.random.default_rng(0)
         x, y, z = rng.normal(size=(3, 12))
-        found = tie(("x", x), ("y", y), among="own", given={"z": z, "constant": np.ones(12)})
+        found = correlate(("x", x), ("y", y), among="own", given={"z": z, "constant": np.ones(12)})
         assert found.given == ("z",)
-        assert tie(("x", x[:6]), ("y", y[:6]), among="own", given={"z": z[:6]}).partial is None
+        assert correlate(("x", x[:6]), ("y", y[:6]), among="own", given={"z": z[:6]}).partial is None
 
     def test_a_common_cause_disappears_when_it_is_held_fixed(self) -> None:
         rng = np.random.default_rng(0)
         cause = rng.normal(size=60)
         x, y = cause + 0.3 * rng.normal(size=(2, 60))
-        found = tie(("x", x), ("y", y), among="many", given={"cause": cause})
+        found = correlate(("x", x), ("y", y), among="many", given={"cause": cause})
         assert found.r.low > 0.5
         assert found.partial is not None
         assert not found.partial.estimate.excludes(0.0)
 
-    def test_the_table_adjusts_for_all_its_ties(self) -> None:
+    def test_the_table_adjusts_for_all_its_rows(self) -> None:
         rng = np.random.default_rng(0)
-        ties = [tie(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)]
-        table = ties_table("ties", ties)
+        found = [correlate(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)]
+        table = correlation_table("correlations", found)
         p, adjusted = (
             np.array([float(row[table.columns.index(name)]) for row in table.rows]) for name in ("p", "p, Holm")
         )
         assert adjusted.min() == pytest.approx(min(1.0, 5 * p.min()), rel=1e-3)
 
     def test_only_what_is_open_needs_more_languages(self) -> None:
-        assert "r(a)" not in needed({"r(a)": about(0.5), "r(b)": about(0.3, 0.4)})
-        assert "85" in needed({"r(b)": about(0.3, 0.4)})
+        assert "r(a)" not in languages_needed({"r(a)": about(0.5), "r(b)": about(0.3, 0.4)})
+        assert "85" in languages_needed({"r(b)": about(0.3, 0.4)})
 
 
 class TestManyLanguages:
     def test_every_script_and_family_has_its_turn(self) -> None:
-        chosen = many_languages.drawn(CODES, 60, seed=0)
+        chosen = language_screening.draw_languages(CODES, 60, seed=0)
         assert len(set(chosen)) == 60
         strata = {(each.script, each.family) for each in udhr_languages()}
         found = {(each.script, each.family) for each in udhr_languages() if each.code in chosen}
         assert len(found) == min(60, len(strata))
-        assert chosen != many_languages.drawn(CODES, 60, seed=1)
+        assert chosen != language_screening.draw_languages(CODES, 60, seed=1)
 
     def test_named_languages_and_own_text_are_all_there_is(self) -> None:
-        assert many_languages.many(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
+        assert language_screening.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
 
     def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = many_languages.Screening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
-        monkeypatch.setattr(many_languages, "screening", lambda *_: known)
-        found = many_languages.many(Laboratory(Setting(tokens=4096)))
+        known = language_screening.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
+        monkeypatch.setattr(language_screening, "screen_languages", lambda *_: known)
+        found = language_screening.many_languages(Laboratory(Setting(tokens=4096)))
         assert found is not None
         asked = found[0].setting
-        assert len(asked.languages or ()) == many_languages.MOST
+        assert len(asked.languages or ()) == language_screening.MOST
         assert set(asked.languages or ()) <= set(CODES[:150])
-        assert asked.tokens == many_languages.TOKENS
+        assert asked.tokens == language_screening.TOKENS
 
     def test_the_next_ones_fill_up_and_it_is_said(self) -> None:
         loss = dict(zip(CODES[:100], np.linspace(0.9, 1.9, 100).tolist(), strict=True))
-        found = many_languages.Screening(loss)
+        found = language_screening.LanguageScreening(loss)
         assert len(found.known) == 10
-        assert found.chosen(0) == sorted(CODES[:60])
-        assert "10 of the 100" in found.said()
-        assert "50 next to them" in found.said()
+        assert found.choose(0) == sorted(CODES[:60])
+        assert "10 of the 100" in found.note()
+        assert "50 next best" in found.note()
 
     def test_a_model_knows_its_own_language_and_not_a_foreign_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         few = udhr(["eng_Latn", "fra_Latn", "aar_Latn"])
-        monkeypatch.setattr(many_languages, "udhr", lambda: few)
-        many_languages.screening.cache_clear()
-        found = many_languages.screening("embedded:tiny", 64, 0, "cpu")
-        many_languages.screening.cache_clear()
+        monkeypatch.setattr(language_screening, "udhr", lambda: few)
+        language_screening.screen_languages.cache_clear()
+        found = language_screening.screen_languages("embedded:tiny", 64, 0, "cpu")
+        language_screening.screen_languages.cache_clear()
         assert set(found.known) == {"eng_Latn", "fra_Latn"}
 
 
@@ -160,7 +160,7 @@ def test_without_damage_there_is_no_redundancy() -> None:
 def test_some_of_the_languages_keep_their_traits() -> None:
     whole = example()
     codes = whole.languages[3:20:2]
-    some = whole.only(codes, "known")
+    some = whole.restrict(codes, "known")
     at = [whole.languages.index(code) for code in codes]
     assert some.languages == codes == some.damage["nearest, 3 bits"].languages
     assert np.array_equal(some.a, whole.a[at])
@@ -169,7 +169,7 @@ def test_some_of_the_languages_keep_their_traits() -> None:
 
 class TestCorrelations:
     def test_fivefold_has_three_answers(self) -> None:
-        assert [fivefold(Estimate(4, low, high, 9)) for low, high in ((2, 6), (2, 4.5), (0.5, 6))] == [YES, NO, OPEN]
+        assert [is_fivefold(Estimate(4, low, high, 9)) for low, high in ((2, 6), (2, 4.5), (0.5, 6))] == [YES, NO, OPEN]
 
     def test_the_ratio_is_that_of_the_two_languages(self) -> None:
         damage = frame({"arb_Arab": 1.0, "eng_Latn": 0.2, "fra_Latn": 0.5})
@@ -182,44 +182,49 @@ class TestCorrelations:
     @pytest.mark.parametrize(("more", "answer"), [(0.1, YES), (-0.1, NO), (0.014, OPEN)])
     def test_the_listed_rows_are_contrasted(self, more: float, answer: Answer) -> None:
         share = frame({"arb_Arab": 0.2, "eng_Latn": 0.2 + more, "fra_Latn": 0.2 + more, "hin_Deva": 0.2}, 0.02)
-        assert _listed(share).answer is answer
+        assert _judge_listed(share).answer is answer
 
     def test_a_missing_language_leaves_it_open(self) -> None:
-        assert _listed(frame({"eng_Latn": 0.2, "fra_Latn": 0.1})).answer is OPEN
-        assert contrast(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
+        assert _judge_listed(frame({"eng_Latn": 0.2, "fra_Latn": 0.1})).answer is OPEN
+        assert combine_languages(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
 
     def test_attention_has_three_answers(self) -> None:
-        assert [_mt5(each).answer for each in (about(-0.8), about(0.0), about(-0.5), None)] == [YES, NO, OPEN, OPEN]
+        assert [_judge_mt5(each).answer for each in (about(-0.8), about(0.0), about(-0.5), None)] == [
+            YES,
+            NO,
+            OPEN,
+            OPEN,
+        ]
 
 
 class TestTrainingData:
     def test_spread_and_cause_are_both_needed(self) -> None:
         wide, narrow = about(0.08, 0.01), about(0.01, 0.005)
-        assert explained(wide, about(0.6)).answer is YES
-        assert explained(narrow, about(0.6)).answer is NO
-        assert explained(wide, about(-0.6)).answer is NO
-        assert explained(wide, about(0.2, 0.4)).answer is OPEN
+        assert judge_spread(wide, about(0.6)).answer is YES
+        assert judge_spread(narrow, about(0.6)).answer is NO
+        assert judge_spread(wide, about(-0.6)).answer is NO
+        assert judge_spread(wide, about(0.2, 0.4)).answer is OPEN
 
 
 class TestRedundancy:
     def test_a_true_proxy_is_seen_and_a_false_one_too(self) -> None:
-        assert proxy(example()).answer is YES
-        assert proxy(example(-1.0)).answer is NO
-        assert proxy(example(n=5)).answer is OPEN
+        assert judge_proxy(example()).answer is YES
+        assert judge_proxy(example(-1.0)).answer is NO
+        assert judge_proxy(example(n=5)).answer is OPEN
 
     def test_survival_needs_both_links_and_the_shares(self) -> None:
-        assert survival(example()).answer is YES
-        assert survival(example(-1.0)).answer is NO
-        assert survival(replace(example(), shares=None)).answer is OPEN
+        assert judge_survival(example()).answer is YES
+        assert judge_survival(example(-1.0)).answer is NO
+        assert judge_survival(replace(example(), shares=None)).answer is OPEN
 
 
 def chain_of(p: float, effect: Estimate, power: float) -> Chain:
     return Chain(SimpleNamespace(chain=effect), "families", {}, {"T and R given A": p, "T and D given R": 0.9}, power)  # type: ignore[arg-type]
 
 
-def moved_by(damage: float, lost: float, activation: float, base: float = 1.1) -> Moved:
+def moved_by(damage: float, lost: float, activation: float, base: float = 1.1) -> TokenizationEffect:
     D, lost_too = (frame(dict.fromkeys(("eng_Latn", "heb_Hebr"), each)) for each in (damage, lost))
-    return Moved(D, lost_too, about(activation, 0.05), 0.25, base)
+    return TokenizationEffect(D, lost_too, about(activation, 0.05), 0.25, base)
 
 
 class TestMediation:
@@ -227,17 +232,17 @@ class TestMediation:
 
     def test_the_chain_has_three_answers(self) -> None:
         effect, none = about(0.5), about(0.0)
-        assert judged(chain_of(0.5, effect, 0.9), self.AGREES) is YES
-        assert judged(chain_of(0.01, effect, 0.9), self.AGREES) is NO
-        assert judged(chain_of(0.5, effect, 0.9), moved_by(0.5, 0.5, 0.2)) is NO
-        assert judged(chain_of(0.5, effect, 0.9), moved_by(0.5, -0.5, -0.2)) is NO
-        assert judged(chain_of(0.5, none, 0.9), self.AGREES) is OPEN
-        assert judged(chain_of(0.5, effect, 0.5), self.AGREES) is OPEN
-        assert judged(chain_of(0.5, effect, 0.9), moved_by(0.0, 0.0, 0.0)) is OPEN
+        assert judge_chain(chain_of(0.5, effect, 0.9), self.AGREES) is YES
+        assert judge_chain(chain_of(0.01, effect, 0.9), self.AGREES) is NO
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.5, 0.5, 0.2)) is NO
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.5, -0.5, -0.2)) is NO
+        assert judge_chain(chain_of(0.5, none, 0.9), self.AGREES) is OPEN
+        assert judge_chain(chain_of(0.5, effect, 0.5), self.AGREES) is OPEN
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.0, 0.0, 0.0)) is OPEN
 
     def test_foreign_text_decides_nothing(self) -> None:
-        assert judged(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, 0.5, -0.2, base=2.0)) is OPEN
-        assert judged(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, -0.5, -0.2, base=2.0)) is OPEN
+        assert judge_chain(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, 0.5, -0.2, base=2.0)) is OPEN
+        assert judge_chain(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, -0.5, -0.2, base=2.0)) is OPEN
 
     def test_a_way_beside_the_chain_contradicts_it(self) -> None:
         rng = np.random.default_rng(3)
@@ -248,7 +253,8 @@ class TestMediation:
         beside = 0.5 * lost - 0.3 * T + rng.normal(0, 0.01, n)
         alone = 0.5 * lost + rng.normal(0, 0.01, n)
         found = {
-            way: fitted(traits(a, D, lost=lost, quality=T), seed=0) for way, D in (("beside", beside), ("alone", alone))
+            way: fit_chain(traits(a, D, lost=lost, quality=T), seed=0)
+            for way, D in (("beside", beside), ("alone", alone))
         }
         assert found["beside"].p["T and D given R"] < 0.01
         assert min(found["alone"].p.values()) > 0.05
@@ -256,9 +262,9 @@ class TestMediation:
 
     def test_few_languages_are_refused(self) -> None:
         with pytest.raises(InputError, match="name at least 12"):
-            fitted(example(n=8), seed=0)
+            fit_chain(example(n=8), seed=0)
 
     def test_the_mean_over_languages_has_an_interval(self) -> None:
-        found = over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
+        found = mean_over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
         assert found.value == pytest.approx(0.2)
         assert 0 < found.low < 0.2 < found.high < 0.4

@@ -8,15 +8,15 @@ import pytest
 
 from fairbits.language import Corpus, udhr
 from fairbits.model.embedded import LANGUAGES
-from fairbits.science.experiments import dropout, many_languages, measured_traits
+from fairbits.science.experiments import language_screening, traits
 from fairbits.science.experiments.correlations import correlations
-from fairbits.science.experiments.laboratory import Laboratory, Setting, values
-from fairbits.science.experiments.measured_traits import measure, outlier_blocks
+from fairbits.science.experiments.finer_tokenization import MORE_TOKENS, split_tokens, splits_of, with_finer_tokens
+from fairbits.science.experiments.laboratory import Laboratory, Setting, language_values, outlier_blocks
 from fairbits.science.experiments.mediation import mediation
 from fairbits.science.experiments.redundancy import redundancy
 from fairbits.science.experiments.result import Answer
-from fairbits.science.experiments.retokenised import MORE, cut, cuts_of, retokenised
 from fairbits.science.experiments.training_data import training_data
+from fairbits.science.experiments.traits import measure_traits
 
 
 def shortened(languages: Iterable[str]) -> Corpus:
@@ -35,29 +35,29 @@ OWN = "arb_Arab", "eng_Latn", "fra_Latn", "hin_Deva"
 SMALL = Setting(tokens=64, calibration=64, text=shortened(OWN))
 
 
-class TestRetokenised:
+class TestFinerTokens:
     def test_a_quarter_more_tokens_spell_the_same_text(self) -> None:
         lab = Laboratory(SMALL).lab()
         tokenizer = lab.checkpoint.tokenizer()
         ids = tokenizer("All human beings are born free and equal in dignity and rights.", add_special_tokens=False)[
             "input_ids"
         ]
-        finer = cut(ids, cuts_of(tokenizer), seed=0, more=0.25)
+        finer = split_tokens(ids, splits_of(tokenizer), seed=0, more=0.25)
         assert len(finer) == len(ids) + round(0.25 * len(ids))
         assert tokenizer.decode(finer) == tokenizer.decode(ids)
-        again, other = (cut(ids, cuts_of(tokenizer), seed=seed, more=0.25) for seed in (0, 1))
+        again, other = (split_tokens(ids, splits_of(tokenizer), seed=seed, more=0.25) for seed in (0, 1))
         assert finer == again != other
 
-    def test_what_cannot_be_cut_stays(self) -> None:
-        assert cut([1, 2, 3, 4], lambda _: [], seed=0) == [1, 2, 3, 4]
+    def test_what_cannot_be_split_stays(self) -> None:
+        assert split_tokens([1, 2, 3, 4], lambda _: [], seed=0) == [1, 2, 3, 4]
 
     def test_the_lab_has_the_same_documents_and_bytes(self) -> None:
         lab = Laboratory(SMALL).lab()
-        other = retokenised(lab)
+        other = with_finer_tokens(lab)
         assert np.array_equal(other.text.size_bytes, lab.text.size_bytes)
         assert np.array_equal(other.text.lang, lab.text.lang)
         tokens = [sum(sum(window.main.text) for window in each.text.windows) for each in (lab, other)]
-        assert tokens[1] / tokens[0] == pytest.approx(1 + MORE, abs=0.02)
+        assert tokens[1] / tokens[0] == pytest.approx(1 + MORE_TOKENS, abs=0.02)
 
 
 def test_a_small_real_run_of_own_languages() -> None:
@@ -75,9 +75,9 @@ def test_a_small_real_run_of_own_languages() -> None:
 def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = LANGUAGES["tiny"][:14]
     wide = Laboratory(replace(SMALL, text=shortened(codes)))
-    screening = many_languages.Screening(dict.fromkeys(codes[:13], 0.5) | dict.fromkeys(codes[13:], 1.5))
-    monkeypatch.setattr(dropout, "DRAWS", 2)
-    monkeypatch.setattr(measured_traits, "many", lambda _: (wide, screening))
+    screening = language_screening.LanguageScreening(dict.fromkeys(codes[:13], 0.5) | dict.fromkeys(codes[13:], 1.5))
+    monkeypatch.setattr(traits, "DRAWS", 2)
+    monkeypatch.setattr(traits, "many_languages", lambda _: (wide, screening))
     found = redundancy(Laboratory(SMALL))
     assert [each.title for each in found.tables[2:]] == [
         f"Traits of {each} languages" for each in ("own", "many", "known")
@@ -93,21 +93,21 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
     loss = dict.fromkeys(LANGUAGES["tiny"], 0.4) | {"ron_Latn": 0.9, "tam_Taml": 1.2}
-    found = many_languages.Screening(loss)
+    found = language_screening.LanguageScreening(loss)
     assert set(found.known) == {*LANGUAGES["tiny"], "ron_Latn"}
-    assert set(found.chosen(0)) == set(loss), "fewer than are needed: the next ones are added"
-    assert "21 of the 22 languages" in found.said()
-    assert many_languages.byte_entropy(["aaaa"]) == 0
-    assert many_languages.byte_entropy(["abcd"]) == 2
+    assert set(found.choose(0)) == set(loss), "fewer than are needed: the next ones are added"
+    assert "21 of the 22 languages" in found.note()
+    assert language_screening.byte_entropy(["aaaa"]) == 0
+    assert language_screening.byte_entropy(["abcd"]) == 2
 
 
 def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
     laboratory = Laboratory(SMALL)
     lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(12)))
-    found = measure(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
+    found = measure_traits(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
     share = found.outlier_share.by_language()
     assert found.a == pytest.approx([share[code].value for code in found.languages])
-    assert (values(found.damage["nearest, 3 bits"]) > 0).all()
+    assert (language_values(found.damage["nearest, 3 bits"]) > 0).all()
     assert (found.kappa_eff > 10).all()
     assert found.quality[found.languages.index("eng_Latn")] == 1.0
     assert (found.robustness > 0).all()

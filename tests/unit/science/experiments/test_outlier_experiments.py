@@ -8,8 +8,8 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.science.experiments import bit_threshold, layer_ablation, outliers
-from fairbits.science.experiments.gaps import Gap, documents_for
-from fairbits.science.experiments.result import Answer, Result, Subject
+from fairbits.science.experiments.gaps import LanguageGap, documents_for
+from fairbits.science.experiments.result import Answer, ExperimentSubject, Result
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.verbs.critical_width import Width
 
@@ -39,21 +39,21 @@ class FakeLab:
         self.setting = SimpleNamespace(seed=0)
         lang = np.repeat([f"l{i}" for i in range(LANGUAGES)], DOCUMENTS)
         sums = np.random.default_rng(1).uniform(1, 2, (len(lang), len(kappa)))
-        self.measured = SimpleNamespace(
+        self.measurements = SimpleNamespace(
             lang=lang,
             document=np.tile(np.arange(DOCUMENTS), LANGUAGES),
             sums=lambda _, measure: np.ones_like(sums) if measure == "positions" else sums,
         )
 
-    def rounded(self, bits, *, clip="absmax"):
+    def rounding_damage(self, bits, *, clip="absmax"):
         widths = [bits] * self.n_blocks if isinstance(bits, int) else bits
         given = widths if isinstance(widths, dict) else dict(enumerate(widths))
         return made_up(self._gap(self.kappa, given, clip))
 
-    def planned(self, policy, bits):
+    def policy_damage(self, policy, bits):
         return made_up(self._gap(self.kappa, dict.fromkeys(range(self.n_blocks), bits), policy))
 
-    def tell(self, _, done, total):
+    def report(self, _, done, total):
         assert done < total
 
 
@@ -71,11 +71,11 @@ class FakeLaboratory:
         self._kappa[str(kappa)] = changed
         return str(kappa)
 
-    def tell(self, _, done, total):
+    def report(self, _, done, total):
         assert done < total
 
     def subject(self, **settings):
-        return Subject("plain", "0", "made up", LANGUAGES, DOCUMENTS, 0, (0,), settings)
+        return ExperimentSubject("plain", "0", "made up", LANGUAGES, DOCUMENTS, 0, (0,), settings)
 
 
 def round_trip(result: Result, tmp_path) -> None:
@@ -84,14 +84,14 @@ def round_trip(result: Result, tmp_path) -> None:
 
 
 def test_gap_comparisons_are_paired() -> None:
-    narrow, wide = Gap.of(made_up(0.1)), Gap.of(made_up(0.2))
+    narrow, wide = LanguageGap.of(made_up(0.1)), LanguageGap.of(made_up(0.2))
     rise, fall = wide.minus(narrow), narrow.reduction_from(wide)
     assert rise.low > 0
     assert rise.value == pytest.approx(0.1, abs=0.01)
     assert fall is not None
     assert [fall.low, fall.high] == pytest.approx([50, 50])  # both vary alike, so nothing is left of it
     assert narrow.minus(narrow).value == 0
-    assert Gap.of(made_up(0.1)).reduction_from(Gap(estimate(0, 0.1), narrow.draws)) is None
+    assert LanguageGap.of(made_up(0.1)).reduction_from(LanguageGap(estimate(0, 0.1), narrow.draws)) is None
 
 
 def test_documents_for_a_value_at_the_limit() -> None:
@@ -99,10 +99,10 @@ def test_documents_for_a_value_at_the_limit() -> None:
 
 
 def test_knob_keeps_what_is_above_the_model() -> None:
-    assert outliers.knob(KAPPA) == [{3: 20.0, 7: 20.0}, {3: 100.0, 7: 100.0}, {3: 500.0, 7: 500.0}]
-    assert outliers.knob(np.array([1.0, 60.0])) == [{0: 100.0, 1: 100.0}, {0: 500.0, 1: 500.0}]
+    assert outliers.outlier_levels(KAPPA) == [{3: 20.0, 7: 20.0}, {3: 100.0, 7: 100.0}, {3: 500.0, 7: 500.0}]
+    assert outliers.outlier_levels(np.array([1.0, 60.0])) == [{0: 100.0, 1: 100.0}, {0: 500.0, 1: 500.0}]
     with pytest.raises(InputError, match="max κ is 600"):
-        outliers.knob(np.array([1.0, 600.0]))
+        outliers.outlier_levels(np.array([1.0, 600.0]))
 
 
 UP, FLAT, DOWN = estimate(0.1, 0.2), estimate(-0.1, 0.2), estimate(-0.2, -0.1)
@@ -114,17 +114,17 @@ UP, FLAT, DOWN = estimate(0.1, 0.2), estimate(-0.1, 0.2), estimate(-0.2, -0.1)
 )
 def test_outliers_are_a_cause_under_every_quantizer(absmax, exact, gptq, answer) -> None:
     rises = {(name, 4): rise for name, rise in zip(outliers.QUANTIZERS, (absmax, exact, gptq), strict=True)}
-    assert outliers.caused(rises) is answer
+    assert outliers.is_cause(rises) is answer
 
 
 def test_one_width_in_doubt_leaves_the_cause_open() -> None:
     rises = {(name, bits): UP if bits == 4 else FLAT for name in outliers.QUANTIZERS for bits in (4, 3)}
-    assert outliers.caused(rises) is OPEN
+    assert outliers.is_cause(rises) is OPEN
 
 
 def test_ranking_and_no_gap() -> None:
-    assert [outliers.ranked(s) for s in ([UP, UP], [UP, FLAT], [UP, FLAT, DOWN])] == [YES, OPEN, NO]
-    assert [outliers.no_gap(e) for e in (estimate(0, 0.1), estimate(0.01, 0.1))] == [OPEN, NO]
+    assert [outliers.widens_with_kappa(s) for s in ([UP, UP], [UP, FLAT], [UP, FLAT, DOWN])] == [YES, OPEN, NO]
+    assert [outliers.shows_no_gap(e) for e in (estimate(0, 0.1), estimate(0.01, 0.1))] == [OPEN, NO]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_ranking_and_no_gap() -> None:
     ],
 )
 def test_width_set_by_kappa(width, move, answer) -> None:
-    assert bit_threshold.set_by_kappa(width, estimate(*move), expected=2.0) is answer
+    assert bit_threshold.is_set_by_kappa(width, estimate(*move), expected=2.0) is answer
 
 
 @pytest.mark.parametrize(

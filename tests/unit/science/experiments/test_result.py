@@ -8,16 +8,16 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.science.experiments.result import (
     Answer,
+    ExperimentSubject,
     Figure,
     Judgement,
     Result,
     Series,
-    Subject,
     Table,
-    above,
-    below,
-    together,
-    turned,
+    common_answer,
+    is_above,
+    is_below,
+    opposite,
 )
 from fairbits.stats import Estimate
 
@@ -27,7 +27,7 @@ RESULT = Result(
     question="Do they hold?",
     predicted="Yes.",
     design="One run.",
-    subject=Subject("embedded:tiny", "f" * 64, "udhr", languages=2, documents=12, tokens=345, seeds=(0, 1)),
+    subject=ExperimentSubject("embedded:tiny", "f" * 64, "udhr", languages=2, documents=12, tokens=345, seeds=(0, 1)),
     answer=Answer.NOT_SUPPORTED,
     verdict="They do not: 0.123456789.",
     meaning="Do not rely on them.",
@@ -72,10 +72,10 @@ def test_an_unknown_answer_is_refused(tmp_path: Path) -> None:
 
 def test_answers_follow_intervals() -> None:
     sure, unsure = Estimate(0.6, 0.5, 0.7, 9), Estimate(0.6, 0.3, 0.9, 9)
-    assert above(sure, 0.4) is Answer.SUPPORTED
-    assert above(sure, 0.8) is Answer.NOT_SUPPORTED
-    assert above(unsure, 0.4) is Answer.UNDECIDED
-    assert below(sure, 0.8) is Answer.SUPPORTED
-    assert turned(Answer.UNDECIDED) is Answer.UNDECIDED
-    assert together([Answer.SUPPORTED, Answer.SUPPORTED]) is Answer.SUPPORTED
-    assert together([Answer.SUPPORTED, Answer.NOT_SUPPORTED]) is Answer.UNDECIDED
+    assert is_above(sure, 0.4) is Answer.SUPPORTED
+    assert is_above(sure, 0.8) is Answer.NOT_SUPPORTED
+    assert is_above(unsure, 0.4) is Answer.UNDECIDED
+    assert is_below(sure, 0.8) is Answer.SUPPORTED
+    assert opposite(Answer.UNDECIDED) is Answer.UNDECIDED
+    assert common_answer([Answer.SUPPORTED, Answer.SUPPORTED]) is Answer.SUPPORTED
+    assert common_answer([Answer.SUPPORTED, Answer.NOT_SUPPORTED]) is Answer.UNDECIDED

@@ -10,8 +10,15 @@ import transformers as t
 
 from fairbits.errors import InputError
 from fairbits.model.embedded import ASSETS
-from fairbits.science.experiments import Answer, Laboratory, Result, Setting, conduct
-from fairbits.science.experiments.trained_models import ARMS, RESPECTS, Trained, enough, models_in, moved
+from fairbits.science.experiments import Answer, Laboratory, Result, Setting, run_experiment
+from fairbits.science.experiments.trained_models import (
+    ARMS,
+    RESPECTS,
+    TrainedModel,
+    arms_with_enough_models,
+    direction_of_change,
+    models_in,
+)
 from fairbits.science.experiments.training_choices import change_answer, judge_penalty, judge_respects
 from fairbits.stats import Estimate
 
@@ -19,10 +26,11 @@ LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr")
 EVEN, UNEVEN = (0.01, 0.012), (0.1, 0.11)
 
 
-def models(kappa: Sequence[float], *, uneven: Sequence[float] = UNEVEN, bits: float = 2.0) -> list[Trained]:
+def models(kappa: Sequence[float], *, uneven: Sequence[float] = UNEVEN, bits: float = 2.0) -> list[TrainedModel]:
     """Returns models of which nothing is known but these numbers."""
     return [
-        Trained(f"m-{i}", k, k, {"stream": u}, bits, {}, {}) for i, (k, u) in enumerate(zip(kappa, uneven, strict=True))
+        TrainedModel(f"m-{i}", k, k, {"stream": u}, bits, {}, {})
+        for i, (k, u) in enumerate(zip(kappa, uneven, strict=True))
     ]
 
 
@@ -50,20 +58,20 @@ def test_models_are_found_by_arm_with_seeds_as_numbers(tmp_path) -> None:
 
 
 def test_a_directory_without_models_is_refused(tmp_path) -> None:
-    with pytest.raises(InputError, match="is no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         models_in(tmp_path / "nowhere")
     with pytest.raises(InputError, match="holds no model"):
         models_in(tmp_path)
-    with pytest.raises(InputError, match="no known arm"):
+    with pytest.raises(InputError, match="belongs to no known arm"):
         models_in(directory(tmp_path, "other-1"))
 
 
 def test_arms_need_two_seeds() -> None:
     with pytest.raises(InputError, match="base has 1 model"):
-        enough({"base": ["a"], "data": ["b", "c"]})
+        arms_with_enough_models({"base": ["a"], "data": ["b", "c"]})
     with pytest.raises(InputError, match="only base"):
-        enough({"base": ["a", "b"], "data": ["c"]})
-    kept, notes = enough({arm: ["a", "b"] for arm in ARMS} | {"data": ["c"]})
+        arms_with_enough_models({"base": ["a", "b"], "data": ["c"]})
+    kept, notes = arms_with_enough_models({arm: ["a", "b"] for arm in ARMS} | {"data": ["c"]})
     assert "data" not in kept
     assert len(kept) == len(ARMS) - 1
     assert notes == ("Left out, with fewer than 2 models: data.",)
@@ -72,7 +80,7 @@ def test_arms_need_two_seeds() -> None:
 def test_the_rule_errs_as_often_as_the_design_says() -> None:
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(3000, 6, 2))
-    found = np.array([[moved(arm, base) for arm in arms] for base, *arms in drawn])
+    found = np.array([[direction_of_change(arm, base) for arm in arms] for base, *arms in drawn])
     assert np.mean(found != 0) == pytest.approx(0.09, abs=0.01)
     assert np.mean((found < 0).any(axis=1)) == pytest.approx(0.16, abs=0.02)
 
@@ -138,7 +146,7 @@ def test_an_arm_that_learned_less_is_named() -> None:
     family = {"base": models((5, 6)), "data": models((1, 1.2), bits=3.0), "optimizer": models((1, 1.2))}
     because = judge_respects(family).because
     assert "lowered by data (1 and 1.2), optimizer (1 and 1.2)" in because
-    assert because.endswith("data learned less too (more bits per byte)")
+    assert because.endswith("data also learned less (more bits per byte)")
 
 
 def test_a_small_run_sees_the_heavy_tails_of_one_arm(tmp_path) -> None:
@@ -159,7 +167,7 @@ def test_a_small_run_sees_the_heavy_tails_of_one_arm(tmp_path) -> None:
         model.save_pretrained(tmp_path / f"{arm}-{seed}")
         t.PreTrainedTokenizerFast.from_pretrained(ASSETS / "tiny").save_pretrained(tmp_path / f"{arm}-{seed}")
     laboratory = Laboratory(Setting(languages=LANGUAGES, tokens=256, calibration=128))
-    found = conduct("training-choices", laboratory, models=tmp_path)
+    found = run_experiment("training-choices", laboratory, models=tmp_path)
     penalty, respects = found.judgements
     assert (penalty.claim, respects.claim) == ("000-29", "001-21")
     assert "raised by initialization" in respects.because

@@ -1,4 +1,4 @@
-"""Ties: correlations across languages in full, and what they say of a prediction."""
+"""Correlations between traits of languages, with intervals and tests, and what they say about a prediction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbits.checks import Floats
-from fairbits.science.experiments.result import Answer, Cell, Table, brief, written
+from fairbits.science.experiments.result import Answer, Cell, Table, estimate_text, number_text
 from fairbits.science.stats import (
     PartialCorrelation,
     correlation_power,
@@ -18,23 +18,23 @@ from fairbits.stats import Estimate, holm, pearson, spearman
 
 PERMUTATIONS = 9_999
 LEAST_RESAMPLED = 10
-"""Languages; of fewer, some resample holds one of them alone."""
+"""Languages; with fewer, some resamples contain a single one."""
 LEAST_DECIDING = 10
 LEAST_FREE = 6
-"""Languages less covariates; with fewer a partial correlation has no interval to speak of."""
+"""Languages minus covariates; with fewer the interval of a partial correlation says nothing."""
 STRONG = 0.5
-"""A correlation of this size would matter; the founding documents found 0.83."""
+"""A correlation of this size would matter; the founding documents report 0.83."""
 POWER = 0.8
 WEAK = 0.05
-"""A correlation below this is taken for none in planning: more languages than there are could not show it."""
+"""In planning a correlation below this counts as none: showing it would take more languages than exist."""
 NONE = "–"
 
 
 @dataclass(frozen=True, eq=False)
-class Tie:
-    """How two traits go together: r with Fisher's and the bootstrap interval, ranks, permutation p, and r given others.
+class TraitCorrelation:
+    """The correlation of two traits: r with Fisher's and the bootstrap interval, rank ρ, permutation p, r given others.
 
-    `among` says in which languages; `p_holm` is adjusted for all ties of the same table.
+    `among` says which languages it is over.
     """
 
     among: str
@@ -48,15 +48,15 @@ class Tie:
     given: tuple[str, ...]
 
 
-def tie(
+def correlate(
     x: tuple[str, Floats],
     y: tuple[str, Floats],
     *,
     among: str,
     given: Mapping[str, Floats] | None = None,
     seed: int = 0,
-) -> Tie:
-    """Returns how two named traits go together, and given others as far as they vary and there are languages enough."""
+) -> TraitCorrelation:
+    """Returns the correlation of two named traits, and that given others which vary if there are enough languages."""
     a, b = x[1], y[1]
     varied = {name: values for name, values in (given or {}).items() if np.ptp(values) > 0}
     partial = None
@@ -66,7 +66,7 @@ def tie(
     bootstrap = None
     if len(a) >= LEAST_RESAMPLED:
         bootstrap = pearson(a, b, interval="percentile", rng=seed).estimate
-    return Tie(
+    return TraitCorrelation(
         among=among,
         x=x[0],
         y=y[0],
@@ -79,21 +79,21 @@ def tie(
     )
 
 
-def ties_table(title: str, ties: Sequence[Tie]) -> Table:
-    """Returns the ties as a table, with p values adjusted by Holm for all of them."""
-    adjusted = holm([each.p for each in ties]).tolist()
+def correlation_table(title: str, found: Sequence[TraitCorrelation]) -> Table:
+    """Returns the correlations as a table, with p values adjusted by Holm for all of them."""
+    adjusted = holm([each.p for each in found]).tolist()
     columns = ("languages", "n", "of", "with", "r", "r, bootstrap", "rank ρ", "p", "p, Holm", "r given", "given")
-    rows = tuple(_row(each, p) for each, p in zip(ties, adjusted, strict=True))
+    rows = tuple(_row(each, p) for each, p in zip(found, adjusted, strict=True))
     return Table(title, columns, rows)
 
 
-def of_sign(estimate: Estimate, sign: int) -> Answer:
-    """Returns whether a correlation has a sign: supported if its interval lies beyond 0 on that side.
+def has_sign(estimate: Estimate, sign: int) -> Answer:
+    """Returns whether a correlation has a sign: supported if its interval lies entirely on that side of 0.
 
-    Not supported if the interval does not reach the size STRONG on that side; else undecided, as it is with fewer
-    than LEAST_DECIDING languages, where ranks may agree by luck and then leave no interval.
+    Not supported if the interval does not reach the size STRONG on that side; undecided otherwise, and with fewer than
+    LEAST_DECIDING languages, where ranks may agree by chance and the interval is then a point.
 
-    >>> [of_sign(Estimate(r, r - 0.2, r + 0.2, 80), -1).value for r in (-0.6, -0.1, 0.4)]
+    >>> [has_sign(Estimate(r, r - 0.2, r + 0.2, 80), -1).value for r in (-0.6, -0.1, 0.4)]
     ['supported', 'not supported', 'not supported']
     """
     if estimate.n < LEAST_DECIDING:
@@ -104,32 +104,32 @@ def of_sign(estimate: Estimate, sign: int) -> Answer:
     return Answer.NOT_SUPPORTED if high < STRONG else Answer.UNDECIDED
 
 
-def needed(estimates: Mapping[str, Estimate]) -> str:
-    """Returns how many languages would tell each correlation from 0, if it is as large as it was found."""
+def languages_needed(estimates: Mapping[str, Estimate]) -> str:
+    """Returns how many languages would distinguish each correlation from 0, if it is as large as measured."""
     parts = []
     for name, each in estimates.items():
         if not each.excludes(0.0):
             strong = correlation_power(STRONG, each.n)
             n = f"{sample_size_for_power(each.value, POWER)}" if abs(each.value) >= WEAK else "over 3000"
             parts.append(
-                f"{name} is {written(each)} with n = {each.n}: for a correlation of {each.value:.2f} it takes {n} "
-                f"languages to be told from 0 in {POWER:.0%} of studies; one of {STRONG:g} is found here in "
+                f"{name} is {estimate_text(each)} with n = {each.n}: a correlation of {each.value:.2f} needs {n} "
+                f"languages to be found in {POWER:.0%} of studies; this many languages find one of {STRONG:g} in "
                 f"{strong:.0%}"
             )
     return "; ".join(parts)
 
 
-def _row(each: Tie, adjusted: float) -> tuple[Cell, ...]:
+def _row(each: TraitCorrelation, adjusted: float) -> tuple[Cell, ...]:
     return (
         each.among,
         each.r.n,
         each.x,
         each.y,
-        written(each.r),
-        NONE if each.bootstrap is None else written(each.bootstrap),
-        written(each.ranks),
-        brief(each.p),
-        brief(adjusted),
-        NONE if each.partial is None else written(each.partial.estimate),
+        estimate_text(each.r),
+        NONE if each.bootstrap is None else estimate_text(each.bootstrap),
+        estimate_text(each.ranks),
+        number_text(each.p),
+        number_text(adjusted),
+        NONE if each.partial is None else estimate_text(each.partial.estimate),
         ", ".join(each.given) or NONE,
     )
