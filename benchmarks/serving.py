@@ -29,7 +29,7 @@ from fairbits.language import udhr
 from fairbits.model import Checkpoint
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.model import AdaptiveModel
-from fairbits.serve.app import Service, application
+from fairbits.serve.app import Service, create_app
 from fairbits.serve.request import Limits
 from fairbits.serve.server import bind, make_server
 from switching import made
@@ -89,7 +89,7 @@ class Subject:
 def served(model: AdaptiveModel, limits: Limits) -> Iterator[Subject]:
     """Gives a server of the model on a free port."""
     address, service = bind("127.0.0.1", 0), Service(model, "m", limits)
-    server = make_server(service, application(service))
+    server = make_server(service, create_app(service))
     address.socket.listen(1024)
     thread = threading.Thread(target=server.run, args=([address.socket],))
     thread.start()

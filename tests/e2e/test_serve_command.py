@@ -67,7 +67,7 @@ def test_killed_in_the_middle_and_started_again(adaptive: tuple[Path, Path]) -> 
             [COMMAND, "serve", adaptive[0], "--port", str(port)], capture_output=True, text=True, check=False
         )
         assert taken.returncode == 2
-        assert f"port {port} of 127.0.0.1 cannot be listened at" in taken.stderr
+        assert f"cannot listen on port {port} of 127.0.0.1" in taken.stderr
         assert "Traceback" not in taken.stderr
         assert ended(process, signal.SIGINT)[0] == 0
     assert checksums(adaptive) == before
@@ -124,7 +124,7 @@ def test_json_says_where(adaptive: tuple[Path, Path]) -> None:
     [
         (("--overlays", "nowhere"), "has no overlays.json"),
         (("--host", "no.such.host.invalid"), "--host is"),
-        (("--host", "203.0.113.7"), "cannot be listened at"),
+        (("--host", "203.0.113.7"), "cannot listen on port"),
         (("--api-key-file", "nowhere"), "cannot be read"),
         (("--name", ""), "--name is"),
         (("--device", "toaster"), "device is"),

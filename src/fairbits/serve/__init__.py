@@ -1,1 +1,1 @@
-"""The server: completions over HTTP, each by the weights of its language."""
+"""The HTTP server: completions over an OpenAI-compatible API, each with the overlay of its language."""

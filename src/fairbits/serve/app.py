@@ -1,4 +1,4 @@
-"""The application: the paths of the server, and what each answers."""
+"""The FastAPI application: the paths of the server and their handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect
 
 from fairbits.serve.answers import model_data
 from fairbits.serve.metrics import Metrics
-from fairbits.serve.middleware import Door, as_response
-from fairbits.serve.problems import GONE, RequestError
-from fairbits.serve.prompts import Reader, Told, read_body
-from fairbits.serve.request import Limits, asked, read_json
-from fairbits.serve.response import Telling
+from fairbits.serve.middleware import AccessMiddleware, error_response
+from fairbits.serve.problems import CLIENT_CLOSED_REQUEST, RequestError
+from fairbits.serve.prompts import ChoiceEvent, PromptReader, read_body
+from fairbits.serve.request import Limits, parse_request
+from fairbits.serve.response import Responder
 from fairbits.serve.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -26,65 +26,67 @@ if TYPE_CHECKING:
 
     from fairbits.overlays.model import AdaptiveModel
 
-LAST_SECONDS = 5.0
-"""How long the thread that decodes is waited for at the end."""
+STOP_TIMEOUT = 5.0
+"""Seconds to wait for the decoding thread at shutdown."""
 
 
 class Service:
-    """An adaptive model that is served: what its paths share."""
+    """An adaptive model that is served: what its paths have in common."""
 
     def __init__(self, model: "AdaptiveModel", name: str, limits: Limits) -> None:
         self.limits, self.metrics, self.name = limits, Metrics(), name
         self.scheduler = Scheduler(model, limits, self.metrics)
         self.model = model_data(model, name, int(time()))
-        self._reader = Reader(model, limits)
+        self._reader = PromptReader(model, limits)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fairbits-reading")
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Begins to decode, and ends it."""
+        """Starts the scheduler, and stops it at shutdown."""
         self.scheduler.start()
         yield
         self._pool.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self.scheduler.stop, LAST_SECONDS)
+        await asyncio.to_thread(self.scheduler.stop, STOP_TIMEOUT)
 
-    async def completions(self, request: Request) -> Response:
-        """Answers what is asked for, as a whole or as a stream."""
-        wanted = asked(read_json(await read_body(request, self.limits)), self.limits)
-        self._check_model(wanted.model)
-        count = len(wanted.prompts) * wanted.n
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[Told]()
+    async def create_completion(self, client: Request) -> Response:
+        """Handles POST /v1/completions."""
+        request = parse_request(await read_body(client, self.limits), self.limits)
+        self._check_model(request.model)
+        count = len(request.prompts) * request.n
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[ChoiceEvent]()
 
-        def tell(said: Told) -> None:
-            if not loop.is_closed():  # a batch may end while the server does
-                loop.call_soon_threadsafe(told.put_nowait, said)
+        def emit(event: ChoiceEvent) -> None:
+            if not loop.is_closed():  # a batch may end during shutdown
+                loop.call_soon_threadsafe(events.put_nowait, event)
 
         self.scheduler.reserve(count)
         try:
-            rows = await loop.run_in_executor(self._pool, self._reader.rows, wanted, tell)
-        except BaseException:  # also where the client leaves meanwhile
+            choices = await loop.run_in_executor(self._pool, self._reader.read, request, emit)
+        except BaseException:  # also when the client leaves in the meantime
             self.scheduler.release(count)
             raise
-        self.scheduler.submit(rows)
-        telling = Telling(self.name, wanted, rows, told=told, scheduler=self.scheduler, metrics=self.metrics)
-        return await telling.answer(request, timeout=self.limits.timeout)
+        self.scheduler.submit(choices)
+        responder = Responder(
+            self.name, request, choices, events=events, scheduler=self.scheduler, metrics=self.metrics
+        )
+        return await responder.respond(client, timeout=self.limits.timeout)
 
-    async def models(self) -> Any:
-        """Answers with the one model there is."""
+    async def list_models(self) -> Any:
+        """Handles GET /v1/models: there is one model."""
         return JSONResponse({"object": "list", "data": [self.model]})
 
-    async def one_model(self, name: str) -> Any:
-        """Answers with the model of that name."""
+    async def get_model(self, name: str) -> Any:
+        """Handles GET /v1/models/NAME."""
         self._check_model(name)
         return JSONResponse(self.model)
 
     async def health(self) -> Any:
-        """Answers whether requests are taken."""
+        """Handles GET /health: whether requests are accepted."""
         ready = self.scheduler.ready
         return JSONResponse({"status": "ok" if ready else "stopping"}, status_code=200 if ready else 503)
 
-    async def numbers(self) -> Any:
-        """Answers with the counters."""
+    async def get_metrics(self) -> Any:
+        """Handles GET /metrics."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _check_model(self, name: str) -> None:
@@ -93,43 +95,43 @@ class Service:
             raise RequestError(404, message, param="model", code="model_not_found")
 
 
-def application(service: Service, *, key: str | None = None, only_at_home: bool = True) -> "ASGIApp":
-    """Returns the application of a service, behind its door."""
+def create_app(service: Service, *, key: str | None = None, loopback_only: bool = True) -> "ASGIApp":
+    """Returns the application of a service, with its access control."""
     app = FastAPI(
         lifespan=service.lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )  # pages that describe the API would load code from elsewhere
-    app.add_api_route("/v1/completions", service.completions, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/models", service.models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}", service.one_model, methods=["GET"])
+    app.add_api_route("/v1/completions", service.create_completion, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/models", service.list_models, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}", service.get_model, methods=["GET"])
     app.add_api_route("/health", service.health, methods=["GET"])
-    app.add_api_route("/metrics", service.numbers, methods=["GET"])
-    app.add_exception_handler(RequestError, _problem)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(404, _no_such_path)
-    app.add_exception_handler(405, _other_method)
-    app.add_exception_handler(Exception, _defect)
-    return Door(app, service.metrics, key, only_at_home)
+    app.add_api_route("/metrics", service.get_metrics, methods=["GET"])
+    app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(404, _not_found)
+    app.add_exception_handler(405, _method_not_allowed)
+    app.add_exception_handler(Exception, _internal_error)
+    return AccessMiddleware(app, service.metrics, key, loopback_only)
 
 
-async def _problem(_: Request, error: Exception) -> Response:
+async def _request_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return as_response(error)
+    return error_response(error)
 
 
-async def _no_such_path(request: Request, _: Exception) -> Response:
-    message = f"there is no {request.url.path!r:.120}; there are /v1/completions, /v1/models, /health and /metrics"
-    return as_response(RequestError(404, message, code="not_found"))
+async def _not_found(request: Request, _: Exception) -> Response:
+    message = f"there is no {request.url.path!r:.120}; the paths are /v1/completions, /v1/models, /health and /metrics"
+    return error_response(RequestError(404, message, code="not_found"))
 
 
-async def _other_method(request: Request, error: Exception) -> Response:
+async def _method_not_allowed(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
-    message = f"{request.method!r:.20} is not for {request.url.path}"
-    return as_response(RequestError(405, message, code="method_not_allowed", headers=headers))
+    message = f"{request.method!r:.20} is not allowed for {request.url.path}"
+    return error_response(RequestError(405, message, code="method_not_allowed", headers=headers))
 
 
-async def _gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=GONE)
+async def _client_left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _defect(_: Request, __: Exception) -> Response:
-    return as_response(RequestError(500, "the server failed; its log says why", code="internal_error"))
+async def _internal_error(_: Request, __: Exception) -> Response:
+    return error_response(RequestError(500, "the server failed; its log says why", code="internal_error"))

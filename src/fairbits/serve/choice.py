@@ -1,4 +1,4 @@
-"""A row: one choice of a request, from when it waits until it is told how it ended."""
+"""A choice of a request, from when it waits until its end is reported."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from fairbits.serve.request import Sampling
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Text that is added to a choice; `finish_reason` comes with the last."""
+class TextChunk:
+    """Text that is added to a choice; `finish_reason` comes with the last chunk."""
 
     text: str
     finish_reason: str | None = None
@@ -18,31 +18,34 @@ class Piece:
 
 @dataclass(frozen=True)
 class Failure:
-    """A row that could not be decoded, for a reason that is not its client's."""
+    """A choice that could not be decoded, for a reason that is not its client's."""
 
 
 @dataclass(eq=False)
-class Row:
-    """One choice of a request. The thread that decodes writes `tokens`; `cancelled` may be set from any.
+class PendingChoice:
+    """One choice of a request. The decoding thread writes `tokens`; any thread may set `cancelled`.
 
-    `tell`      is given pieces as they come if `streamed`, else one with all the text; from another thread
+    `prompt`  the tokens of the prompt
+    `served`  the language and overlay that serve it
+    `stops`   the strings that end it
+    `emit`    receives chunks as they come if `stream`, else one chunk with all the text; called by another thread
     """
 
     prompt: tuple[int, ...]
-    choice: Choice
+    served: Choice
     max_tokens: int
     stops: tuple[str, ...]
     sampling: Sampling
-    streamed: bool
-    tell: Callable[[Piece | Failure], None]
+    stream: bool
+    emit: Callable[[TextChunk | Failure], None]
     tokens: int = 0
     cancelled: bool = False
-    arrived: float = field(default_factory=perf_counter)
+    arrived_at: float = field(default_factory=perf_counter)
 
     @property
-    def kind(self) -> Hashable:
-        """What rows must share to be decoded together; one with a seed is drawn alone, to come out the same again."""
-        overlay, sampling = self.choice.overlay, self.sampling
+    def batch_key(self) -> Hashable:
+        """What choices must share to be decoded together; one with a seed is decoded alone, to be reproducible."""
+        overlay, sampling = self.served.overlay, self.sampling
         if sampling.temperature == 0:
             return (overlay,)
         if sampling.seed is not None:

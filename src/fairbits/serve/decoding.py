@@ -1,4 +1,4 @@
-"""Decoding of a batch: rows of one overlay together, each ending and telling its text by itself."""
+"""Decoding of a batch: choices of one overlay together, each with its own end and its own text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,90 +9,99 @@ import torch
 from torch import Tensor
 
 from fairbits.overlays.generation import Prompt, generate_batch, settings_for
-from fairbits.serve.choice import Piece, Row
-from fairbits.serve.text import Detokenizer, Stopper
+from fairbits.serve.choice import PendingChoice, TextChunk
+from fairbits.serve.text import Detokenizer, StopFilter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class Writing:
-    """The text of one row in the making."""
+class ChoiceWriter:
+    """Turns the tokens of one choice into chunks of text."""
 
-    def __init__(self, row: Row, tokenizer: "PreTrainedTokenizerBase", ends: frozenset[int]) -> None:
-        self.row = row
+    def __init__(self, choice: PendingChoice, tokenizer: "PreTrainedTokenizerBase", ends: frozenset[int]) -> None:
+        self.choice = choice
         self.done = False
         self._ends = ends
-        self._detokenizer = Detokenizer(tokenizer, row.prompt)
-        self._stopper = Stopper(row.stops)
+        self._detokenizer = Detokenizer(tokenizer, choice.prompt)
+        self._stop = StopFilter(choice.stops)
         self._texts: list[str] = []
 
     def add(self, token: int) -> None:
-        """Takes the next token, and tells what it adds."""
-        row = self.row
-        row.tokens += 1
+        """Takes the next token, and emits the text that it adds."""
+        choice = self.choice
+        choice.tokens += 1
         ended = token in self._ends
-        text = "" if ended else self._stopper.add(self._detokenizer.add(token))
-        if ended or row.tokens >= row.max_tokens:
-            text += self._stopper.add(self._detokenizer.rest()) + self._stopper.rest()
-        if ended or self._stopper.stopped:
-            self._say(text, "stop")
-        elif row.tokens >= row.max_tokens:
-            self._say(text, "length")
+        text = "" if ended else self._stop.add(self._detokenizer.add(token))
+        if ended or choice.tokens >= choice.max_tokens:
+            text += self._stop.add(self._detokenizer.flush()) + self._stop.flush()
+        if ended or self._stop.stopped:
+            self._emit(text, "stop")
+        elif choice.tokens >= choice.max_tokens:
+            self._emit(text, "length")
         else:
-            self._say(text, None)
+            self._emit(text, None)
 
-    def _say(self, text: str, reason: str | None) -> None:
+    def _emit(self, text: str, reason: str | None) -> None:
         self.done = reason is not None
-        if self.row.streamed:
+        if self.choice.stream:
             if text or reason:
-                self.row.tell(Piece(text, reason))
+                self.choice.emit(TextChunk(text, reason))
             return
         self._texts.append(text)
         if reason:
-            self.row.tell(Piece("".join(self._texts), reason))
+            self.choice.emit(TextChunk("".join(self._texts), reason))
 
 
-class Watch:
-    """A stopping criterion of transformers: it sees every step, hands tokens out, and ends rows one by one."""
+class BatchMonitor:
+    """A stopping criterion of transformers that sees every step, hands out tokens, and ends choices one by one."""
 
-    def __init__(self, rows: Sequence[Writing], *, halted: Callable[[], bool], first: Callable[[float], None]) -> None:
-        self._rows, self._halted, self._first = rows, halted, first
+    def __init__(
+        self,
+        writers: Sequence[ChoiceWriter],
+        *,
+        halted: Callable[[], bool],
+        on_first_token: Callable[[float], None],
+    ) -> None:
+        self._writers, self._halted, self._on_first_token = writers, halted, on_first_token
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002 (as transformers calls it)
-        """Returns which rows are at their end."""
+        """Returns which choices have ended."""
         halted = self._halted()
-        for writing, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
-            if writing.done or writing.row.cancelled or halted:
+        for writer, token in zip(self._writers, input_ids[:, -1].tolist(), strict=True):
+            if writer.done or writer.choice.cancelled or halted:
                 continue
-            if writing.row.tokens == 0:
-                self._first(perf_counter() - writing.row.arrived)
-            writing.add(token)
-        ended = [halted or writing.done or writing.row.cancelled for writing in self._rows]
+            if writer.choice.tokens == 0:
+                self._on_first_token(perf_counter() - writer.choice.arrived_at)
+            writer.add(token)
+        ended = [halted or writer.done or writer.choice.cancelled for writer in self._writers]
         return torch.tensor(ended, device=input_ids.device)
 
 
 def decode(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Sequence[Row],
+    batch: Sequence[PendingChoice],
     *,
     halted: Callable[[], bool],
-    first: Callable[[float], None],
+    on_first_token: Callable[[float], None],
 ) -> None:
-    """Decodes rows of one kind together; `halted` ends them all, `first` is told the time to each first token."""
+    """Decodes choices with the same batch key together.
+
+    `halted` ends all of them. `on_first_token` receives the seconds to the first token of each.
+    """
     from transformers import StoppingCriteriaList
 
-    settings = settings_for(model, tokenizer, _options(rows), seed=rows[0].sampling.seed)
-    writings = [Writing(row, tokenizer, settings.ends) for row in rows]
-    watch: Any = Watch(writings, halted=halted, first=first)
-    watched = replace(settings, options={**settings.options, "stopping_criteria": StoppingCriteriaList([watch])})
-    generate_batch(model, tokenizer, [Prompt(i, "", row.prompt) for i, row in enumerate(rows)], watched)
+    settings = settings_for(model, tokenizer, _options(batch), seed=batch[0].sampling.seed)
+    writers = [ChoiceWriter(choice, tokenizer, settings.ends) for choice in batch]
+    monitor: Any = BatchMonitor(writers, halted=halted, on_first_token=on_first_token)
+    watched = replace(settings, options={**settings.options, "stopping_criteria": StoppingCriteriaList([monitor])})
+    generate_batch(model, tokenizer, [Prompt(i, "", choice.prompt) for i, choice in enumerate(batch)], watched)
 
 
-def _options(rows: Sequence[Row]) -> dict[str, Any]:
-    """Returns the options of `generate` for rows of one kind; what the model itself says on drawing does not count."""
-    sampling, most = rows[0].sampling, max(row.max_tokens for row in rows)
+def _options(batch: Sequence[PendingChoice]) -> dict[str, Any]:
+    """Returns the options of `generate` for a batch; the sampling defaults of the model do not apply."""
+    sampling, most = batch[0].sampling, max(choice.max_tokens for choice in batch)
     if sampling.temperature == 0:
         return {"do_sample": False, "num_beams": 1, "max_new_tokens": most}
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}

@@ -1,4 +1,4 @@
-"""What the server counts, in the text format of Prometheus."""
+"""The metrics of the server, in the text format of Prometheus."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Counters of one server; their names begin with fairbits_."""
+    """The metrics of one server; their names begin with fairbits_."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -32,13 +32,13 @@ class Metrics:
             "fairbits_request_seconds", "From request to end of answer.", ("path",), buckets=SECONDS, registry=registry
         )
 
-    def watch(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
-        """Shows how many choices wait and run whenever it is asked."""
+    def watch_queue(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
+        """Adds how many choices wait and run at the time of each scrape."""
         queue = Gauge("fairbits_queue_length", "Choices that wait.", registry=self._registry)
         queue.set_function(waiting)
         batch = Gauge("fairbits_running", "Choices that are decoded.", registry=self._registry)
         batch.set_function(running)
 
     def text(self) -> bytes:
-        """Returns all of it as /metrics shows it."""
+        """Returns all metrics as /metrics shows them."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""From a request to its rows: the body within its limits, the prompts in tokens, the weights that serve each."""
+"""From a request to its choices: the body within its limit, the prompts as tokens, the overlay that serves each."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 from fairbits.errors import InputError
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.overlays.model import AdaptiveModel, Choice
-from fairbits.serve.choice import Failure, Piece, Row
-from fairbits.serve.problems import RequestError, wrong
-from fairbits.serve.request import Asked, Limits, Sampling, too_long
+from fairbits.serve.choice import Failure, PendingChoice, TextChunk
+from fairbits.serve.problems import RequestError, bad_request
+from fairbits.serve.request import CompletionRequest, Limits, Sampling, prompt_too_long
 
 if TYPE_CHECKING:
     from fastapi import Request
 
-SLOWEST = 30.0
-"""Seconds that the body of a request may take to arrive."""
-DISCARDED = 16 << 20
-"""Bytes beyond the limit that are still read, so that the client sees the answer and not a broken connection."""
+BODY_TIMEOUT = 30.0
+"""Seconds in which the body of a request must arrive."""
+DISCARD_LIMIT = 16 << 20
+"""Bytes beyond the limit that are still read, so that the client sees the response and not a broken connection."""
 
-Told = tuple[int, Piece | Failure]
-"""The place of a choice, and what there is to say of it."""
+ChoiceEvent = tuple[int, TextChunk | Failure]
+"""The index of a choice, and what happened to it."""
 
 
 async def read_body(request: "Request", limits: Limits) -> bytes:
-    """Returns the body; never more of it than the limit is kept."""
+    """Returns the body; no more of it than the limit is kept in memory."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(
@@ -33,68 +33,74 @@ async def read_body(request: "Request", limits: Limits) -> bytes:
         )
     most, size, kept = limits.max_body, 0, bytearray()
     declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:20]) > most + DISCARDED:
-        raise _too_large(most)
+    if not declared.isdecimal() or int(declared[:20]) > most + DISCARD_LIMIT:
+        raise _body_too_large(most)
     try:
-        async with asyncio.timeout(SLOWEST):
+        async with asyncio.timeout(BODY_TIMEOUT):
             async for part in request.stream():
                 size += len(part)
                 kept += part if size <= most else b""
-                if size > most + DISCARDED:
+                if size > most + DISCARD_LIMIT:
                     break
     except TimeoutError:
-        message = f"the body did not arrive within {SLOWEST:g} seconds"
+        message = f"the body did not arrive within {BODY_TIMEOUT:g} seconds"
         raise RequestError(408, message, headers={"Connection": "close"}) from None
     if size > most:
-        raise _too_large(most)
+        raise _body_too_large(most)
     return bytes(kept)
 
 
-class Reader:
-    """Makes the rows of requests. Takes time: detection and tokens are not for the thread that listens."""
+class PromptReader:
+    """Makes the choices of requests. Detection and tokenization take time, so not in the event loop."""
 
     def __init__(self, model: AdaptiveModel, limits: Limits) -> None:
         self._model, self._limits = model, limits
-        self._room = stated_positions(model.checkpoint)
+        self._positions = stated_positions(model.checkpoint)
 
-    def rows(self, asked: Asked, tell: Callable[[Told], None]) -> list[Row]:
-        """Returns a row for every choice, those of one prompt beside each other."""
-        made: list[Row] = []
-        for prompt in asked.prompts:
-            choice = self._choice(prompt, asked.language)
-            ids = self._ids(prompt, asked.max_tokens)
-            made += [self._row(asked, ids, choice, place=len(made) + i, tell=tell) for i in range(asked.n)]
+    def read(self, request: CompletionRequest, emit: Callable[[ChoiceEvent], None]) -> list[PendingChoice]:
+        """Returns all choices of a request, those of one prompt next to each other."""
+        made: list[PendingChoice] = []
+        for prompt in request.prompts:
+            served = self._choose(prompt, request.language)
+            ids = self._tokenize(prompt, request.max_tokens)
+            made += [_choice(request, ids, served, index=len(made) + i, emit=emit) for i in range(request.n)]
         return made
 
-    def _row(
-        self, asked: Asked, ids: tuple[int, ...], choice: Choice, *, place: int, tell: Callable[[Told], None]
-    ) -> Row:
-        sampling = asked.sampling
-        if sampling.seed is not None:  # choices of one request differ, and come out the same the next time
-            sampling = Sampling(sampling.temperature, sampling.top_p, (sampling.seed + place) % 2**63)
-        said: Callable[[Piece | Failure], None] = partial(_placed, tell, place)
-        return Row(ids, choice, asked.max_tokens, asked.stops, sampling, asked.stream, said)
-
-    def _choice(self, prompt: str, language: str | None) -> Choice:
+    def _choose(self, prompt: str, language: str | None) -> Choice:
         try:
             return self._model.choose(prompt, language=language)
         except InputError as problem:
-            raise wrong(str(problem), "language" if language else "prompt") from None
+            raise bad_request(str(problem), "language" if language else "prompt") from None
 
-    def _ids(self, prompt: str, new: int) -> tuple[int, ...]:
+    def _tokenize(self, prompt: str, new: int) -> tuple[int, ...]:
         ids = self._model.tokenizer(prompt, verbose=False)["input_ids"]
         if not ids:
-            raise wrong("a prompt has no token; send text to continue", "prompt")
-        most = min(self._limits.max_prompt_tokens, self._room - new)
+            raise bad_request("a prompt has no tokens; send text to continue", "prompt")
+        most = min(self._limits.max_prompt_tokens, self._positions - new)
         if len(ids) > most:
-            raise too_long(len(ids), max(most, 0))
+            raise prompt_too_long(len(ids), max(most, 0))
         return tuple(ids)
 
 
-def _placed(tell: Callable[[Told], None], place: int, said: Piece | Failure) -> None:
-    tell((place, said))
+def _choice(
+    request: CompletionRequest,
+    ids: tuple[int, ...],
+    served: Choice,
+    *,
+    index: int,
+    emit: Callable[[ChoiceEvent], None],
+) -> PendingChoice:
+    sampling = request.sampling
+    if sampling.seed is not None:  # the choices of one request differ, and are the same the next time
+        sampling = Sampling(sampling.temperature, sampling.top_p, (sampling.seed + index) % 2**63)
+    own: Callable[[TextChunk | Failure], None] = partial(_emit_indexed, emit, index)
+    return PendingChoice(ids, served, request.max_tokens, request.stops, sampling, request.stream, own)
 
 
-def _too_large(most: int) -> RequestError:
+def _emit_indexed(emit: Callable[[ChoiceEvent], None], index: int, event: TextChunk | Failure) -> None:
+    emit((index, event))
+
+
+def _body_too_large(most: int) -> RequestError:
     message = f"the body is too large; this server takes {most:,} bytes"
     return RequestError(413, message, code="body_too_large", headers={"Connection": "close"})

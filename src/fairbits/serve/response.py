@@ -1,4 +1,4 @@
-"""Telling a client what comes: the whole answer, or each piece as it is made; and noticing when the client leaves."""
+"""The response to a request: complete, or streamed as it is made; it ends when the client leaves."""
 
 import asyncio
 import json
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from fairbits.serve.answers import Answer, code_of
-from fairbits.serve.choice import Failure, Piece, Row
-from fairbits.serve.problems import GONE, RequestError
-from fairbits.serve.prompts import Told
-from fairbits.serve.request import Asked
+from fairbits.serve.answers import CompletionData, language_code
+from fairbits.serve.choice import Failure, PendingChoice, TextChunk
+from fairbits.serve.problems import CLIENT_CLOSED_REQUEST, RequestError
+from fairbits.serve.prompts import ChoiceEvent
+from fairbits.serve.request import CompletionRequest
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -20,114 +20,115 @@ if TYPE_CHECKING:
     from fairbits.serve.metrics import Metrics
     from fairbits.serve.scheduler import Scheduler
 
-SLACK = 5.0
-"""Seconds beyond the time limit in which a client can still take what was made for it."""
+SEND_GRACE = 5.0
+"""Seconds beyond the time limit in which a client can still receive what was generated for it."""
 
 
-class Telling:
-    """The answer to one request in the making. Its rows are let go of when it ends, however it ends."""
+class Responder:
+    """The response to one request. Its choices are cancelled when it ends, however it ends."""
 
     def __init__(
         self,
         model: str,
-        asked: Asked,
-        rows: Sequence[Row],
+        request: CompletionRequest,
+        choices: Sequence[PendingChoice],
         *,
-        told: "asyncio.Queue[Told]",
+        events: "asyncio.Queue[ChoiceEvent]",
         scheduler: "Scheduler",
         metrics: "Metrics",
     ) -> None:
-        self.rows, self.scheduler = rows, scheduler
-        self._answer, self._asked, self._told, self._metrics = Answer.of(model, rows), asked, told, metrics
-        metrics.prompt_tokens.inc(sum(len(row.prompt) for row in rows[:: asked.n]))
+        self.choices, self.scheduler = choices, scheduler
+        self._request, self._events, self._metrics = request, events, metrics
+        self._data = CompletionData.of(model, choices)
+        metrics.prompt_tokens.inc(sum(len(choice.prompt) for choice in choices[:: request.n]))
 
-    async def answer(self, request: "Request", *, timeout: float) -> Response:
-        """Returns the answer, whole or as a stream that begins at once."""
-        if self._asked.stream:
-            return Stream(self, timeout)
+    async def respond(self, client: "Request", *, timeout: float) -> Response:
+        """Returns the response, complete or as a stream that starts at once."""
+        if self._request.stream:
+            return EventStream(self, timeout)
         try:
-            return await self._whole(request, timeout)
+            return await self._complete(client, timeout)
         finally:
-            self.scheduler.cancel(self.rows)
+            self.scheduler.cancel(self.choices)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the headers say of it."""
-        return self._answer.headers
+        """The headers of the response."""
+        return self._data.headers
 
-    async def events(self, timeout: float) -> AsyncIterator[bytes]:
-        """Yields the pieces as server-sent events, and at the end [DONE]."""
-        usage: dict[str, Any] = {"usage": None} if self._asked.include_usage else {}
+    async def stream(self, timeout: float) -> AsyncIterator[bytes]:
+        """Yields the chunks as server-sent events, and [DONE] at the end."""
+        usage: dict[str, Any] = {"usage": None} if self._request.stream_options.include_usage else {}
         try:
-            async for place, piece in self._pieces(timeout):
-                choice = self._answer.choice(place, piece.text, piece.finish_reason)
-                yield _event(self._answer.data([choice], **usage))
+            async for index, chunk in self._chunks(timeout):
+                choice = self._data.choice(index, chunk.text, chunk.finish_reason)
+                yield _event(self._data.body([choice], **usage))
         except RequestError as problem:
             yield _event(problem.as_data())
             return
         if usage:
-            yield _event(self._answer.data([], usage=self._answer.usage(self._asked.n)))
+            yield _event(self._data.body([], usage=self._data.usage(self._request.n)))
         yield b"data: [DONE]\n\n"
 
-    async def _whole(self, request: "Request", timeout: float) -> Response:
-        leaving = asyncio.create_task(_left(request))
-        making = asyncio.create_task(self._collected(timeout))
+    async def _complete(self, client: "Request", timeout: float) -> Response:
+        leaving = asyncio.create_task(_disconnected(client))
+        making = asyncio.create_task(self._collect(timeout))
         try:
             await asyncio.wait((leaving, making), return_when=asyncio.FIRST_COMPLETED)
             if not making.done():
-                return Response(status_code=GONE)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             return JSONResponse(making.result(), headers=self.headers)
         finally:
             for task in (leaving, making):
                 task.cancel()
 
-    async def _collected(self, timeout: float) -> dict[str, Any]:
+    async def _collect(self, timeout: float) -> dict[str, Any]:
         choices = {
-            place: self._answer.choice(place, piece.text, piece.finish_reason)
-            async for place, piece in self._pieces(timeout)
+            index: self._data.choice(index, chunk.text, chunk.finish_reason)
+            async for index, chunk in self._chunks(timeout)
         }
-        ordered = [choices[place] for place in sorted(choices)]
-        return self._answer.data(ordered, usage=self._answer.usage(self._asked.n))
+        ordered = [choices[index] for index in sorted(choices)]
+        return self._data.body(ordered, usage=self._data.usage(self._request.n))
 
-    async def _pieces(self, timeout: float) -> AsyncIterator[tuple[int, Piece]]:
-        """Yields what comes until all rows are at their end."""
-        left, loop = len(self.rows), asyncio.get_running_loop()
+    async def _chunks(self, timeout: float) -> AsyncIterator[tuple[int, TextChunk]]:
+        """Yields chunks until all choices have ended."""
+        left, loop = len(self.choices), asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while left:
             try:
-                place, said = await asyncio.wait_for(self._told.get(), deadline - loop.time())
+                index, event = await asyncio.wait_for(self._events.get(), deadline - loop.time())
             except TimeoutError:
-                message = f"the answer was not finished within {timeout:g} seconds; ask for less, or later"
+                message = f"the response was not finished within {timeout:g} seconds; request less, or try later"
                 raise RequestError(504, message, code="timeout") from None
-            if isinstance(said, Failure):
+            if isinstance(event, Failure):
                 raise RequestError(500, "the server failed; its log says why", code="internal_error")
-            if said.finish_reason:
+            if event.finish_reason:
                 left -= 1
-                choice = self.rows[place].choice
-                self._metrics.completions.labels(code_of(choice), choice.overlay, said.finish_reason).inc()
-            yield place, said
+                served = self.choices[index].served
+                self._metrics.completions.labels(language_code(served), served.overlay, event.finish_reason).inc()
+            yield index, event
 
 
-class Stream(StreamingResponse):
-    """A stream of events whose rows are let go of when the client leaves, or takes nothing for too long."""
+class EventStream(StreamingResponse):
+    """A stream of events; its choices are cancelled when the client leaves, or receives nothing for too long."""
 
-    def __init__(self, telling: Telling, timeout: float) -> None:
-        headers = {**telling.headers, "Cache-Control": "no-store"}
-        super().__init__(telling.events(timeout), media_type="text/event-stream", headers=headers)
-        self._telling, self._most = telling, timeout + SLACK
+    def __init__(self, responder: Responder, timeout: float) -> None:
+        headers = {**responder.headers, "Cache-Control": "no-store"}
+        super().__init__(responder.stream(timeout), media_type="text/event-stream", headers=headers)
+        self._responder, self._timeout = responder, timeout + SEND_GRACE
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Sends the stream."""
         try:
-            async with asyncio.timeout(self._most):
+            async with asyncio.timeout(self._timeout):
                 await super().__call__(scope, receive, send)
         finally:
-            self._telling.scheduler.cancel(self._telling.rows)
+            self._responder.scheduler.cancel(self._responder.choices)
 
 
-async def _left(request: "Request") -> None:
-    """Returns when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(client: "Request") -> None:
+    """Returns when the client has left."""
+    while (await client.receive())["type"] != "http.disconnect":
         pass
 
 

@@ -1,4 +1,4 @@
-"""The scheduler: rows wait in the order in which they came; one thread decodes them, those of one overlay together."""
+"""The scheduler: choices wait in the order of arrival; one thread decodes them, those of one overlay together."""
 
 import logging
 import threading
@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fairbits.overlays.generation import settings_for
-from fairbits.serve.choice import Failure, Row
+from fairbits.serve.choice import Failure, PendingChoice
 from fairbits.serve.decoding import decode
 from fairbits.serve.problems import RequestError
 from fairbits.serve.request import Limits
@@ -21,35 +21,35 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Rows that wait, and the thread that decodes them.
+    """The queue of choices, and the thread that decodes them.
 
-    A batch is of the kind of the oldest row, filled with others of its kind. So a row waits for no more batches than
-    there are rows before it, whatever comes behind, and many of one language cannot keep another from its turn.
+    A batch starts with the oldest choice and is filled with others of the same batch key. So a choice waits for no
+    more batches than there are choices before it, and many of one language cannot delay another for long.
     """
 
     def __init__(self, model: "AdaptiveModel", limits: Limits, metrics: "Metrics") -> None:
-        settings_for(model.model, model.tokenizer, {}, seed=None)  # raises where the model does not continue text
+        settings_for(model.model, model.tokenizer, {}, seed=None)  # raises if the model does not generate text
         self._model, self._limits, self._metrics = model, limits, metrics
-        self._waiting: deque[Row] = deque()
-        self._running: list[Row] = []
+        self._waiting: deque[PendingChoice] = deque()
+        self._running: list[PendingChoice] = []
         self._reserved = 0
         self._changed = threading.Condition()
         self._halted = False
-        self._thread = threading.Thread(target=self._work, name="fairbits-decoding", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="fairbits-decoding", daemon=True)
         self.closing = False
-        metrics.watch(waiting=lambda: len(self._waiting), running=lambda: len(self._running))
+        metrics.watch_queue(waiting=lambda: len(self._waiting), running=lambda: len(self._running))
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return self._thread.is_alive() and not self.closing
 
     def start(self) -> None:
-        """Begins to decode."""
+        """Starts the decoding thread."""
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Ends what runs at its next token, and waits that long for the thread."""
+        """Ends running choices at their next token, and waits up to `seconds` for the thread."""
         self.closing = True
         with self._changed:
             self._halted = True
@@ -57,65 +57,63 @@ class Scheduler:
         self._thread.join(seconds)
 
     def reserve(self, count: int) -> None:
-        """Keeps room for rows that are being read; `submit` or `release` gives it back."""
+        """Reserves room in the queue for choices that are being read; `submit` or `release` returns it."""
         most = self._limits.max_queue
         if count > most:
-            raise RequestError(
-                400, f"the request asks for {count} choices; this server takes {most} at most", param="n"
-            )
+            raise RequestError(400, f"the request has {count} choices; this server takes at most {most}", param="n")
         with self._changed:
             if not self.ready:
-                raise RequestError(503, "the server is stopping; ask again later", headers={"Retry-After": "5"})
+                raise RequestError(503, "the server is stopping; try again later", headers={"Retry-After": "5"})
             if len(self._waiting) + self._reserved + count > most:
-                message = f"{len(self._waiting)} choices wait already; ask again later"
+                message = f"{len(self._waiting)} choices are waiting; try again later"
                 raise RequestError(429, message, code="queue_full", headers={"Retry-After": "1"})
             self._reserved += count
 
     def release(self, count: int) -> None:
-        """Gives back the room of rows that were not submitted."""
+        """Returns the room of choices that were not submitted."""
         with self._changed:
             self._reserved -= count
 
-    def submit(self, rows: Sequence[Row]) -> None:
-        """Lines up rows that room was kept for."""
+    def submit(self, choices: Sequence[PendingChoice]) -> None:
+        """Queues choices for which room was reserved."""
         with self._changed:
-            self._reserved -= len(rows)
-            self._waiting.extend(rows)
+            self._reserved -= len(choices)
+            self._waiting.extend(choices)
             self._changed.notify()
 
-    def cancel(self, rows: Sequence[Row]) -> None:
-        """Lets go of rows that nobody waits for: those in line at once, those that run at their next token."""
+    def cancel(self, choices: Sequence[PendingChoice]) -> None:
+        """Cancels choices: waiting ones at once, running ones at their next token."""
         with self._changed:
-            for row in rows:
-                row.cancelled = True
-            self._waiting = deque(row for row in self._waiting if not row.cancelled)
+            for choice in choices:
+                choice.cancelled = True
+            self._waiting = deque(choice for choice in self._waiting if not choice.cancelled)
 
-    def _work(self) -> None:
-        while batch := self._next():
+    def _run(self) -> None:
+        while batch := self._next_batch():
             try:
                 self._decode(batch)
-            except Exception:  # whatever it is, the next batch must have its turn
+            except Exception:  # whatever it is, the next batch must be decoded
                 logger.exception("a batch of %d failed", len(batch))
-                for row in batch:
-                    row.tell(Failure())
+                for choice in batch:
+                    choice.emit(Failure())
             finally:
                 self._running = []
 
-    def _next(self) -> list[Row]:
-        """Returns the next batch, when there is one; nothing when the work is over."""
+    def _next_batch(self) -> list[PendingChoice]:
+        """Returns the next batch once there is one; nothing once the scheduler is stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._halted)
             if self._halted:
                 return []
-            kind = self._waiting[0].kind
-            batch = [row for row in self._waiting if row.kind == kind][: self._limits.max_batch]
+            key = self._waiting[0].batch_key
+            batch = [choice for choice in self._waiting if choice.batch_key == key][: self._limits.max_batch]
             taken = set(map(id, batch))
-            self._waiting = deque(row for row in self._waiting if id(row) not in taken)
+            self._waiting = deque(choice for choice in self._waiting if id(choice) not in taken)
             self._running = batch
         return batch
 
-    def _decode(self, batch: list[Row]) -> None:
-        metrics, overlay = self._metrics, batch[0].choice.overlay
+    def _decode(self, batch: list[PendingChoice]) -> None:
+        metrics, overlay = self._metrics, batch[0].served.overlay
         metrics.batch.observe(len(batch))
         before, began = self._model.now, perf_counter()
         with self._model.using(overlay) as model:
@@ -127,7 +125,7 @@ class Scheduler:
                 self._model.tokenizer,
                 batch,
                 halted=lambda: self._halted,
-                first=metrics.first_token.observe,
+                on_first_token=metrics.first_token.observe,
             )
-        metrics.tokens.labels(overlay).inc(sum(row.tokens for row in batch))
-        metrics.cancelled.inc(sum(row.cancelled for row in batch))
+        metrics.tokens.labels(overlay).inc(sum(choice.tokens for choice in batch))
+        metrics.cancelled.inc(sum(choice.cancelled for choice in batch))

@@ -1,4 +1,4 @@
-"""The server on its port: from the first line it prints to its orderly end."""
+"""The server process: its socket, its API key, and uvicorn from start to graceful shutdown."""
 
 import ipaddress
 import socket
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from fairbits.serve.app import Service
 
 NEEDED = ("fastapi", "prometheus_client", "uvicorn")
-GRACE = 30
-"""Seconds in which requests that were taken are finished when the server is told to stop."""
+SHUTDOWN_TIMEOUT = 30
+"""Seconds in which accepted requests are finished after the signal to stop."""
 BACKLOG = 1024
 SHORTEST_KEY = 16
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens: a socket that is bound, and listens to nothing yet."""
+    """The address of a server: a socket that is bound and does not listen yet."""
 
     socket: socket.socket
 
     @property
-    def at_home(self) -> bool:
-        """Whether only this machine reaches it."""
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
         return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
 
     @property
@@ -42,7 +42,7 @@ class Address:
 
 
 def check_installed() -> None:
-    """Raises unless the packages of the extra are there."""
+    """Raises unless the packages of the extra are installed."""
     for name in NEEDED:
         try:
             import_module(name)
@@ -51,19 +51,19 @@ def check_installed() -> None:
 
 
 def bind(host: str, port: int) -> Address:
-    """Returns the address, taken before anything that takes time; nobody is let in yet."""
+    """Returns the address, bound before anything that takes time; no connection is accepted yet."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError, OverflowError):
         raise InputError(f"--host is {host!r:.80}; it must be a name or address of this machine") from None
-    taken = socket.socket(family, kind, protocol)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that was killed leaves its port at once
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port of a killed server is free at once
     try:
-        taken.bind(place)
+        bound.bind(place)
     except OSError as problem:
-        taken.close()
-        raise _not_there(host, port, problem) from None
-    return Address(taken)
+        bound.close()
+        raise _cannot_listen(host, port, problem) from None
+    return Address(bound)
 
 
 def read_key(file: Path | None) -> str | None:
@@ -88,37 +88,37 @@ def serve(
     key: str | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answers requests until SIGINT or SIGTERM; `ready` is called when clients can come."""
-    from fairbits.serve.app import Service, application
+    """Serves requests until SIGINT or SIGTERM; `ready` is called when clients can connect."""
+    from fairbits.serve.app import Service, create_app
 
     service = Service(model, name, limits)
-    server = make_server(service, application(service, key=key, only_at_home=address.at_home))
+    server = make_server(service, create_app(service, key=key, loopback_only=address.is_loopback))
     try:
         address.socket.listen(BACKLOG)
-    except OSError as problem:  # another server may have bound it too, and listened first
+    except OSError as problem:  # another server may have bound it as well, and listened first
         host, port = address.socket.getsockname()[:2]
-        raise _not_there(host, port, problem) from None
+        raise _cannot_listen(host, port, problem) from None
     ready()
     server.run([address.socket])
 
 
 def make_server(service: "Service", app: Any) -> Any:
-    """Returns the uvicorn server of an application, which ends in order at a signal."""
+    """Returns the uvicorn server of an application, which shuts down gracefully at a signal."""
     import uvicorn
 
-    from fairbits.serve.connection import Connection
+    from fairbits.serve.connection import HeaderTimeoutProtocol
 
     class Server(uvicorn.Server):
-        """A server that takes no more requests from the signal on, and whose end by a signal is no failure."""
+        """A server that accepts no requests after the signal, and whose end by a signal is not a failure."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
             service.scheduler.closing = True
-            self.force_exit = self.should_exit  # told twice
+            self.force_exit = self.should_exit  # the second signal
             self.should_exit = True
 
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=HeaderTimeoutProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -127,11 +127,11 @@ def make_server(service: "Service", app: Any) -> Any:
         proxy_headers=False,
         server_header=False,
         limit_concurrency=4 * service.limits.max_queue + BACKLOG,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )
     return Server(config)
 
 
-def _not_there(host: str, port: int, problem: OSError) -> InputError:
-    advice = "stop what listens there, or give another --port"
-    return InputError(f"port {port} of {host} cannot be listened at ({problem.strerror}); {advice}")
+def _cannot_listen(host: str, port: int, problem: OSError) -> InputError:
+    advice = "stop the program that uses it, or give another --port"
+    return InputError(f"cannot listen on port {port} of {host} ({problem.strerror}); {advice}")

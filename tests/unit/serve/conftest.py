@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from fairbits.overlays.model import AdaptiveModel
-from fairbits.serve.app import Service, application
+from fairbits.serve.app import Service, create_app
 from fairbits.serve.request import Limits
 from fairbits.serve.server import bind, make_server
 
@@ -52,10 +52,10 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
     """Returns the context in which a server with some limits runs."""
 
     @contextmanager
-    def running(key: str | None = None, only_at_home: bool = True, **limits: Any) -> Iterator[Running]:
+    def running(key: str | None = None, loopback_only: bool = True, **limits: Any) -> Iterator[Running]:
         address = bind("127.0.0.1", 0)
         service = Service(model, "tiny", Limits(**limits))
-        server = make_server(service, application(service, key=key, only_at_home=only_at_home))
+        server = make_server(service, create_app(service, key=key, loopback_only=loopback_only))
         address.socket.listen(256)
         thread = threading.Thread(target=server.run, args=([address.socket],))
         port = address.socket.getsockname()[1]

@@ -14,7 +14,7 @@ from fairbits.overlays.model import AdaptiveModel
 from fairbits.serve import connection
 from fairbits.serve import prompts as reading
 from fairbits.serve.problems import RequestError
-from fairbits.serve.request import Limits, asked, read_json
+from fairbits.serve.request import Limits, parse_request, read_object
 
 from .conftest import PROMPTS, Running, until
 
@@ -54,7 +54,8 @@ FIELDS = [
     ("echo", True), ("logprobs", 3), ("logprobs", 0), ("best_of", 2), ("best_of", True), ("suffix", "end"),
     ("logit_bias", {"5": 1}), ("frequency_penalty", 0.5), ("presence_penalty", -1),
     ("language", "klingon"), ("language", 4), ("language", "\ud800"),
-    ("unheard_of", 1),
+    ("unheard_of", 1), ("unheard_of", None), ("echo", 0), ("echo", ""), ("suffix", 0), ("stream", 0), ("seed", True),
+    ("max_tokens", 2.0), ("temperature", "0"), ("logit_bias", []), ("prompt", ("a" * 90, 3)), ("stop", ["a", None]),
 ]  # fmt: skip
 
 
@@ -80,8 +81,20 @@ def test_what_asks_for_nothing_is_taken(server: Running) -> None:
     more = {"frequency_penalty": 0.0, "presence_penalty": 0, "user": "someone", "seed": None, "top_p": None}
     assert send(server, {**GOOD, **neutral, **more, "stream": False})[0] == 200
     assert send(server, {**GOOD, "prompt": "a \u0000 b"})[0] == 200  # a character as any other
-    defaults = asked({"model": "tiny", "prompt": "a"}, Limits())
+    assert send(server, {**GOOD, "best_of": 1.0, "temperature": 1, "top_p": 1, "stop": [], "suffix": ""})[0] == 200
+    streamed = {"stream": True, "stream_options": {"include_usage": None, "include_obfuscation": False}}
+    assert send(server, {**GOOD, **streamed})[0] == 200
+    defaults = parse_request(b'{"model": "tiny", "prompt": "a"}', Limits())
     assert (defaults.max_tokens, defaults.sampling.temperature, defaults.sampling.top_p) == (16, 1.0, 1.0)
+    small = Limits(max_tokens=8)
+    assert parse_request(b'{"model": "tiny", "prompt": "a", "max_tokens": null}', small).max_tokens == 8
+    with pytest.raises(RequestError, match="max_tokens is 16; it must be a whole number from 1 to 8"):
+        parse_request(b'{"model": "tiny", "prompt": "a", "max_tokens": 16}', small)
+
+
+def test_a_name_that_is_half_a_character_is_answered(server: Running) -> None:
+    status, error, _ = send(server, {**GOOD, "half \ud800": 1})
+    assert (status, error["param"]) == (400, r"half \ud800")
 
 
 @pytest.mark.parametrize(
@@ -89,16 +102,16 @@ def test_what_asks_for_nothing_is_taken(server: Running) -> None:
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
-        (b"null", "must be an object"),
-        (b"[]", "must be an object"),
-        (b'"a"', "must be an object"),
+        (b"null", "must be a JSON object"),
+        (b"[]", "must be a JSON object"),
+        (b'"a"', "must be a JSON object"),
         (b'{"prompt": "a"} {}', "not JSON"),
         (b'{"model": "tiny", "prompt": "\xff\xfe"}', "not UTF-8"),
         (b'\x00{"model": "tiny"}', "not JSON"),
         (b'{"model": "tiny", "prompt": "a\x00b"}', "not JSON"),
         (b'{"temperature": NaN}', "NaN"),
         (b'{"temperature": -Infinity}', "Infinity"),
-        (b'{"model": "tiny", "prompt": "a", "temperature": 1e999}', "finite"),
+        (b'{"model": "tiny", "prompt": "a", "temperature": 1e999}', "temperature is inf"),
         (b'{"max_tokens": ' + b"9" * 5000 + b"}", "not JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
@@ -170,7 +183,7 @@ def test_another_host_and_the_key(server: Running, running) -> None:
         assert (status, error["code"]) == (403, "wrong_host")
     for host in ("localhost", "LOCALHOST:9", "127.0.0.1:8000", "[::1]:8000", "[::1]"):
         assert send(server, GOOD, Host=host)[0] == 200
-    with running(key="a-key-of-some-length", only_at_home=False) as guarded:
+    with running(key="a-key-of-some-length", loopback_only=False) as guarded:
         for header in ({}, {"Authorization": "Bearer other"}, {"Authorization": "a-key-of-some-length"}):
             status, error, headers = send(guarded, GOOD, **header)
             assert (status, error["type"], headers["www-authenticate"]) == (401, "authentication_error", "Bearer")
@@ -192,8 +205,8 @@ def test_what_is_no_http(server: Running) -> None:
 
 
 def test_clients_that_are_slow_are_let_go(server: Running, monkeypatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", 0.3)
-    monkeypatch.setattr(reading, "SLOWEST", 0.3)
+    monkeypatch.setattr(connection, "HEADER_TIMEOUT", 0.3)
+    monkeypatch.setattr(reading, "BODY_TIMEOUT", 0.3)
     for beginning in (b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
             link.sendall(beginning)
@@ -239,8 +252,9 @@ def test_a_full_queue_and_one_that_closes(running, model: AdaptiveModel) -> None
         for thread in threads:
             thread.join()
         assert answers == [200, 200, 200]
-        assert server.number("fairbits_requests_total", status="429") == 2
-        assert server.number("fairbits_requests_total", status="200", path="/v1/completions") == 3
+        for status, path, count in (("429", "", 2), ("200", "/v1/completions", 3)):  # counted once a response is sent
+            labels = {"status": status} | ({"path": path} if path else {})
+            until(lambda labels=labels, n=count: server.number("fairbits_requests_total", **labels) == n)
         server.service.scheduler.closing = True
         assert send(server, GOOD)[0] == 503
         link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -289,6 +303,6 @@ NUMBERS = (
 
 
 def test_json_is_read_as_it_is() -> None:
-    assert read_json('{"prompt": "שלום"}'.encode()) == {"prompt": "שלום"}
+    assert read_object('{"prompt": "שלום"}'.encode()) == {"prompt": "שלום"}
     with pytest.raises(RequestError, match="object"):
-        read_json(b"1")
+        read_object(b"1")

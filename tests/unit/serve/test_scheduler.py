@@ -8,7 +8,7 @@ import pytest
 
 from fairbits.overlays.model import AdaptiveModel
 from fairbits.serve import scheduler as module
-from fairbits.serve.choice import Failure, Piece, Row
+from fairbits.serve.choice import Failure, PendingChoice, TextChunk
 from fairbits.serve.metrics import Metrics
 from fairbits.serve.problems import RequestError
 from fairbits.serve.request import Limits, Sampling
@@ -33,16 +33,16 @@ def started(model: AdaptiveModel, **limits: int) -> Iterator[tuple[Scheduler, Me
 def row(
     model: AdaptiveModel,
     code: str,
-    tell: Callable[[Piece | Failure], None],
+    emit: Callable[[TextChunk | Failure], None],
     *,
     tokens: int = 1,
     sampling: Sampling = GREEDY,
-) -> Row:
+) -> PendingChoice:
     ids = tuple(model.tokenizer(PROMPTS[code])["input_ids"])
-    return Row(ids, model.choose(PROMPTS[code]), tokens, (), sampling, False, tell)
+    return PendingChoice(ids, model.choose(PROMPTS[code]), tokens, (), sampling, False, emit)
 
 
-def submit(scheduler: Scheduler, rows: list[Row]) -> None:
+def submit(scheduler: Scheduler, rows: list[PendingChoice]) -> None:
     scheduler.reserve(len(rows))
     scheduler.submit(rows)
 
@@ -50,7 +50,7 @@ def submit(scheduler: Scheduler, rows: list[Row]) -> None:
 def test_the_oldest_goes_first_with_others_of_its_overlay(model: AdaptiveModel) -> None:
     ended: list[str] = []
 
-    def named(name: str) -> Callable[[Piece | Failure], None]:
+    def named(name: str) -> Callable[[TextChunk | Failure], None]:
         return lambda _: ended.append(name)
 
     with started(model, max_batch=3) as (scheduler, metrics):
@@ -72,7 +72,7 @@ def test_a_stream_of_one_language_delays_another_by_one_batch(model: AdaptiveMod
     ended: list[str] = []
     with started(model, max_batch=2) as (scheduler, _):
 
-        def again(_: Piece | Failure) -> None:  # as a client that always has another request of the same language
+        def again(_: TextChunk | Failure) -> None:  # as a client that always has another request of the same language
             ended.append("eng")
             if len(ended) < 40:
                 submit(scheduler, [row(model, "eng_Latn", again)])
@@ -87,12 +87,12 @@ def test_a_stream_of_one_language_delays_another_by_one_batch(model: AdaptiveMod
 
 def test_what_may_be_decoded_together(model: AdaptiveModel) -> None:
     def kind(code: str, *sampling: float | None) -> object:
-        return row(model, code, print, sampling=Sampling(*sampling)).kind  # type: ignore[arg-type]
+        return row(model, code, print, sampling=Sampling(*sampling)).batch_key  # type: ignore[arg-type]
 
     assert kind("eng_Latn", 0, 1, None) == kind("heb_Hebr", 0, 1, 7) != kind("jpn_Jpan", 0, 1, None)
     assert kind("eng_Latn", 0.5, 1, None) == kind("heb_Hebr", 0.5, 1, None) != kind("heb_Hebr", 0.6, 1, None)
     one, other = (row(model, "eng_Latn", print, sampling=Sampling(0.5, 1, 7)) for _ in range(2))
-    assert one.kind != other.kind
+    assert one.batch_key != other.batch_key
 
 
 def test_a_row_that_ends_early_does_not_wait_for_the_others(model: AdaptiveModel) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.serve.text import Detokenizer, Stopper
+from fairbits.serve.text import Detokenizer, StopFilter
 
 LANGUAGES = ["eng_Latn", "heb_Hebr", "jpn_Jpan", "tha_Thai", "amh_Ethi", "hin_Deva", "kor_Hang"]
 
@@ -25,7 +25,7 @@ def test_pieces_make_the_text_and_no_piece_has_half_a_character(code, tokenizer)
         before = tokenizer.decode(ids[:split], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if before.endswith("\ufffd"):
             continue  # a prompt is text, and never ends inside a character
-        assert before + "".join(pieces) + detokenizer.rest() == whole
+        assert before + "".join(pieces) + detokenizer.flush() == whole
         assert not any("\ufffd" in piece for piece in pieces)
 
 
@@ -34,15 +34,15 @@ def test_a_character_that_is_never_finished_comes_at_the_end(tokenizer) -> None:
     assert len(ids) > 1
     detokenizer = Detokenizer(tokenizer, tokenizer("a")["input_ids"])
     assert [detokenizer.add(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
-    assert set(detokenizer.rest()) == {"\ufffd"}
+    assert set(detokenizer.flush()) == {"\ufffd"}
 
 
 @pytest.mark.parametrize("stops", [["ab"], ["aab", "b c"], ["xyz"], ["abab c"], []])
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_a_stop_string_is_found_however_the_text_is_cut(stops, size) -> None:
     text = "aaab ababab cab c"
-    stopper = Stopper(stops)
-    given = "".join(stopper.add(text[i : i + size]) for i in range(0, len(text), size)) + stopper.rest()
+    stopper = StopFilter(stops)
+    given = "".join(stopper.add(text[i : i + size]) for i in range(0, len(text), size)) + stopper.flush()
     ends = [text.index(stop) for stop in stops if stop in text]
     # the stop string that is whole first ends the text
     if size == 1:

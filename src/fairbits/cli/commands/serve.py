@@ -73,7 +73,7 @@ def serve(
     key, model_name = read_key(api_key_file), _name(base, name)
     limits = Limits(max_tokens, max_prompt_tokens, max_body, max_queue, max_batch, timeout)
     address = bind(host, port)
-    if not address.at_home and key is None:
+    if not address.is_loopback and key is None:
         print_notes([f"other machines can reach {host}, and there is no --api-key-file: anyone can send requests"])
     with address.socket:
         with stages("loading the model"):
