@@ -27,7 +27,7 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
 from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
-from fairbits.quantize.execution import execute_plan
+from fairbits.quantization.execution import execute_plan
 from fairbits.science.experiments.gaps import LanguageGap
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.verbs.plan import plan as planned

@@ -25,9 +25,9 @@ from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies.variants import variant
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies.variants import variant
 from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.quantize import calibration_text

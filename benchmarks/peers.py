@@ -32,7 +32,7 @@ from fairbits.language import build_mix
 from fairbits.language.mix_file import Mix
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.answers import Answers, answers_of
-from fairbits.quantize.evidence import is_rounded
+from fairbits.quantization.evidence import is_rounded
 from fairbits.stats import LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 

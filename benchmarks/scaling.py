@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from fairbits import Checkpoint
 from fairbits.language import udhr
 from fairbits.model.embedded import embedded_languages
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import Plan
 from fairbits.verbs.plan import plan as planned
 from fairbits.verbs.quantize import calibration_text
 

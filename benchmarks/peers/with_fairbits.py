@@ -7,11 +7,11 @@ from job import Job, Prepared, Quantized, work
 
 from fairbits import Checkpoint
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
-from fairbits.quantize import policies
-from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Calibration
-from fairbits.quantize.rounding.engine import RoundedBlock
+from fairbits.quantization import policies
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import Calibration
+from fairbits.quantization.rounding.engine import RoundedBlock
 
 
 def prepare(job: Job) -> Prepared:

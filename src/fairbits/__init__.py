@@ -5,9 +5,7 @@
 12
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairbits.version import __version__
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from fairbits.model import Checkpoint as Checkpoint
     from fairbits.model.scheme import Scheme as Scheme
     from fairbits.overlays.model import AdaptiveModel as AdaptiveModel
-    from fairbits.quantize.plan import Plan as Plan
+    from fairbits.quantization.plan import Plan as Plan
     from fairbits.verbs.audit import audit as audit
     from fairbits.verbs.compare import compare as compare
     from fairbits.verbs.diff import diff as diff
@@ -40,7 +38,7 @@ _HOMES = {
     "Audit": "fairbits.measure.audit.audit",
     "Checkpoint": "fairbits.model",
     "Corpus": "fairbits.language",
-    "Plan": "fairbits.quantize.plan",
+    "Plan": "fairbits.quantization.plan",
     "Scheme": "fairbits.model.scheme",
     "Scores": "fairbits.measure.scores.scores",
     "audit": "fairbits.verbs.audit",
@@ -73,15 +71,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Returns the public names."""
     return sorted({*globals(), *_HOMES})
-
-
-class _Package(ModuleType):
-    """Keeps `fairbits.quantize` the verb: Python would put the package of that name there when that is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Sets an attribute, unless it is a module with the name of a public function."""
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

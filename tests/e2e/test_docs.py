@@ -27,7 +27,7 @@ INLINE = re.compile(r"`(fairbits [a-z][^`\n]*)`")
 PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
 FILES = {
     "audit": ["fairbits.measure.audit.audit_file"],
-    "plan": ["fairbits.quantize.plan"],
+    "plan": ["fairbits.quantization.plan"],
     "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.files"],

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import fairbits as fb
 from fairbits.model.files.writing import QuantizedWriter
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 
 TINY = "embedded:tiny"
 SMALL = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "64", "--sequence", "64")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairbits.model.codes import round_to_nearest
-from fairbits.quantize.rounding.gptq import gptq
+from fairbits.quantization.rounding.gptq import gptq
 from fairbits.theory.grid import Grid
 
 DAMP = 0.01

@@ -15,7 +15,7 @@ from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.manifest import MANIFEST
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.records import Kind, to_json
 from fairbits.reports.files import RUN, SWEEP
 from fairbits.verbs.comparison_file import COMPARE

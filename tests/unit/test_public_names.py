@@ -1,6 +1,7 @@
 """Every name that the package promises can be had."""
 
 import importlib
+import pkgutil
 
 import pytest
 
@@ -19,6 +20,9 @@ def test_other_names_are_refused() -> None:
         fairbits.quantise  # noqa: B018
 
 
-def test_the_package_of_the_same_name_does_not_hide_the_verb() -> None:
-    importlib.import_module("fairbits.quantize.plan")
+def test_importing_submodules_does_not_hide_a_public_name() -> None:
+    """A package `fairbits.quantize`, for example, would take the place of the function when it is imported."""
+    for module in pkgutil.iter_modules(fairbits.__path__):
+        assert module.name not in fairbits.__all__
+    importlib.import_module("fairbits.quantization.plan")
     assert fairbits.quantize is importlib.import_module("fairbits.verbs.quantize").quantize

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fairbits.quantize.policies import POLICIES
+from fairbits.quantization.policies import POLICIES
 
 Offers = list[str | tuple[str, str]]
 """Words, or words with an explanation, which zsh and fish show."""

@@ -10,12 +10,12 @@ import typer
 from fairbits.cli import completion
 from fairbits.cli.parsing import flag_of, names_of
 from fairbits.cli.terminal import print_notes, stages
-from fairbits.quantize.policies import COMMON, DEFAULT, POLICIES, check
-from fairbits.quantize.policies.option import PolicyOption
+from fairbits.quantization.policies import COMMON, DEFAULT, POLICIES, check
+from fairbits.quantization.policies.option import PolicyOption
 
 if TYPE_CHECKING:
     from fairbits.model import Checkpoint
-    from fairbits.quantize.plan import Plan
+    from fairbits.quantization.plan import Plan
 
 OWN_PANEL = "Options of some policies"
 TEXT_OPTIONS = ("languages", "audit", "tokens", "sequence", "seed")

@@ -7,7 +7,7 @@ from fairbits.cli.parsing import flag_of
 from fairbits.errors import InputError
 
 if TYPE_CHECKING:
-    from fairbits.quantize.plan import Plan
+    from fairbits.quantization.plan import Plan
 
 
 def check_agrees(plan: "Plan", given: dict[str, Any]) -> "Plan":

@@ -25,7 +25,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Architecture, Weight
 from fairbits.overlays.activation_table import BINS, ActivationRecord, ActivationTable, Magnitudes, bin_counts
 from fairbits.progress import Progress
-from fairbits.quantize.rounding.observation import stack_of
+from fairbits.quantization.rounding.observation import stack_of
 from fairbits.theory.grid import Grid
 
 if TYPE_CHECKING:

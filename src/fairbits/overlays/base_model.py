@@ -20,11 +20,11 @@ from fairbits.model.codes import Codes
 from fairbits.model.device import move
 from fairbits.model.files.packed import read_packed
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import Plan, schemes_of
-from fairbits.quantize.rounding.hessian import HessianAccumulator, InputPoint, InputStatistics
-from fairbits.quantize.rounding.layer import matrix
-from fairbits.quantize.rounding.lockstep import StopBlock
-from fairbits.quantize.rounding.observation import TextLanguages, stack_of
+from fairbits.quantization.plan import Plan, schemes_of
+from fairbits.quantization.rounding.hessian import HessianAccumulator, InputPoint, InputStatistics
+from fairbits.quantization.rounding.layer import matrix
+from fairbits.quantization.rounding.lockstep import StopBlock
+from fairbits.quantization.rounding.observation import TextLanguages, stack_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -21,7 +21,7 @@ from fairbits.overlays.forms import Candidate, candidates
 from fairbits.overlays.overlay import BASE, Form, Overlay, Patch
 from fairbits.overlays.switch import Switch
 from fairbits.progress import Progress
-from fairbits.quantize.learning.model_distillation import Teacher
+from fairbits.quantization.learning.model_distillation import Teacher
 from fairbits.units import bits
 
 APART = 3

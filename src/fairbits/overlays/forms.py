@@ -13,8 +13,8 @@ from fairbits.model.groups import fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
 from fairbits.overlays.overlay import Form, Patch
-from fairbits.quantize.rounding.hessian import InputStatistics
-from fairbits.quantize.rounding.layer import round_layer
+from fairbits.quantization.rounding.hessian import InputStatistics
+from fairbits.quantization.rounding.layer import round_layer
 
 RESIDUAL_BITS = 2
 """Bits of what is added to a row: of 2, 3 and 8 those that save most per byte, as measured."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairbits.measure.audit.audit_file import AuditedScheme, AuditFile
 from fairbits.measure.audit.outliers import OutlierBlocks
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.reports.files import SweepFile
 from fairbits.reports.languages import describe, interval
 from fairbits.reports.sources import Sources

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairbits.measure.scores.scores import Scores
-from fairbits.quantize.plan import UNEQUAL_BUDGETS
+from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.languages import describe
 from fairbits.reports.sources import Sources
 from fairbits.stats import Contrast, Estimate

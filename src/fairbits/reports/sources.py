@@ -9,7 +9,7 @@ from pathlib import Path
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit_file import AuditFile
 from fairbits.measure.scores.scores import Scores
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.reports.files import RunFile, SweepFile
 from fairbits.stats import Contrast
 

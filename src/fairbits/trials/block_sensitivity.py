@@ -18,8 +18,8 @@ from fairbits.model.groups import error_of
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
-from fairbits.quantize.evidence import Sensitivity, is_rounded
-from fairbits.quantize.rounding.layer import matrix
+from fairbits.quantization.evidence import Sensitivity, is_rounded
+from fairbits.quantization.rounding.layer import matrix
 
 NOT_ROUNDED = 0
 """Stands for a width where a block keeps its weights."""

@@ -11,9 +11,9 @@ from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress, part
-from fairbits.quantize.evidence import Mix
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.rounding.engine import round_model
+from fairbits.quantization.evidence import Mix
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.rounding.engine import round_model
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
 from fairbits.trials.block_sensitivity import LossTrial, per_token
 

@@ -19,8 +19,8 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import LayerResult, LearningResult, Plan
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.trials.reference_answers import ReferenceAnswers
 
 TRIAL_NAME = re.compile(r"(.+), (\d) bits")

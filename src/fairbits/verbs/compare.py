@@ -14,7 +14,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.policies.variants import Variant, variant
+from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.trials.plan_trial import PlanResult, PlanTrial, corpus_for
 from fairbits.units import UNITS
 from fairbits.verbs.comparison import Comparison, Entry

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.measure.scores.scores import Scores
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.records import to_json
 from fairbits.stats import Estimate, LanguageFrame, holm
 from fairbits.stats.frame import Contrast

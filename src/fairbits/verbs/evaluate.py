@@ -13,7 +13,7 @@ from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.progress import Progress
-from fairbits.quantize.plan import PLAN
+from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
 from fairbits.trials.reference_answers import ReferenceAnswers
 

@@ -22,10 +22,10 @@ from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize import policies
-from fairbits.quantize.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
-from fairbits.quantize.plan import UNEQUAL_BUDGETS, Calibration, Plan
-from fairbits.quantize.policies.variants import Variant
+from fairbits.quantization import policies
+from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
+from fairbits.quantization.plan import UNEQUAL_BUDGETS, Calibration, Plan
+from fairbits.quantization.policies.variants import Variant
 from fairbits.trials.block_sensitivity import WidthTrial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
 
@@ -47,7 +47,7 @@ def plan(
 ) -> Plan:
     """Returns what a policy decides for a model; nothing is quantized yet.
 
-    `options` are those of the policy (bits, group, …, see `quantize.policies`); None means not given. `text` is a
+    `options` are those of the policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a
     corpus or its path; without it the embedded declaration is used. A policy that reads no text uses it only to
     measure the error of every language in every layer. `tokens` is the number of tokens per language; without it the
     policy decides. `audit` is an audit of the model or its path; the policy mixed takes κ from it. `rounds` is the

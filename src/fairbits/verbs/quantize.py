@@ -19,11 +19,11 @@ from fairbits.model.files.quantization_config import check_storable
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import LayerResult, LearningResult, Plan
-from fairbits.quantize.policies import Embeddings, decide
-from fairbits.quantize.rounding.engine import RoundedBlock, check_plan
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import LayerResult, LearningResult, Plan
+from fairbits.quantization.policies import Embeddings, decide
+from fairbits.quantization.rounding.engine import RoundedBlock, check_plan
 from fairbits.records import check_record, parse_object
 from fairbits.version import __version__
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Scores
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.files import RUN, SWEEP
 from fairbits.reports.sources import digest

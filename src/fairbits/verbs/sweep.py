@@ -22,9 +22,9 @@ from fairbits.model.device import check_device
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies import DEFAULT
-from fairbits.quantize.policies.variants import variant
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies import DEFAULT
+from fairbits.quantization.policies.variants import variant
 from fairbits.records import to_json
 from fairbits.reports.files import SWEEP
 from fairbits.stats import Estimate, LanguageFrame

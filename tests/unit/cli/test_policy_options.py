@@ -11,15 +11,15 @@ from fairbits.cli import app
 from fairbits.cli.commands.plan import plan
 from fairbits.cli.policy_options import option_flag, policy_options, values_of
 from fairbits.errors import InputError
-from fairbits.quantize.policies import DEFAULT, POLICIES
+from fairbits.quantization.policies import DEFAULT, POLICIES
 
 TOY = """
 import sys
 from typing import Annotated, Literal
-from fairbits.quantize import policies
-from fairbits.quantize.policies.assemble import assemble
-from fairbits.quantize.policies.option import Option
-from fairbits.quantize.policies.policy import policy
+from fairbits.quantization import policies
+from fairbits.quantization.policies.assemble import assemble
+from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.policy import policy
 
 @policy(reads_text=False, tokens=99, fixes=("grid",))
 def toy(

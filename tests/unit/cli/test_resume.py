@@ -6,7 +6,7 @@ import pytest
 
 from fairbits.cli.resume import check_agrees
 from fairbits.errors import InputError
-from fairbits.quantize.plan import Calibration, Plan
+from fairbits.quantization.plan import Calibration, Plan
 
 TEXT = Calibration("udhr", {"eng_Latn": "a", "heb_Hebr": "b"}, 64, 32, 1)
 SETTINGS = {"bits": 4, "group": 128, "embeddings": "keep", "mix": "equal"}

@@ -8,7 +8,7 @@ import pytest
 
 from fairbits.errors import InputError
 from fairbits.measure.scores.scores import Scores
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.reports import Method, Sources
 from fairbits.reports.sources import digest
 from fairbits.verbs.report import sources_of_run

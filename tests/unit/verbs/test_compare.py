@@ -15,9 +15,9 @@ from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.run import document_losses
 from fairbits.model import Checkpoint
-from fairbits.quantize.plan import LayerResult, Plan
-from fairbits.quantize.policies.variants import variant
-from fairbits.quantize.rounding.engine import round_model
+from fairbits.quantization.plan import LayerResult, Plan
+from fairbits.quantization.policies.variants import variant
+from fairbits.quantization.rounding.engine import round_model
 from fairbits.stats import LanguageFrame, holm
 from fairbits.trials.plan_trial import PlanTrial
 from fairbits.verbs.compare import compare

@@ -16,7 +16,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for, tokens_of
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import LayerResult, Plan
+from fairbits.quantization.plan import LayerResult, Plan
 from fairbits.verbs.audit import audit
 from fairbits.verbs.plan import plan
 

@@ -11,7 +11,7 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import check_quantize, draft_plan, quantize
 

@@ -24,8 +24,8 @@ from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
-from fairbits.quantize.plan import Plan
-from fairbits.quantize.policies.variants import variant
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies.variants import variant
 from fairbits.verbs.evaluate import evaluate
 from fairbits.verbs.run import FinishedRun, run
 from fairbits.verbs.run.job import file_name, usual_baselines

@@ -26,7 +26,7 @@ from fairbits.cli.options import (
 from fairbits.cli.parsing import names_of, seeds_of
 from fairbits.cli.policy_options import values_of
 from fairbits.cli.terminal import out, print_json, print_notes, stages
-from fairbits.quantize.policies.option import widths_of
+from fairbits.quantization.policies.option import widths_of
 
 
 def compare(

@@ -25,7 +25,7 @@ from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from fairbits.quantize.plan import Plan
+    from fairbits.quantization.plan import Plan
 
 
 @with_policy_options
@@ -85,7 +85,7 @@ def quantize(
 
 def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
     """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
-    from fairbits.quantize.plan import Plan
+    from fairbits.quantization.plan import Plan
     from fairbits.verbs.quantize import draft_plan
 
     if plan_file is not None:

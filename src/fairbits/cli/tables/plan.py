@@ -14,7 +14,7 @@ from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import is_table, scale_dtype, stored_bytes
 from fairbits.model.scheme import Scheme
-from fairbits.quantize.plan import LayerPlan, LayerResult, Plan, schemes_of
+from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_of
 from fairbits.units import megabytes
 
 NAMED = 6

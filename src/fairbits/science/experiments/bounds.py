@@ -11,7 +11,7 @@ from fairbits.measure.audit.outliers import founding_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.passes.measurements import column_errors
 from fairbits.model.scheme import Clip, Scheme, within_rows
-from fairbits.quantize.evidence import is_rounded
+from fairbits.quantization.evidence import is_rounded
 from fairbits.science.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
 from fairbits.science.experiments.result import Answer, Cell, Figure, Result, Series, Table, estimate_text, number_text
 from fairbits.science.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme, within_rows
-from fairbits.quantize.policies.widths import quiet_solver, random_sets
+from fairbits.quantization.policies.widths import quiet_solver, random_sets
 from fairbits.science.experiments.laboratory import Blocks, ModelLab
 from fairbits.stats import LanguageFrame
 from fairbits.theory.allocation import gateway_set, protect

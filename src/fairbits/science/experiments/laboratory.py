@@ -25,9 +25,9 @@ from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.outliers.write import write_with_outliers
 from fairbits.model.scheme import Clip, Group, Scheme, within_rows
 from fairbits.progress import Progress
-from fairbits.quantize.evidence import is_rounded
-from fairbits.quantize.execution import execute_plan
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.evidence import is_rounded
+from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.plan import Plan
 from fairbits.science.experiments.result import ExperimentSubject
 from fairbits.stats import LanguageFrame
 from fairbits.trials.block_sensitivity import NOT_ROUNDED, LossTrial

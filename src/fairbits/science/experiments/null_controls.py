@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme, within_rows
-from fairbits.quantize.rounding.layer import matrix
+from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, language_values
 from fairbits.science.experiments.result import Answer, Figure, Result, Series, Table, estimate_text
 from fairbits.stats import Estimate, LanguageFrame, spearman

@@ -20,7 +20,7 @@ from fairbits.measure.passes import Measurements
 from fairbits.measure.passes.measurements import Measure
 from fairbits.measure.passes.recorder import PointKind
 from fairbits.model.scheme import Clip
-from fairbits.quantize.rounding.layer import matrix
+from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, language_values, outlier_blocks
 from fairbits.science.experiments.language_screening import many_languages
 from fairbits.science.experiments.result import Table, number_text

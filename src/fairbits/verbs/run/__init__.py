@@ -11,7 +11,7 @@ from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantize.policies import DEFAULT, Embeddings
+from fairbits.quantization.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
 from fairbits.reports.content import format_of
 from fairbits.verbs.report import SCORES_FILE, report

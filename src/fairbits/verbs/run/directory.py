@@ -13,7 +13,7 @@ from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.draft import PLAN, draft_of
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.plan import Plan
 from fairbits.records import to_json
 from fairbits.reports.figures import curves
 from fairbits.reports.files import RUN, SWEEP, RunFile

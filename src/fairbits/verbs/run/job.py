@@ -20,9 +20,9 @@ from fairbits.measure.scores.scores import EvaluationSetting
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group, Scheme, within_rows
-from fairbits.quantize.policies import Embeddings
-from fairbits.quantize.policies.gptq import ENGLISH
-from fairbits.quantize.policies.variants import Variant, variant
+from fairbits.quantization.policies import Embeddings
+from fairbits.quantization.policies.gptq import ENGLISH
+from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.files import Baseline, RunFile
 from fairbits.reports.provenance import THREADS, versions
 from fairbits.trials.plan_trial import corpus_for

@@ -10,8 +10,8 @@ from typing import Any
 
 from fairbits.artifacts import write_files
 from fairbits.errors import InputError
-from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.policies import decide
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.policies import decide
 from fairbits.reports.files import RUN, RunFile
 from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE

@@ -5,10 +5,10 @@ import gc
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.progress import Progress
-from fairbits.quantize.evidence import Evidence
-from fairbits.quantize.plan import Calibration, Plan
-from fairbits.quantize.policies import decide
-from fairbits.quantize.policies.variants import Variant
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.plan import Calibration, Plan
+from fairbits.quantization.policies import decide
+from fairbits.quantization.policies.variants import Variant
 from fairbits.verbs.plan import plan as make_plan
 from fairbits.verbs.run.job import Job
 

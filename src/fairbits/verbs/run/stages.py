@@ -10,8 +10,8 @@ from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
-from fairbits.quantize.evidence import kappa_of_audit
-from fairbits.quantize.plan import Plan
+from fairbits.quantization.evidence import kappa_of_audit
+from fairbits.quantization.plan import Plan
 from fairbits.trials.plan_trial import PlanTrial
 from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.audit import audit

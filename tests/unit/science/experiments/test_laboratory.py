@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
-from fairbits.quantize.rounding.layer import matrix
+from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, language_values
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})

@@ -1,0 +1,196 @@
+"""LearningState: the progress of learning, which codes are best so far, and the file to resume from.
+
+How the best codes are chosen: learned codes are evaluated on held-out text a few times. Among the evaluations in
+which no language has more damage than at the start, the one with the least objective wins; if there is none, the
+codes of the start are kept. So learning never makes a language worse on that text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.model.codes import Codes
+from fairbits.model.files.safetensors_files import map_tensor
+from fairbits.model.files.safetensors_header import read_header
+from fairbits.model.files.safetensors_writing import in_memory, write_tensors
+from fairbits.model.scheme import Objective
+from fairbits.quantization.learning.learnable_codes import LearnableCodes
+from fairbits.quantization.plan import LearningResult
+
+POWER = 4.0
+"""The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
+ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
+"""What Adam keeps for every parameter."""
+
+
+def language_weights(damage: Floats, start: Floats, objective: Objective) -> Floats:
+    """Returns the weight of each language in the loss, given its present damage and that at the start; they sum to 1.
+
+    "mean"    equal weights
+    "worst"   ∝ dᵖ: the gradient of the power mean (Σ dᵖ⁺¹)^(1/(p+1)), which approximates the largest d
+    "regret"  ∝ (d/d₀)ᵖ / d₀: the same for the share of the damage at the start that remains
+
+    >>> language_weights(np.array([1.0, 2.0]), np.array([1.0, 1.0]), "worst").round(3).tolist()
+    [0.059, 0.941]
+    """
+    floor = 1e-6 * max(float(damage.max()), 1e-12)
+    d, first = np.maximum(damage, floor), np.maximum(start, floor)
+    if objective == "mean":
+        raw = np.ones_like(d)
+    elif objective == "worst":
+        raw = (d / d.max()) ** POWER
+    else:
+        remaining = d / first
+        raw = (remaining / remaining.max()) ** POWER / first
+    weights: Floats = raw / raw.sum()
+    return weights
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The damage of every language on held-out text after a number of steps."""
+
+    step: int
+    damage: Floats
+
+    def value(self, start: Floats, objective: Objective) -> float:
+        """Returns the objective: the mean, the worst, or the largest share of the start's damage that remains."""
+        if objective == "mean":
+            return float(self.damage.mean())
+        return float(self.damage.max() if objective == "worst" else (self.damage / np.maximum(start, 1e-12)).max())
+
+    def harms_none(self, start: Floats) -> bool:
+        """Returns whether no language has more damage than at the start."""
+        return bool((self.damage <= start).all())
+
+
+@dataclass
+class LearningState:
+    """The number of steps done, the present weights of languages, and the best codes so far.
+
+    `history`     all evaluations on held-out text, that of the start first
+    `best`        the best of them that harms no language; None while there is none
+    `best_codes`  the codes of that evaluation; empty while there is none
+    """
+
+    history: list[Evaluation]
+    weights: Floats
+    step: int = 0
+    best: Evaluation | None = None
+    best_codes: dict[str, Codes] = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls, damage: Floats, objective: Objective) -> "LearningState":
+        """Returns the state before anything is learned."""
+        return cls([Evaluation(0, damage)], language_weights(damage, damage, objective))
+
+    @property
+    def start(self) -> Floats:
+        """The damage of every language before anything was learned."""
+        return self.history[0].damage
+
+    def evaluate(self, damage: Floats, codes: Mapping[str, LearnableCodes], objective: Objective) -> None:
+        """Records the damage of the present codes, keeps them if they are the best, and updates the weights."""
+        found = Evaluation(self.step, damage)
+        self.history.append(found)
+        self.weights = language_weights(damage, self.start, objective)
+        value = found.value(self.start, objective)
+        if found.harms_none(self.start) and (self.best is None or value < self.best.value(self.start, objective)):
+            self.best = found
+            self.best_codes = {name: each.current() for name, each in codes.items()}
+
+    def result(self, languages: tuple[str, ...]) -> LearningResult:
+        """Returns the record for the plan."""
+
+        def by_language(damage: Floats) -> dict[str, float]:
+            return {code: float(f"{value:.6g}") for code, value in zip(languages, damage, strict=True)}
+
+        best = self.history[0] if self.best is None else self.best
+        return LearningResult(
+            step=best.step,
+            start=by_language(self.start),
+            damage=by_language(best.damage),
+            history=tuple({"step": each.step, "damage": by_language(each.damage)} for each in self.history),
+        )
+
+
+def save_state(
+    path: Path, state: LearningState, codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam
+) -> None:
+    """Writes the state, the parameters and the optimizer's moments into one file, whole or not at all."""
+    tensors = {
+        "course.step": torch.tensor(state.step),
+        "course.taken": torch.tensor(-1 if state.best is None else state.best.step),
+        "course.shares": torch.from_numpy(state.weights),
+        "course.steps": torch.tensor([each.step for each in state.history]),
+        "course.damage": torch.from_numpy(np.stack([each.damage for each in state.history])),
+    }
+    for key, parameter in _parameters(codes).items():
+        tensors[key] = parameter.detach().cpu()
+        tensors |= {f"{key}.{name}": optimizer.state[parameter][name].cpu() for name in ADAM_STATE}
+    for name, best in state.best_codes.items():
+        tensors |= {f"{name}|best.codes": best.codes, f"{name}|best.steps": best.scales}
+    _write(path, tensors)
+
+
+def load_state(path: Path, codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam) -> LearningState | None:
+    """Returns the saved state, after restoring parameters and optimizer; None if nothing was saved.
+
+    Steps after it are the same as without interruption: the order of the text depends on the seed alone, and all else
+    that a step reads (parameters, moments, weights of languages) is in the file bit for bit.
+    """
+    if not path.is_file():
+        return None
+    found = {name: map_tensor(info) for name, info in read_header(path).items()}
+    history = [
+        Evaluation(int(step), damage)
+        for step, damage in zip(found["course.steps"].tolist(), found["course.damage"].numpy(), strict=True)
+    ]
+    best = next((each for each in history if each.step == int(found["course.taken"])), None)
+    state = LearningState(history, found["course.shares"].numpy().copy(), int(found["course.step"]), best)
+    for key, parameter in _parameters(codes).items():
+        with torch.no_grad():
+            parameter.copy_(found[key])
+        # a fused Adam keeps its count of steps on the parameter's device, too
+        optimizer.state[parameter] = {name: found[f"{key}.{name}"].clone().to(parameter.device) for name in ADAM_STATE}
+    if best is not None:
+        for name, each in codes.items():
+            stored = found[f"{name}|best.codes"].clone(), found[f"{name}|best.steps"].clone()
+            state.best_codes[name] = Codes(*stored, each.bits)
+    return state
+
+
+def save_codes(path: Path, layers: Mapping[str, Codes]) -> None:
+    """Writes the codes of layers into one file, whole or not at all."""
+    tensors = {f"{name}|codes": each.codes for name, each in layers.items()}
+    _write(path, tensors | {f"{name}|steps": each.scales for name, each in layers.items()})
+
+
+def load_codes(path: Path, bits: Mapping[str, int]) -> dict[str, Codes]:
+    """Returns the saved codes of layers; `bits` gives the width of each."""
+    found = {name: map_tensor(info).clone() for name, info in read_header(path).items()}
+    return {name: Codes(found[f"{name}|codes"], found[f"{name}|steps"], width) for name, width in bits.items()}
+
+
+def _parameters(codes: Mapping[str, LearnableCodes]) -> dict[str, torch.nn.Parameter]:
+    """Returns all that is learned, by its key in the file."""
+    found = {}
+    for name, each in codes.items():
+        found[f"{name}|offsets"], found[f"{name}|logs"] = each.offsets, each.log_scales
+    return found
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, in_memory({name: each.contiguous() for name, each in tensors.items()}))
+    except OSError as problem:
+        raise InputError(
+            f"{path} cannot be written ({problem.strerror}); free some space, or write the model elsewhere"
+        ) from None

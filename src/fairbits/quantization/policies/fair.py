@@ -1,0 +1,93 @@
+"""The policy whose codes and scales are learned after rounding."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from fairbits.errors import InputError
+from fairbits.memory import END_TO_END_WEIGHTS
+from fairbits.quantization.evidence import Evidence, How
+from fairbits.quantization.policies.common import PolicyOptions
+from fairbits.quantization.policies.gptq import gptq
+from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.policy import TOKENS, policy
+from fairbits.quantization.policies.precision import (
+    ALLOWED,
+    AVG_BITS,
+    SENSITIVITY,
+    WIDTHS,
+    ObjectiveOption,
+    allocate,
+)
+
+if TYPE_CHECKING:
+    from fairbits.quantization.plan import Plan
+
+GPU_ROWS, GPU_TOKENS = 32, 16384
+"""Defaults on a GPU, which reads 32 windows in about the time of one: windows per step, tokens per language."""
+
+
+@policy(tokens=4 * TOKENS)
+def fair(
+    evidence: Evidence,
+    options: PolicyOptions,
+    *,
+    objective: ObjectiveOption = "worst",
+    block_steps: Annotated[int | None, Option("learning steps of each block; 0: none", default="200")] = None,
+    model_steps: Annotated[
+        int | None, Option("learning steps of the whole model", default="500, or 0 for large models")
+    ] = None,
+    rows: Annotated[int | None, Option("windows of text per step", default="4, or 32 on a GPU")] = None,
+    block_tokens: Annotated[
+        int | None, Option("tokens of each language for the steps of blocks", default="4096, or 16384 on a GPU")
+    ] = None,
+    avg_bits: Annotated[float | None, AVG_BITS] = None,
+    widths: Annotated[Sequence[int], Option(ALLOWED, needs="avg_bits")] = WIDTHS,
+    sensitivity: Annotated[How, Option(SENSITIVITY, needs="avg_bits")] = "predicted",
+) -> "Plan":
+    """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
+
+    Learning goes block by block. If the blocks have at most 500 million weights, or if `model_steps` is given, all of
+    them are then learned together, against the full-precision model's next-token distribution. With `avg_bits` blocks
+    have the widths that `allocate` gives them.
+    """
+    from fairbits.model.device import is_gpu  # heavy: policies are declared without it
+    from fairbits.quantization.plan import Learning
+
+    if options.group == "tensor":
+        raise InputError("group is tensor; scales are learned per channel or per group: choose one of these")
+    gpu = is_gpu(evidence.device)
+    if block_steps is None:
+        block_steps = Learning.block_steps
+    if rows is None:
+        rows = GPU_ROWS if gpu else Learning.rows
+    if block_tokens is None:
+        block_tokens = GPU_TOKENS if gpu else Learning.block_tokens
+    if model_steps is None:
+        model_steps = Learning.model_steps if sum(evidence.block_weights) <= END_TO_END_WEIGHTS else 0
+    how = Learning(
+        block_steps=block_steps,
+        block_tokens=block_tokens,
+        model_steps=model_steps,
+        rows=rows,
+        objective=objective,
+    )
+    if not how.block_steps and not how.model_steps:
+        raise InputError(
+            "block_steps and model_steps are both 0, so that fair would learn nothing: give one of them, or use gptq"
+        )
+    if avg_bits is None:
+        start = gptq(evidence, options)
+    else:
+        start = allocate(
+            evidence, options, avg_bits=avg_bits, objective=objective, widths=widths, sensitivity=sensitivity
+        )
+    settings = {
+        **start.settings,
+        "objective": objective,
+        "block_steps": how.block_steps,
+        "model_steps": how.model_steps,
+        "rows": how.rows,
+        "block_tokens": how.block_tokens,
+    }
+    return replace(start, policy="fair", settings=settings, learning=how)

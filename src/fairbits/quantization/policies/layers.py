@@ -1,0 +1,88 @@
+"""Layers of a plan: which tensors of a model are quantized, in which order, and which of them cannot be."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fairbits.errors import InputError
+from fairbits.model.architecture import Weight
+from fairbits.model.files.packed import is_table
+from fairbits.model.files.quantization_config import TABLE_BITS
+from fairbits.model.scheme import Scheme
+from fairbits.quantization.evidence import Evidence, is_rounded
+from fairbits.quantization.plan import LayerPlan
+from fairbits.quantization.policies.common import PolicyOptions
+
+
+def layers_of(
+    evidence: Evidence, options: PolicyOptions, *, widths: Sequence[int], scheme: Scheme
+) -> Iterator[LayerPlan]:
+    """Yields the layers of a plan in which block l has `widths[l]` bits, and all blocks else one scheme."""
+    for weight in _in_order(evidence):
+        bits, own = _width(weight, options), None
+        if bits is not None and weight.block is not None:
+            own = replace(scheme, bits=widths[weight.block])
+        elif bits is not None:
+            # an embedding has no input that would weigh its columns, so none of its largest weights is cut off
+            own = replace(options.scheme, bits=bits)
+        yield LayerPlan(weight.name, weight.block, weight.role, own)
+
+
+def _width(weight: Weight, options: PolicyOptions) -> int | None:
+    """Returns the bits of a tensor where all blocks are alike; None if it stays as it is."""
+    if is_rounded(weight):
+        return options.bits
+    if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
+        return TABLE_BITS if is_table(weight) else options.embeddings
+    return None
+
+
+def _in_order(evidence: Evidence) -> Iterator[Weight]:
+    """Yields embeddings, the linear maps of the blocks, and those after them."""
+    architecture = evidence.checkpoint.architecture
+    outside = [each for each in architecture.weights.values() if each.block is None]
+    yield from (each for each in outside if each.role == "embedding")
+    for block in architecture.blocks:
+        yield from block.linears.values()
+    yield from (each for each in outside if each.linear and each.role != "embedding")
+
+
+def check_groups(evidence: Evidence, options: PolicyOptions) -> None:
+    """Raises unless the group divides the inputs of every layer that is rounded."""
+    columns = {each.name: each.shape[1] for each in _in_order(evidence) if _width(each, options) is not None}
+    if not any(evidence.block_weights):
+        raise InputError(f"{evidence.checkpoint.target} has no linear map that can be rounded; see fairbits inspect")
+    if not isinstance(options.group, int):
+        return
+    for name, width in columns.items():
+        if width % options.group:
+            most = math.gcd(*columns.values())
+            divisors = ", ".join(str(size) for size in range(2, most + 1) if most % size == 0)
+            raise InputError(
+                f"{name} has {width} inputs, which groups of {options.group} do not divide; the group must divide the "
+                f"inputs of every layer: {divisors or 'no number'} would; or use channel or tensor"
+            )
+
+
+def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
+    """Raises if 4 bits are requested for a model without a head of its own: an embedding cannot have them."""
+    head = evidence.checkpoint.architecture.head
+    if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
+        why = "has no head" if head is None else "has head and embedding tied"
+        raise InputError(
+            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {TABLE_BITS} is the least that the format can "
+            f"hold for the table; use {TABLE_BITS}"
+        )
+
+
+def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]:
+    """Yields what a reader must know about layers that are kept, and about embedding and head."""
+    linears = evidence.checkpoint.architecture.linears.values()
+    experts = sum(each.block is not None and each.role != "router" and not is_rounded(each) for each in linears)
+    if experts:
+        yield (
+            f"{experts} tensors of experts stay as they are: transformers keeps the experts of a block in one tensor, "
+            "and the format stores modules of one linear map each"
+        )
+    if options.embeddings == 4:
+        yield f"the head has 4 bits, the embedding {TABLE_BITS}: the format packs linear maps only"

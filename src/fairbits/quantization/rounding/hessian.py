@@ -1,0 +1,159 @@
+"""The Hessian of GPTQ: H = Σ_λ π_λ E_λ[x xᵀ] of the inputs x of linear maps, and E_λ[x_j²] of each language.
+
+For one linear map, the mean squared change of its outputs is Σ_rows e H eᵀ, e being the change of a row of weights:
+up to a factor 2, H is the Hessian of that loss. π are the weights of the languages, so the mixture of languages enters
+GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, which the clipping threshold needs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.measure.passes.batches import Batch
+from fairbits.model.architecture import Weight
+from fairbits.model.groups import Notes
+from fairbits.model.scheme import Scheme
+from fairbits.quantization.rounding.gptq import Factor, factorize
+from fairbits.quantization.rounding.lockstep import StopBlock
+from fairbits.quantization.rounding.observation import (
+    ObservedBatch,
+    TextLanguages,
+    first_tensor,
+    removed_hooks,
+    stack_of,
+)
+
+PANEL = 256
+"""Columns of H that are added up at a time; see `_add_products`."""
+
+
+@dataclass(frozen=True)
+class InputPoint:
+    """An input that linear maps share: a module that sees it, its stack, and which statistics are needed."""
+
+    module: str
+    stack: str
+    squares: bool
+    products: bool
+
+
+@dataclass(frozen=True, eq=False)
+class InputStatistics:
+    """The statistics of one input: E_λ[x²] (languages, in) with the weights π of the languages, and H (in, in).
+
+    `factor` is that of H for GPTQ, None if H has none; `notes` then say so.
+    """
+
+    languages: tuple[str, ...]
+    squares: Floats | None
+    pi: Floats
+    H: Tensor | None
+    factor: Factor | None
+    notes: Notes
+
+
+def input_points(
+    weights: Mapping[str, Weight], schemes: Mapping[str, Scheme], *, thresholds: bool
+) -> dict[str, InputPoint]:
+    """Returns the inputs of these linear maps whose statistics are needed, by name.
+
+    `thresholds` says whether the scales of each language alone will be computed.
+    """
+    points: dict[str, InputPoint] = {}
+    for name, scheme in schemes.items():
+        if name not in weights:
+            continue
+        weight = weights[name]
+        assert weight.sees is not None
+        products = scheme.rounding == "gptq"
+        squares = thresholds or (scheme.objective is not None and not (products and scheme.objective == "mean"))
+        if products or squares:
+            known = points.get(weight.sees, InputPoint(weight.module, stack_of(weight), False, False))
+            points[weight.sees] = replace(known, squares=known.squares or squares, products=known.products or products)
+    return points
+
+
+class HessianAccumulator:
+    """Adds up E_λ[x_j²] and H of the inputs of a block over all positions of text; their names are `Weight.sees`."""
+
+    def __init__(self, languages: TextLanguages, points: Mapping[str, InputPoint]) -> None:
+        self._languages, self._points = languages, points
+        self._squares: dict[str, Tensor] = {}
+        self._products: dict[str, Tensor] = {}
+        self._passed: set[str] = set()
+        self._scattered: set[str] = set()  # inputs of experts, each of which gets only some of the positions
+
+    @contextmanager
+    def observe(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
+        """Adds up what passes through the model meanwhile; gives the function to call with each batch before it.
+
+        Once a batch has passed all points, StopBlock is raised.
+        """
+        observed = ObservedBatch()
+        with removed_hooks() as handles:
+            for name, point in self._points.items():
+                hook = self._hook(name, point, observed)
+                handles.append(model.get_submodule(point.module).register_forward_pre_hook(hook, with_kwargs=True))
+            yield observed.start
+
+    def statistics(self, name: str | None) -> InputStatistics | None:
+        """Returns the statistics of an input; None if it was not observed position by position."""
+        if name is None or name not in self._passed or name in self._scattered:
+            return None
+        notes: Notes = ()
+        squares, H, factor = None, self._products.get(name), None
+        if name in self._squares:
+            squares = self._squares[name].cpu().numpy() / self._counts(name)[:, None]
+        if H is not None:
+            H = H.tril() + H.tril(-1).T
+            if not torch.isfinite(H).all():
+                raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
+            factor, notes = factorize(H)
+        return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
+
+    def _counts(self, name: str) -> Floats:
+        """Returns how many positions of text each language has at an input, at least 1."""
+        return np.maximum(self._languages.positions_in(self._points[name].stack), 1)
+
+    def _hook(self, name: str, point: InputPoint, observed: ObservedBatch) -> Callable[..., None]:
+        # x is scaled by √(π_λ / n_λ), so that the products of all languages add up to H
+        shares = torch.from_numpy(np.sqrt(self._languages.pi / self._counts(name))).float()
+        count = len(self._languages.languages)
+
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            observed.passed.add(name)
+            x = observed.text_of(first_tensor((*args, *kwargs.values())), point.stack)
+            if x is None:
+                self._scattered.add(name)
+                return
+            self._passed.add(name)
+            lang = self._languages.language_of[observed.document(point.stack)].to(x.device)
+            if point.squares:
+                sums = (nn.functional.one_hot(lang, count).T.float() @ x.square()).double()
+                self._squares[name] = self._squares[name].add_(sums) if name in self._squares else sums
+            if point.products:
+                if name not in self._products:
+                    self._products[name] = torch.zeros(x.shape[1], x.shape[1], device=x.device)
+                _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]))
+            if len(observed.passed) == len(self._points) and not self._scattered:  # experts are called one by one
+                raise StopBlock
+
+        return hook
+
+
+def _add_products(H: Tensor, x: Tensor) -> None:
+    """Adds xᵀx to H on and below its diagonal.
+
+    H is symmetric, so half of the products suffice. They are computed in panels of columns, from the diagonal down;
+    the few elements above the diagonal within a panel come along and are dropped later.
+    """
+    for start in range(0, len(H), PANEL):
+        stop = start + PANEL
+        H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])

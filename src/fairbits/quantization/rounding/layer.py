@@ -1,0 +1,85 @@
+"""One linear map: its codes, and the record of its rounding."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.model.architecture import Weight
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.codes import Codes, round_to_nearest
+from fairbits.model.files.packed import is_table, stored_bytes
+from fairbits.model.groups import Notes, choose_scales, grid_of
+from fairbits.model.scheme import Scheme
+from fairbits.quantization.plan import LayerResult
+from fairbits.quantization.rounding.gptq import gptq
+from fairbits.quantization.rounding.hessian import InputStatistics
+
+UNSEEN = "its input cannot be observed: rounded to nearest, with the largest weight as a level"
+
+
+def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
+    """Returns a linear map, or a table, as (out, in) in float32."""
+    if weight.stacked is not None or len(weight.shape) != 2:
+        raise InputError(
+            f"{weight.name} has shape {checkpoint.tensors[weight.name].shape}; only matrices become codes: "
+            "keep it as it is, or store every expert in a tensor of its own"
+        )
+    stored = checkpoint.read(weight.name)
+    W = (stored.T if weight.transposed else stored).float()
+    if not torch.isfinite(W).all():
+        raise InputError(f"{weight.name} holds NaN or infinite weights; repair or replace the checkpoint first")
+    return W
+
+
+def round_layer(
+    W: Tensor, scheme: Scheme, *, dtype: torch.dtype, inputs: InputStatistics | None
+) -> tuple[Codes, Notes]:
+    """Returns the codes of W (out, in) by a scheme, with scales of `dtype`, and a note on every fall-back.
+
+    `inputs` is None if the map's input cannot be observed. GPTQ weights the exact clip by the diagonal of H, which is
+    E[x²] of the mixture of languages, unless the objective is the worst language or regret.
+    """
+    grid = grid_of(scheme)
+    if not scheme.reads_text:
+        scales, notes = choose_scales(W, scheme, dtype=dtype)
+        return round_to_nearest(W, scales, grid=grid), notes
+    if inputs is None:
+        # not the unweighted exact clip, which may cut off vital weights
+        scales, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
+        return round_to_nearest(W, scales, grid=grid), (UNSEEN, *notes)
+    H, importance, pi = inputs.H, inputs.squares, inputs.pi
+    if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
+        importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
+    scales, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
+    if scheme.rounding == "nearest" or H is None or inputs.factor is None:
+        return round_to_nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
+    found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=inputs.factor)
+    codes = Codes(found.codes.codes.cpu(), scales, grid.bits)
+    kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
+    return codes, (*notes, *inputs.notes, *([kept] if found.kept_nearest else []))
+
+
+def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
+    """Returns the exact scales of each language alone, (languages, out, groups), given E_λ[x²]."""
+    alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
+    return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
+
+
+def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
+    """Returns the result of a linear map, still without the error of each language, and ΔW in float32."""
+    change = replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
+    alpha = grid_of(scheme).alpha(codes.scales.double().numpy())
+    energy = float(W.double().square().sum())
+    result = LayerResult(
+        name=weight.name,
+        bits=scheme.bits,
+        size_bytes=stored_bytes(weight.shape, scheme, codes.scales.dtype, table=is_table(weight)),
+        alpha=(float(alpha.min()), float(np.median(alpha)), float(alpha.max())),
+        weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
+        notes=notes,
+    )
+    return result, change

@@ -1,0 +1,79 @@
+"""The error that rounding causes in the outputs of linear maps, for each language."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairbits.errors import InputError
+from fairbits.measure.passes.batches import Batch
+from fairbits.model.architecture import Weight
+from fairbits.quantization.rounding.observation import (
+    ObservedBatch,
+    TextLanguages,
+    first_tensor,
+    removed_hooks,
+    stack_of,
+)
+
+SAMPLE = 128
+"""About this many positions of a language suffice to measure the error of a linear map."""
+
+
+class OutputErrors:
+    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the linear maps of a block, on a sample of the positions.
+
+    x is the input in the quantized block. The block has the weights W + ΔW while it is observed, so W x is its output
+    less ΔW x and the bias.
+    """
+
+    def __init__(self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]]) -> None:
+        """`changes` holds ΔW (out, in) of every linear map, by name."""
+        self._languages, self._changes = languages, changes
+        count = len(languages.languages)
+        self._sums = {
+            name: torch.zeros(2, count, dtype=torch.float64, device=change.device)
+            for name, (_, change) in changes.items()
+        }
+
+    @contextmanager
+    def observe(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
+        """Adds up what passes through the model meanwhile; gives the function to call with each batch before it."""
+        observed = ObservedBatch()
+        with removed_hooks() as handles:
+            for name, (weight, change) in self._changes.items():
+                module = model.get_submodule(weight.module)
+                hook = self._hook(name, stack_of(weight), change, observed)
+                handles.append(module.register_forward_hook(hook, with_kwargs=True))
+            yield observed.start
+
+    def error(self, name: str) -> dict[str, float]:
+        """Returns the relative error of each language; empty if the map's input or output was not observed."""
+        if name not in self._sums or not self._sums[name].any():
+            return {}
+        if not torch.isfinite(self._sums[name]).all():
+            raise InputError(f"{name} gives NaN or infinity on the calibration text; check the model's weights")
+        damage, energy = self._sums[name].tolist()
+        pairs = zip(self._languages.languages, damage, energy, strict=True)
+        return {code: d / e if e > 0 else float(d > 0) for code, d, e in pairs}
+
+    def _hook(self, name: str, stack: str, change: Tensor, observed: ObservedBatch) -> Callable[..., None]:
+        every = max(int(self._languages.positions_in(stack).min()) // SAMPLE, 1)
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if not isinstance(output, Tensor):  # a router, which returns more than a product
+                return
+            x = observed.text_of(first_tensor((*args, *kwargs.values())), stack, every)
+            y = observed.text_of(output, stack, every)
+            if x is None or y is None:
+                return
+            shift = x @ change.T
+            bias = getattr(module, "bias", None)
+            before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
+            lang = self._languages.language_of[observed.document(stack, every)].to(x.device)
+            one_hot = nn.functional.one_hot(lang, len(self._languages.languages)).double()
+            self._sums[name] += torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ one_hot
+
+        return hook

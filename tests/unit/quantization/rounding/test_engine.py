@@ -1,0 +1,355 @@
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers as t
+from safetensors.torch import save_file
+
+from fairbits.errors import InputError
+from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes import probe
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.prepare import text_for
+from fairbits.model import Checkpoint
+from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import choose_scales
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.rounding.engine import round_model
+from fairbits.quantization.rounding.gptq import gptq
+from fairbits.theory.grid import Grid
+
+LANGUAGES = ("eng_Latn", "heb_Hebr")
+TINY = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")
+
+
+@pytest.fixture(scope="module")
+def llama(reading_model):
+    return reading_model("llama")
+
+
+@pytest.fixture(scope="module")
+def tiny(first_blocks):
+    checkpoint = first_blocks(3)
+    return checkpoint, text_for(checkpoint, udhr(TINY), request=TextRequest(tokens=256, sequence=128))
+
+
+def of_block(plan: Plan, *indices: int) -> Plan:
+    return replace(plan, layers=tuple(each for each in plan.layers if each.block in indices))
+
+
+def same(one, other):
+    assert one.index == other.index
+    assert list(one.layers) == list(other.layers)
+    for name, codes in one.layers.items():
+        assert torch.equal(codes.codes, other.layers[name].codes)
+        assert torch.equal(codes.scales, other.layers[name].scales)
+    assert one.outcomes == other.outcomes
+
+
+def mean_error(blocks):
+    return np.mean([list(each.error.values()) for block in blocks for each in block.outcomes])
+
+
+def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
+    plan = plan_of(llama, clip="absmax", group=16, outside=True)
+    ticks = []
+    blocks = list(round_model(llama, plan, progress=lambda _, done, total: ticks.append((done, total))))
+    assert [block.index for block in blocks] == [0, 1, None]
+    assert ticks == [(i + 1, 16) for i in range(16)]
+    assert [len(block.layers) for block in blocks] == [7, 7, 2]
+    for block in blocks:
+        for name, codes in block.layers.items():
+            W = llama.read(name)
+            expected = round_to_nearest(
+                W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos")
+            )
+            assert torch.equal(codes.codes, expected.codes)
+        for each in block.outcomes:
+            W, codes = llama.read(each.name), block.layers[each.name]
+            assert each.error == {}
+            assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
+            assert each.alpha[0] == pytest.approx(float(codes.scales.min()) * 4)
+            assert each.alpha[0] <= each.alpha[1] <= each.alpha[2]
+
+
+def test_text_does_not_change_what_needs_none_and_tells_the_errors(llama, plan_of, weather):
+    plan = plan_of(llama, clip="absmax")
+    for plain, walked in zip(round_model(llama, plan), round_model(llama, plan, text=weather(llama)), strict=True):
+        same(plain, replace(walked, outcomes=tuple(replace(each, error={}) for each in walked.outcomes)))
+        assert all(set(each.error) == set(LANGUAGES) for each in walked.outcomes)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mt5"])
+def test_errors_are_those_of_the_quantized_model(reading_model, plan_of, weather, family):
+    """Of the quantized model as a whole: what its maps see there, with the definition of the error."""
+    checkpoint = reading_model(family)
+    text, plan = weather(checkpoint), plan_of(checkpoint, clip="absmax")
+    blocks = list(round_model(checkpoint, plan, text=text))
+    model, weights = checkpoint.load(), checkpoint.architecture.weights
+    originals = {}
+    for name, codes in ((n, c) for block in blocks for n, c in block.layers.items()):
+        parameter = model.get_submodule(weights[name].module).weight
+        originals[name] = parameter.detach().clone()
+        parameter.data = codes.dequantized.T if weights[name].transposed else codes.dequantized
+    sums = {name: torch.zeros(2, 2, dtype=torch.float64) for name in originals}
+    languages = torch.from_numpy(text.language_of)
+    for batch in batches(text, positions=10_000):
+        for name, weight in ((n, weights[n]) for n in originals):
+            stack = "encoder" if weight.sees == "encoder_output" else weight.stack
+            counts = batch.positions(stack).text
+
+            def hook(module, args, _output, name=name, weight=weight, counts=counts, batch=batch):
+                old, new = (W.T if weight.transposed else W for W in (originals[name], module.weight))
+                for row, change in zip(sums[name], (new - old, old), strict=True):
+                    each = (args[0] @ change.T).square().sum(-1) * counts
+                    row.index_add_(0, languages[batch.document], each.sum(1).double().detach())
+
+            model.get_submodule(weight.module).register_forward_hook(hook)
+        with torch.no_grad():
+            model(**batch.inputs)
+    for each in (each for block in blocks for each in block.outcomes):
+        damage, energy = sums[each.name]
+        assert list(each.error.values()) == pytest.approx((damage / energy).tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
+def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, weather, corpus, objective):
+    """It sees the model as it is."""
+    measured = probe(llama, corpus, request=TextRequest(tokens=64))
+    plan = plan_of(llama, languages=LANGUAGES, objective=objective, group=16)
+    first = next(round_model(llama, plan, text=weather(llama)))
+    for layer in plan.layers[:7]:
+        h = measured.channels[measured.seen_by[layer.name]]
+        expected, _ = choose_scales(llama.read(layer.name), layer.scheme, importance=h, dtype=torch.float32)
+        torch.testing.assert_close(first.layers[layer.name].scales, expected, rtol=1e-4, atol=0)
+
+
+def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
+    measured = probe(llama, corpus, request=TextRequest(tokens=64), second_moments=True)
+    plan = replace(plan_of(llama, rounding="gptq"), languages={"heb_Hebr": 0.8, "eng_Latn": 0.2})
+    first = next(round_model(llama, plan, text=weather(llama)))
+    for layer in plan.layers[:7]:
+        W = llama.read(layer.name)
+        H = torch.from_numpy(np.tensordot([0.2, 0.8], measured.inputs[measured.seen_by[layer.name]], axes=1))
+        h = H.diagonal()[None].numpy()
+        scales, _ = choose_scales(W, layer.scheme, importance=h, dtype=torch.float32)
+        codes = first.layers[layer.name]
+        torch.testing.assert_close(codes.scales, scales, rtol=1e-4, atol=0)
+        expected = gptq(W, H.float(), codes.scales, grid=Grid(3, "twos"))
+        assert (codes.codes == expected.codes.codes).float().mean() > 0.99
+
+
+def test_later_blocks_see_the_quantized_ones_before(llama, plan_of, weather, saved):
+    """Rounding block 1 alone of a model whose block 0 is already rounded gives the same."""
+    plan = plan_of(llama, rounding="gptq", languages=LANGUAGES)
+    both = list(round_model(llama, plan, text=weather(llama)))
+    model = llama.load()
+    weights = llama.architecture.weights
+    for name, codes in both[0].layers.items():
+        model.get_submodule(weights[name].module).weight.data = codes.dequantized
+    checkpoint = _exactly(saved, model)
+    alone = list(round_model(checkpoint, of_block(plan, 1), text=weather(llama)))
+    assert alone[0].layers == {}
+    same(alone[1], both[1])
+    other = list(round_model(llama, of_block(plan, 1), text=weather(llama)))
+    assert any(not torch.equal(c.codes, both[1].layers[n].codes) for n, c in other[1].layers.items())
+
+
+def _exactly(saved, model):
+    """Returns the checkpoint of a model as it is: the fixture adds noise."""
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    checkpoint = saved(model)
+    save_file(state, checkpoint.directory / "model.safetensors", metadata={"format": "pt"})
+    return Checkpoint(checkpoint.directory)
+
+
+def test_two_runs_give_the_same(llama, plan_of, weather):
+    plan = plan_of(llama, rounding="gptq", languages=LANGUAGES)
+    for one, other in zip(*(round_model(llama, plan, text=weather(llama)) for _ in range(2)), strict=True):
+        same(one, other)
+
+
+def test_what_is_finished_is_passed_through_to_the_same_bytes(tiny, plan_of):
+    checkpoint, text = tiny
+    plan = of_block(plan_of(checkpoint, rounding="gptq", languages=TINY, thresholds=True), 0, 1, 2)
+    whole = list(round_model(checkpoint, plan, text=text))
+    ticks = []
+    resumed = list(
+        round_model(
+            checkpoint,
+            plan,
+            text=text,
+            finished=lambda i: whole[i] if i in (0, 1) else None,
+            progress=lambda _, done, total: ticks.append((done, total)),
+        )
+    )
+    assert resumed[1] is whole[1]
+    assert [block.index for block in resumed] == [*range(3), None]
+    for one, other in zip(whole, resumed, strict=True):
+        same(one, other)
+        assert one.thresholds.keys() == one.layers.keys()
+        assert all(torch.equal(each, other.thresholds[name]) for name, each in one.thresholds.items())
+    assert ticks == sorted(ticks)
+    assert ticks[-1][0] == ticks[-1][1]
+    everything = list(round_model(checkpoint, plan, text=text, finished=lambda i: whole[-1 if i is None else i]))
+    assert all(one is other for one, other in zip(whole, everything, strict=True))
+
+
+def test_gptq_halves_the_error_of_nearest_and_importance_lowers_it(tiny, plan_of):
+    checkpoint, text = tiny
+    found = {
+        how: mean_error(
+            round_model(checkpoint, of_block(plan_of(checkpoint, languages=TINY, **dict(how)), 0, 1), text=text)
+        )
+        for how in ((), (("objective", "mean"),), (("rounding", "gptq"),))
+    }
+    plain, weighted, ours = found.values()
+    assert weighted < 0.98 * plain
+    assert ours < 0.7 * weighted
+
+
+def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather, corpus):
+    measured = probe(llama, corpus, request=TextRequest(tokens=64))
+    plan = plan_of(llama, clip="absmax", languages=LANGUAGES[::-1], thresholds=True, roles=("mlp_down",))
+    first = next(round_model(llama, plan, text=weather(llama)))
+    (name,) = first.layers
+    h = measured.channels[measured.seen_by[name]]
+    exact = replace(plan.layers[0].scheme, clip="exact", objective="mean")
+    for i, code in enumerate(plan.languages):
+        own = h[measured.languages.index(code)][None]
+        expected, _ = choose_scales(llama.read(name), exact, importance=own, dtype=torch.float32)
+        torch.testing.assert_close(first.thresholds[name][i], expected, rtol=1e-4, atol=0)
+
+
+def test_the_blocks_see_the_embedding_as_it_will_be(llama, plan_of, weather):
+    plan = plan_of(llama, bits=2, objective=None, rounding="gptq", languages=LANGUAGES, outside=True)
+    treated = list(round_model(llama, plan, text=weather(llama)))
+    kept = list(round_model(llama, of_block(plan, 0, 1), text=weather(llama)))
+    assert any(not torch.equal(c.codes, kept[0].layers[n].codes) for n, c in treated[0].layers.items())
+    assert [each.notes[0][:24] for each in treated[-1].outcomes] == ["its input cannot be obse"] * 2
+    assert treated[-1].outcomes[0].error == {}
+
+
+def test_experts_fall_back_and_say_so(reading_model, plan_of, weather):
+    mixtral = reading_model("mixtral")
+    plan = plan_of(mixtral, rounding="gptq", languages=LANGUAGES)
+    experts = [name for name, weight in mixtral.architecture.weights.items() if weight.expert is not None]
+    assert experts
+    first = next(round_model(mixtral, plan, text=weather(mixtral)))
+    for each in first.outcomes:
+        routes = "gate" in each.name.split(".")
+        assert bool(each.error) == (each.name not in experts and not routes)
+        assert any("cannot be observed" in note for note in each.notes) == (each.name in experts)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "gpt2", "mt5", "xlmr"])
+def test_every_family_is_rounded_by_gptq(reading_model, plan_of, weather, family):
+    checkpoint = reading_model(family)
+    plan = plan_of(checkpoint, rounding="gptq", bits=4, languages=LANGUAGES)
+    text = weather(checkpoint)
+    blocks, nearest_blocks = (
+        list(round_model(checkpoint, each, text=text))
+        for each in (
+            plan,
+            replace(
+                plan,
+                layers=tuple(replace(each, scheme=replace(each.scheme, rounding="nearest")) for each in plan.layers),
+            ),
+        )
+    )
+    assert sum(len(block.layers) for block in blocks) == len(plan.layers)
+    for block in blocks[:-1]:
+        for name, codes in block.layers.items():
+            assert codes.codes.shape == checkpoint.architecture.weights[name].shape
+    assert mean_error(blocks) < mean_error(nearest_blocks)
+
+
+def test_steps_have_the_type_that_loaders_use(saved, plan_of, weather):
+    size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 48}
+    config = t.LlamaConfig(**size, vocab_size=16384, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+    checkpoint = saved(t.LlamaForCausalLM(config).bfloat16())
+    plan = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES)
+    first = next(round_model(checkpoint, plan, text=weather(checkpoint)))
+    assert all(codes.scales.dtype == torch.bfloat16 for codes in first.layers.values())
+    assert all(codes.dequantized.dtype == torch.bfloat16 for codes in first.layers.values())
+
+
+def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):
+    walk = round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES), text=weather(llama))
+    next(walk)
+    assert any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
+    walk.close()
+    assert not any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
+
+
+@pytest.mark.parametrize("family", ["llama", "mt5"])
+def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, plan_of, weather, family):
+    checkpoint = reading_model(family)
+    contexts = []
+
+    class Watching:
+        held_out, ticks = (0, 3), 2
+
+        def __call__(self, context):
+            contexts.append(context)
+            context.tick(2)
+            # but for the first of a stack, what it sees has the codes of the block before in it, and its target not
+            first = context.index in (0, 2)
+            with torch.no_grad():
+                assert torch.equal(context.batches[0].output(), context.targets[0]) == first
+            return {name: codes for name, (codes, _) in context.start.items()}
+
+    plan, ticks = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES), []
+    told = {"progress": lambda _, done, total: ticks.append((done, total))}
+    blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **told))
+    assert ticks[-1][0] == ticks[-1][1]
+    model = checkpoint.load()
+    for context in contexts[:2]:  # the decoder of mt5 also sees its quantized encoder
+        assert context.start.keys() == blocks[context.index].layers.keys()
+        found = []
+        path = checkpoint.architecture.blocks[context.index].module
+        handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, found=found: found.append(y))
+        for paused in context.batches:
+            assert len({document in Watching.held_out for document in paused.batch.document.tolist()}) == 1
+            with torch.no_grad():
+                model(**paused.batch.inputs)
+        handle.remove()
+        for target, y in zip(context.targets, found, strict=True):
+            torch.testing.assert_close(target, y[0] if isinstance(y, tuple) else y)
+    assert len(contexts) == len(checkpoint.architecture.blocks)
+
+
+def test_refusals(llama, plan_of, weather):
+    text = weather(llama)
+    with pytest.raises(InputError, match="reads text, and none was given"):
+        round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES))
+    with pytest.raises(InputError, match="gives weight to deu_Latn, and the text has none"):
+        round_model(llama, plan_of(llama, rounding="gptq", languages=("eng_Latn", "deu_Latn")), text=text)
+    with pytest.raises(InputError, match="no language a weight above 0"):
+        round_model(llama, plan_of(llama, rounding="gptq"), text=text)
+    with pytest.raises(InputError, match="refining codes needs text"):
+        round_model(llama, plan_of(llama), refine=lambda context: context.start)
+    foreign = replace(plan_of(llama).layers[0], name="elsewhere.weight")
+    with pytest.raises(InputError, match=r"names elsewhere\.weight"):
+        round_model(llama, replace(plan_of(llama), layers=(foreign,)))
+
+
+def test_a_layer_that_cannot_be_rounded_is_named(llama, plan_of, weather, monkeypatch):
+    monkeypatch.setattr("fairbits.model.groups.MINIMAX_TABLE_NUMBERS", 500)
+    plan = plan_of(llama, group="tensor", objective="worst", languages=LANGUAGES)
+    with pytest.raises(InputError, match=r"^model\.layers\.0\.\S+\.weight: [\d,]+ weights are to share one scale"):
+        next(round_model(llama, plan, text=weather(llama)))
+
+
+def test_broken_weights_are_named(llama, plan_of, weather, saved):
+    model = llama.load()
+    model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
+    broken = saved(model)
+    for text in (None, weather(llama)):
+        blocks = round_model(broken, plan_of(broken, clip="absmax"), text=text)
+        next(blocks)
+        with pytest.raises(InputError, match=r"layers\.1\.mlp\.up_proj\.weight holds NaN"):
+            next(blocks)
