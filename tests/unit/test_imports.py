@@ -1,14 +1,33 @@
-"""The mathematics imports no deep-learning framework, and the command line starts without it."""
+"""The mathematics imports no deep-learning framework, and the command line starts without either.
+
+Time depends on the machine, so that modules are counted: those of numpy alone would be more than a hundred.
+"""
 
 import subprocess
 import sys
 
 import pytest
 
+HEAVY = {"numba", "numpy", "scipy", "torch", "transformers"}
+HELP = """
+import sys
+from fairbits.cli import main
+sys.argv[1:] = {} + ["--help"]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
 
 def modules_after(statement: str) -> set[str]:
-    code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    code = f"import sys\n{statement}\nprint('MODULES', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("MODULES")[2].split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in modules}
 
 
 @pytest.mark.parametrize(
@@ -18,8 +37,22 @@ def modules_after(statement: str) -> set[str]:
 def test_no_torch_or_transformers(package) -> None:
     loaded = modules_after(f"import {package}")
     assert package in loaded
-    assert not {name for name in loaded if name.split(".")[0] in ("torch", "transformers")}
+    assert packages(loaded).isdisjoint({"torch", "transformers"})
 
 
-def test_asking_for_help_loads_no_mathematics() -> None:
-    assert not {name for name in modules_after("import fairbits.cli") if name.split(".")[0] in ("numba", "scipy")}
+@pytest.mark.parametrize(
+    ("statement", "own", "others"),
+    [
+        ("import fairbits", 2, 40),
+        ("from fairbits.quantization.policies import POLICIES", 25, 90),
+        ("import fairbits.cli", 65, 260),
+        (HELP.format([]), 65, 400),  # rich reads Markdown
+        (HELP.format(["quantize"]), 65, 600),  # typer takes pydantic to read options
+    ],
+    ids=["fairbits", "policies", "command line", "help", "help of a verb"],
+)
+def test_what_is_imported_at_once_is_little(statement, own, others) -> None:
+    loaded = modules_after(statement) - modules_after("pass")
+    ours = {name for name in loaded if name.split(".")[0] == "fairbits"}
+    assert packages(loaded).isdisjoint(HEAVY)
+    assert (1 <= len(ours) <= own, len(loaded - ours) <= others) == (True, True), (len(ours), len(loaded - ours))

@@ -1,17 +1,20 @@
-"""Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested."""
+"""Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested.
+
+numpy and torch are not imported before they are needed, because the command line reads the declarations of policies.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from fairbits.checks import Floats, finite_array, same_shape
+from fairbits.checks import same_shape
 from fairbits.errors import InputError
 
 if TYPE_CHECKING:
+    from fairbits.checks import Floats
     from fairbits.measure.audit.audit import Audit
     from fairbits.model.architecture import Weight
     from fairbits.model.checkpoint import Checkpoint
@@ -31,15 +34,17 @@ class Sensitivity:
     how: How
     languages: tuple[str, ...]
     widths: tuple[int, ...]
-    damage: Floats
+    damage: "Floats"
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        from fairbits.checks import finite_array
+
         damage = finite_array("damage", self.damage, ndim=3)
         expected = (len(self.languages), damage.shape[1], len(self.widths))
         same_shape("damage", damage.shape, "(languages, blocks, widths)", expected)
 
-    def at(self, bits: int) -> Floats:
+    def at(self, bits: int) -> "Floats":
         """Returns the damage at one of the widths, (languages, blocks)."""
         if bits not in self.widths:
             raise InputError(
@@ -86,9 +91,9 @@ class Evidence:
 
     checkpoint: "Checkpoint"
     languages: tuple[str, ...] = ()
-    kappa: Callable[[], Floats] = _unknown
+    kappa: "Callable[[], Floats]" = _unknown
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _unknown
-    damage: Callable[[Sequence[Sequence[int]]], Floats] = _unknown
+    damage: "Callable[[Sequence[Sequence[int]]], Floats]" = _unknown
     minimax: Callable[[], Mix] = _unknown
     device: str = "cpu"
 
@@ -103,7 +108,7 @@ class Evidence:
         counts = [0] * self.n_blocks
         for weight in self.checkpoint.architecture.linears.values():
             if weight.block is not None and is_rounded(weight):
-                counts[weight.block] += int(np.prod(weight.shape))
+                counts[weight.block] += prod(weight.shape)
         return tuple(counts)
 
 
@@ -116,9 +121,10 @@ def is_rounded(weight: "Weight") -> bool:
     return weight.linear and weight.block is not None and weight.role != "router" and not is_expert
 
 
-def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> Floats:
+def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
-    from fairbits.measure.audit.audit import Audit  # heavy: policies are declared without torch
+    from fairbits.checks import finite_array
+    from fairbits.measure.audit.audit import Audit
 
     if isinstance(audit, Audit):
         name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
@@ -131,7 +137,7 @@ def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> Floats:
 
 def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
     """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
-    from fairbits.measure.audit.audit_file import AUDIT  # heavy: as above
+    from fairbits.measure.audit.audit_file import AUDIT
 
     found = AUDIT.read(path)
     return found.model.fingerprint, [block.kappa for block in found.blocks]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fairbits.checks import one_of, weights_vector
+from fairbits.checks import one_of
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies.assemble import assemble, equal_mix, one_language
 from fairbits.quantization.policies.common import PolicyOptions, input_weighted, with_all_text
@@ -50,7 +50,8 @@ def gptq(
 
 def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, float]:
     """Returns given weights, scaled to sum to 1; languages that are not named have none."""
-    from fairbits.language.lookup import find_language  # heavy: policies are declared without it
+    from fairbits.checks import weights_vector  # heavy: policies are declared without it
+    from fairbits.language.lookup import find_language
 
     named = {find_language(name, own=evidence.languages).code: weight for name, weight in given.items()}
     for code in named:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-import numpy as np
-
 from fairbits.checks import in_range, one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.model.scheme import Objective, Rounding, Scheme
@@ -51,7 +49,7 @@ def mixed(
     check_low(options.bits)
     scheme = input_weighted(options, rounding)
     values = evidence.kappa()
-    blocks = tuple(int(block) for block in np.flatnonzero(values > tau))
+    blocks = tuple(block for block, value in enumerate(values) if value > tau)
     notes = [] if blocks else [f"no block has κ above {tau:g} (the largest is {values.max():.3g}): all are alike"]
     return assemble(
         "mixed",

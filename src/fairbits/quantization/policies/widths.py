@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from math import comb
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.scheme import Objective
 from fairbits.quantization.evidence import Sensitivity
 
 if TYPE_CHECKING:
+    from fairbits.checks import Floats
     from fairbits.theory.allocation import Allocation
 
 HIGH = 8
@@ -30,7 +28,9 @@ def within_budget(
     "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
     leave no language worse than the widest uniform width within the budget does.
     """
-    from fairbits.theory.allocation import Problem, allocate_mean, allocate_worst  # heavy: as for `best_protected`
+    import numpy as np  # heavy: policies are declared without it
+
+    from fairbits.theory.allocation import Problem, allocate_mean, allocate_worst
 
     widths = sensitivity.widths
     sizes = [[-(-count * bits // 8) for bits in widths] for count in block_weights]
@@ -93,6 +93,8 @@ def random_sets(n_blocks: int, k: int, *, count: int, seed: int) -> list[tuple[i
     >>> random_sets(4, 4, count=20, seed=0)
     [(0, 1, 2, 3)]
     """
+    import numpy as np  # heavy: policies are declared without it
+
     rng = np.random.default_rng(seed)
     wanted = min(count, comb(n_blocks, k))
     found: dict[tuple[int, ...], None] = {}
@@ -101,7 +103,7 @@ def random_sets(n_blocks: int, k: int, *, count: int, seed: int) -> list[tuple[i
     return list(found)
 
 
-def value_of(damage: Floats, objective: Objective) -> float:
+def value_of(damage: "Floats", objective: Objective) -> float:
     """Returns the mean or the worst of the languages' damages."""
     return float(damage.mean() if objective == "mean" else damage.max())
 
