@@ -1,4 +1,4 @@
-"""Models: checkpoints read as a stream, their blocks, and the moments of their weights."""
+"""Models: checkpoints that are read tensor by tensor, their blocks, and the moments of their weights."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _HOMES = {
     "moments_of": "moments",
     "weight_moments": "moments",
 }
-"""Which module has a name: it is imported when it is asked for, as `fairbits.model.scheme` needs no torch."""
+"""The module of each public name, imported on first use: `fairbits.model.scheme` alone needs no torch."""
 
 __all__ = sorted(_HOMES)
 

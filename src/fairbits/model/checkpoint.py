@@ -1,4 +1,4 @@
-"""A model on disk: its tensors, read one at a time, and everything that lies beside them."""
+"""A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
 
 import difflib
 import hashlib
@@ -30,18 +30,18 @@ __all__ = ["Checkpoint", "TensorInfo"]
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
 
 QUANTIZED = "the checkpoint is already quantized"
-"""How the note begins on a model that was quantized before."""
+"""The beginning of the note on a model that is already quantized."""
 
 
 class Checkpoint:
     """A model: a local directory, a `.gguf` file, an id on the Hugging Face Hub, or `embedded:tiny`.
 
-    Opening it reads and checks the headers of its files, and none of its weights.
+    Opening a checkpoint reads and checks the headers of its files, but no weights.
 
-    `target`     what was asked for
-    `directory`  where configuration, tokenizer and safetensors lie
+    `target`     the model as requested
+    `directory`  holds configuration, tokenizer and safetensors
     `kind`       "directory", "hub", "gguf" or "embedded"
-    `tensors`    what there is to know about every tensor without reading it, in file order
+    `tensors`    name, type and shape of every tensor, in file order
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
     """
 
@@ -63,13 +63,13 @@ class Checkpoint:
         return f"Checkpoint({self.target!r})"
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns one tensor, memory-mapped: only what is looked at is read. Not to be written to."""
+        """Returns one tensor, memory-mapped: only the parts that are used are read. Do not write to it."""
         return map_tensor(self._info(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
         """Yields all tensors, or those in `names`, one at a time in file order.
 
-        The memory of a tensor goes back to the system as soon as the caller lets go of it.
+        The memory of a tensor is returned to the system as soon as the caller drops it.
         """
         wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
         for info in self.tensors.values():
@@ -91,10 +91,10 @@ class Checkpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of configuration and weights; how they are spread over files does not matter.
+        """The SHA-256 of configuration and weights; it does not depend on how they are split into files.
 
-        Hashed are config.json as sorted compact JSON, less what is incidental, then, in the order of the names, each
-        tensor's name, dtype and shape as JSON and its bytes, every text ending with a line feed.
+        The hash covers config.json as sorted compact JSON without incidental entries and then, ordered by name, each
+        tensor's name, dtype and shape as JSON and its bytes. Each text ends with a line feed.
         """
         config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
         digest = hashlib.sha256(_json_line(config))
@@ -119,7 +119,7 @@ class Checkpoint:
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:
-    """Returns what was said of the model that outliers were given to, and that they were."""
+    """Returns the notes of the model that was given outliers, and a note that it was."""
     file = directory / "outliers.json"
     if not file.is_file():
         return ()

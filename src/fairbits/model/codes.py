@@ -1,4 +1,4 @@
-"""Codes: a linear map as whole numbers and scales, exactly as it is stored."""
+"""Codes: a linear map as integers and scales, exactly as it is stored."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +23,12 @@ class Codes:
 
     @cached_property
     def dequantized(self) -> Tensor:
-        """The weights that a loader makes of it, in the type of the scales."""
+        """The weights that a loader computes from it, in the type of the scales."""
         return dequantize(self.codes, self.scales)
 
 
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
-    """Returns the codes nearest to W (out, in) for scales (out, groups) that are already of the type that is stored.
+    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
 
     >>> found = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
     >>> found.codes.tolist(), found.dequantized.tolist()

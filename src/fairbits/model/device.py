@@ -1,4 +1,4 @@
-"""The device that a model runs on: which there are, how a model gets there, and in what type it computes there.
+"""Devices: which are available, moving a model to one, and the type in which it computes there.
 
 A device is checked once, where a verb begins; functions further down take it as it is.
 """
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def check_device(device: str) -> str:
-    """Returns the device if torch has it here: cpu, cuda, or one of several such as cuda:1."""
+    """Returns the device if torch has it on this machine: cpu, cuda, or one of several such as cuda:1."""
     graphics = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     here = ["cpu", *(["cuda"] if graphics else []), *graphics]
     if device not in here:
@@ -42,27 +42,27 @@ def move(model: Model, device: str | torch.device) -> Model:
 
 
 def compute_dtype(device: str | torch.device) -> torch.dtype:
-    """Returns the type in which a model computes while it learns: half the bytes where that is fast."""
+    """Returns the type in which a model computes during training: a 16-bit type where that is fast."""
     return torch.bfloat16 if is_gpu(device) else torch.float32
 
 
 def autocast(device: str | torch.device, dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
-    """Returns a context in which a device computes in a type; without one in that of `compute_dtype`."""
+    """Returns a context in which a device computes in `dtype`, by default that of `compute_dtype`."""
     wanted = compute_dtype(device) if dtype is None else dtype
     return nullcontext() if wanted == torch.float32 else torch.autocast(torch.device(device).type, dtype=wanted)
 
 
 def autocast_dtype(device: str | torch.device) -> torch.dtype:
-    """Returns the type in which a device computes now, float32 outside of `autocast`."""
+    """Returns the type in which a device currently computes: float32 outside `autocast`."""
     kind = torch.device(device).type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 
 
 @contextmanager
 def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
-    """Draws random numbers from a seed within a `with` statement; those drawn after it are as without it.
+    """Seeds the random numbers drawn within a `with` statement and restores the previous state afterwards.
 
-    Without a seed nothing is changed.
+    Without a seed it does nothing.
     """
     if seed is None:
         yield
@@ -73,7 +73,7 @@ def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
 
 
 def describe_devices() -> tuple[str, ...]:
-    """Returns a line for each device that torch has here."""
+    """Returns a line for each device that torch has on this machine."""
     found = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)

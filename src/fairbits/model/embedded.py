@@ -15,7 +15,7 @@ LANGUAGES = {
         *("yor_Latn", "zho_Hans"),
     )
 }
-"""What each embedded model was trained on, as its card says."""
+"""The languages that each embedded model was trained on, from its model card."""
 TRAINING_TOKENS = {
     "tiny": dict(
         zip(
@@ -29,7 +29,7 @@ TRAINING_TOKENS = {
         )
     )
 }
-"""How many tokens of each language that was, as `training/history.json` says."""
+"""The number of training tokens of each language, from `training/history.json`."""
 
 
 def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
@@ -47,7 +47,9 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
     name, question, query = target.removeprefix(PREFIX).partition("?")
     known = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
     if name not in known:
-        raise InputError(f"{target!r} names no embedded model; there is: {', '.join(PREFIX + each for each in known)}")
+        raise InputError(
+            f"{target!r} does not name an embedded model; available: {', '.join(PREFIX + each for each in known)}"
+        )
     if not question:
         return name, {}
     key, _, pairs = query.partition("=")
@@ -57,13 +59,13 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
     for pair in pairs.split(","):
         block, _, value = pair.partition(":")
         if int(block) in kappa:
-            raise InputError(f"{target!r} names block {int(block)} twice; every block must be named once")
+            raise InputError(f"{target!r} names block {int(block)} twice; each block may be named only once")
         kappa[int(block)] = _kappa(target, int(block), value)
     return name, dict(sorted(kappa.items()))
 
 
 def embedded_languages(target: str) -> tuple[str, ...] | None:
-    """Returns the codes of the languages that an embedded model was trained on; None of any other model.
+    """Returns the codes of the languages that an embedded model was trained on; None for any other model.
 
     >>> len(embedded_languages("embedded:tiny?outliers=3:125")), embedded_languages("./model")
     (20, None)
@@ -72,7 +74,7 @@ def embedded_languages(target: str) -> tuple[str, ...] | None:
 
 
 def training_shares(target: str) -> dict[str, float] | None:
-    """Returns the share of each language in what an embedded model was trained on; None of any other model.
+    """Returns the share of each language in the training text of an embedded model; None for other models.
 
     >>> round(training_shares("embedded:tiny")["eng_Latn"], 3)
     0.226
@@ -87,5 +89,5 @@ def _kappa(target: str, block: int, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"{target!r} asks for κ {text!r} in block {block}; it must be a number") from None
+        raise InputError(f"{target!r} requests κ {text!r} in block {block}; it must be a number") from None
     return positive(f"κ of block {block}", value)

@@ -1,7 +1,7 @@
-"""Groups: weights of a matrix that share a scale. How their scale is chosen, their codes, and the error of these.
+"""Groups of weights that share a scale: how the scale is chosen, the codes, and the rounding error.
 
 A matrix W (out, in) is split into (out, groups, weights of a group), and W ≈ codes · scale within each group. Scales
-are (out, groups); one scale of a whole tensor is repeated for every row, which is how it is stored.
+are (out, groups); a scale of a whole tensor is repeated for every row, as it is stored.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def grid_of(scheme: Scheme) -> Grid:
 
 
 def split_groups(W: Tensor, scheme: Scheme) -> Tensor:
-    """Returns W (out, in) as (out, groups, weights that share a scale); a tensor as one row of one group."""
+    """Returns W (out, in) as (out, groups, weights of a group); if the whole tensor is a group, as (1, 1, weights)."""
     if scheme.group == "tensor":
         return W.reshape(1, 1, -1)
     return W.reshape(W.shape[0], scheme.groups(W.shape[1]), -1)
@@ -37,13 +37,13 @@ def split_like(W: Tensor, scales: Tensor) -> Tensor:
     if W.ndim != 2 or scales.shape[0] != W.shape[0] or W.shape[1] % scales.shape[1]:
         raise InputError(
             f"scales of shape {tuple(scales.shape)} do not fit weights of shape {tuple(W.shape)}; "
-            "they must be (out, groups) with as many weights in every group"
+            "they must be (out, groups), and all groups must have the same size"
         )
     return W.reshape(*scales.shape, -1)
 
 
 def divisors(scales: Tensor) -> Tensor:
-    """Returns scales to divide by: a group of zeros has scale 0, and its codes must become 0."""
+    """Returns scales that are safe to divide by: a group of zeros has scale 0, and its codes must become 0."""
     return torch.where(scales == 0, 1.0, scales)
 
 
@@ -54,7 +54,7 @@ def nearest_codes(W: Tensor, scales: Tensor, *, grid: Grid) -> Tensor:
 
 
 def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
-    """Returns the weights (out, in) that a loader makes of codes (out, in), in the type of the scales."""
+    """Returns the weights (out, in) that a loader computes from codes (out, in), in the type of the scales."""
     return (split_like(codes, scales).to(scales.dtype) * scales[:, :, None]).reshape(codes.shape)
 
 
@@ -79,11 +79,11 @@ def choose_scales(
     pi: Floats | None = None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Notes]:
-    """Returns the scale of every group of W as (out, groups) in `dtype`, and notes on whatever was not done as asked.
+    """Returns the scale of every group of W as (out, groups) in `dtype`, and notes on any fall-back.
 
-    `importance` is h_j(λ) = E_λ[x_j²], (languages, in), and `pi` the weights of the languages (None: all alike). The
+    `importance` is h_j(λ) = E_λ[x_j²], (languages, in), and `pi` the weights of the languages (None: equal). The
     exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
-    None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that loud languages do not win by loudness
+    None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
     "worst", "regret"  the worst of all languages with π > 0
 
     >>> choose_scales(torch.tensor([[0.7, -0.35, 0.1]]), Scheme(4, "channel"), dtype=torch.float32)[0]
@@ -102,10 +102,10 @@ def choose_scales(
 
 
 def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor:
-    """Returns the scales (out, groups) of least E‖(w − s k)ᵀx‖² for given codes k, each group for itself.
+    """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for given codes k, each group on its own.
 
-    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. Where no scale above 0 helps, as all codes of a group are 0, the
-    given scale stays.
+    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no positive scale helps, for example because all codes of a group
+    are 0, the given scale is kept.
 
     >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
     >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
@@ -129,7 +129,7 @@ def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
 
 
 def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
-    """Returns α(σ), α(b) or α(σ, κ) of every group, divided as the grid divides it."""
+    """Returns the scale of every group from the threshold α(σ), α(b) or α(σ, κ), as the grid divides it."""
     notes: list[str] = []
     away = blocks - blocks.mean(2, keepdim=True, dtype=torch.float64).float()
     sigma = away.square().mean(2, dtype=torch.float64).sqrt()
@@ -200,7 +200,7 @@ def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:
 
 
 def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
-    """Returns the scales in `dtype`, those that would leave its range at its ends."""
+    """Returns the scales in `dtype`, clamped to its range."""
     limits = torch.finfo(dtype)
     least = limits.smallest_normal * limits.eps  # the smallest number above 0
     small, large = (scales > 0) & (scales < least), scales > limits.max

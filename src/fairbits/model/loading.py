@@ -1,4 +1,4 @@
-"""What transformers makes of a directory: configuration, tokenizer, model. Nothing is fetched."""
+"""Loading configuration, tokenizer and model from a directory by transformers. Nothing is downloaded."""
 
 import copy
 import io
@@ -27,7 +27,7 @@ def load_config(directory: Path, raw: Mapping[str, Any], *, trust_remote_code: b
         if "auto_map" in raw:
             raise InputError(
                 f"{what}, which needs the Python code that comes with the model; "
-                "read that code, and if you trust it, say trust_remote_code (--trust-remote-code)"
+                "read that code and, if you trust it, set trust_remote_code (--trust-remote-code)"
             )
         raise InputError(
             f"{what}, which transformers {transformers.__version__} does not know; update it, or correct it"
@@ -45,14 +45,16 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
     """Returns the tokenizer in `directory`."""
     from transformers import AutoTokenizer
 
-    advice = "tokenizer.json and tokenizer_config.json must lie beside the weights"
+    advice = "tokenizer.json and tokenizer_config.json must be next to the weights"
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, local_files_only=True)
         back = str(tokenizer.decode(tokenizer("a")["input_ids"], skip_special_tokens=True))
     except Exception as problem:  # missing and damaged files fail in many ways, depending on the tokenizer
         raise InputError(f"{directory} has no usable tokenizer ({_reason(problem)}); {advice}") from problem
-    if not back.strip():  # where the vocabulary is missing, some families get a tokenizer with an empty one
-        raise InputError(f"{directory} has no usable tokenizer (the one of its family knows no letter); {advice}")
+    if not back.strip():  # without a vocabulary file, some families get a tokenizer with an empty vocabulary
+        raise InputError(
+            f"{directory} has no usable tokenizer (the default of its family has an empty vocabulary); {advice}"
+        )
     return tokenizer
 
 
@@ -61,9 +63,9 @@ def load_model(
 ) -> "PreTrainedModel":
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
-    Packed weights are unpacked at once: a loader would otherwise do it at the first pass of the whole model, and a pass
-    through a part of it would find none. What compressed-tensors wraps around them to unpack is taken off again: it
-    would hold the model on the CPU.
+    Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
+    and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
+    removed: they would keep the model on the CPU.
     """
     from fairbits.model.architecture import model_class
 
@@ -81,19 +83,19 @@ def load_model(
             )
     except (ImportError, OSError, RuntimeError, ValueError) as problem:
         raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
-    # a buffer that is not saved is computed, whatever the loader of a quantized model says
+    # buffers that are not saved are computed, even if the loader of a quantized model reports them missing
     missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})
     if missing:
         raise InputError(
             f"{directory} lacks {len(missing)} weights that {type(model).__name__} needs ({', '.join(missing[:3])} …); "
-            "transformers would draw them at random: fetch the files again, or correct config.json"
+            "transformers would initialise them at random: download the files again, or correct config.json"
         )
     result: PreTrainedModel = _plain(model).eval()
     return result
 
 
 def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
-    """Returns the configuration, asking for plain weights where they are packed."""
+    """Returns the configuration, set to unpack packed weights."""
     settings = getattr(config, "quantization_config", None)
     if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
         return config
@@ -103,19 +105,19 @@ def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
 
 
 def _plain(model: Any) -> Any:
-    """Returns a model whose weights are its own, so that it can be moved to another device."""
+    """Returns the model without wrappers around its weights, so that it can be moved to another device."""
     if all(type(module._parameters) is dict for module in model.modules()):
         return model
     from compressed_tensors.offload import remove_dispatch  # type: ignore[import-untyped]
 
     plain = remove_dispatch(model)
-    plain.tie_weights()  # the copies that it makes are not tied
+    plain.tie_weights()  # unpacking makes copies, which are not tied
     return plain
 
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Keeps the bars of transformers and compressed-tensors off stderr, and leaves the user's settings as they were."""
+    """Hides the progress bars of transformers and compressed-tensors, and restores the user's settings afterwards."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging
 

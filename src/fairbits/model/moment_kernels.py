@@ -1,7 +1,7 @@
-"""Compiled kernels of the weight moments (numba): all that is asked of a weight is answered while it is in the cache.
+"""Compiled kernels of the weight moments (numba). They read every weight once, while it is in the cache.
 
-Of 16-bit weights there are only 65536 kinds: counting them is all the work, and every statistic follows. Of wider
-weights the leading bits are counted, which keeps the store unit busy while the vector units sum powers in float64.
+A 16-bit weight has only 65536 possible values: it is enough to count each value, and every statistic follows from the
+counts. For wider weights the leading bits are counted by the store unit while the vector units sum powers in float64.
 """
 
 from typing import Any
@@ -18,30 +18,30 @@ CHUNK = 4096
 """Weights that share one centre."""
 
 BLOCK = 64
-"""Weights between two turns of summing and counting: few enough for the processor to run both at once.
+"""Weights per alternation of summing and counting: few enough for the processor to overlap the two.
 
-The largest of each block is remembered, so that blocks without outliers are not read again to count them.
+The largest magnitude of each block is stored, so that blocks without outliers need not be read again to count outliers.
 """
 
 PART = 4096
-"""Blocks looked through for outliers by one thread at a time."""
+"""Blocks that one thread searches for outliers at a time."""
 
 EVERY = 8
-"""Of so many ordinary blocks of a large tensor one is counted by value, for counting takes longer than all the rest."""
+"""One in this many ordinary blocks of a large tensor is counted by value, because counting is the slowest part."""
 
 DROPPED_32, DROPPED_64 = 16, 45
 """Trailing bits of float32 and float64 that are not counted: what remains is sign, exponent and 7 bits of mantissa."""
 
-_AHEAD = 8192  # bytes between what is computed and what is fetched from memory
-_LINE = 64  # bytes that are fetched at once
-_SOON = 8  # blocks between the one that is read and the one that is fetched
+_AHEAD = 8192  # bytes between the data being computed and the data being prefetched
+_LINE = 64  # bytes of a cache line
+_SOON = 8  # blocks between the one being read and the one being prefetched
 
 
 def _fetch_code(_typing: Any, array: Any, _offset: Any) -> Any:
-    """Asks the processor to bring the cache line that many bytes after the start of `array`; reads nothing itself.
+    """Prefetches the cache line at this offset in bytes from the start of `array`; reads nothing itself.
 
-    Several loops over one block ask memory for nothing in between, and the processor's own prediction falls behind:
-    without this hint summing takes half as long again.
+    Several loops over one block read nothing from memory in between, so the hardware prefetcher falls behind: without
+    this hint summing takes 50 % longer.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -74,13 +74,14 @@ def count_patterns(bits, tables):  # type: ignore[no-untyped-def]
 def sum_and_count(w, bits, unit, thin, tables, sums, tops):  # type: ignore[no-untyped-def]
     """Fills `sums` (chunks, 5) with c, Σd, Σd², Σd³, Σd⁴ of each chunk of w·unit, d = w·unit − c; whole blocks only.
 
-    c is the mean of the chunk's first block: then, by Jensen's inequality, n·|c − μ|ᵏ is at most CHUNK/BLOCK = 64 times
-    Σ|w − μ|ᵏ, and no weights exist for which moving the sums to the mean μ loses more than two digits. Fills `tops`
-    with the bits of each block's largest magnitude.
+    The mean μ is not known in a single pass, so powers are summed about a centre c near it and moved to μ later. c is
+    the mean of the chunk's first block. By Jensen's inequality n·|c − μ|ᵏ is then at most CHUNK/BLOCK = 64 times Σ|w −
+    μ|ᵏ, so moving the sums to μ never loses more than two digits, whatever the weights. Fills `tops` with the bits of
+    each block's largest magnitude.
 
-    Adds to `tables[:, 0]` (threads, patterns) how often each leading pattern occurs; if `thin`, in blocks with a weight
-    beyond 5σ only (σ as in the chunk's first block), and to `tables[:, 1]` in one of EVERY of the others. Which one, a
-    hash of its number says: weights of one column must not all be counted, or none of them.
+    Adds to `tables[:, 0]` (threads, patterns) how often each leading pattern occurs; if `thin`, only in blocks with a
+    weight beyond 5σ (σ as in the chunk's first block), and to `tables[:, 1]` in one of EVERY of the others. A hash of
+    the block's number selects it: a regular stride could count all weights of a column, or none.
     """
     share = -(-len(sums) // len(tables))
     for t in prange(len(tables)):
@@ -101,7 +102,7 @@ def _one_chunk(w, bits, unit, thin, number, tables, sums, tops):  # type: ignore
         for line in range(0, BLOCK * w.itemsize, _LINE):
             _fetch(x, line + _AHEAD)
         d1, d2, d3, d4 = 0.0, 0.0, 0.0, 0.0
-        for i in range(BLOCK):  # a length that the compiler knows makes these loops twice as fast
+        for i in range(BLOCK):  # a length known at compile time makes these loops twice as fast
             d = np.float64(x[i]) * unit - centre
             square = d * d
             d1, d2, d3, d4 = d1 + d, d2 + square, d3 + square * d, d4 + square * square
@@ -116,7 +117,7 @@ def _one_chunk(w, bits, unit, thin, number, tables, sums, tops):  # type: ignore
                 continue
             where = 1
         table = tables[where]
-        if bits.itemsize == 4:  # decided when compiling; a number of bits that is not written out costs a third
+        if bits.itemsize == 4:  # decided at compile time; a shift by a variable would cost a third
             for i in range(BLOCK):
                 table[y[i] >> np.uint32(DROPPED_32)] += np.uint32(1)
         else:
@@ -135,7 +136,7 @@ def _variance(x, unit, centre):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _mixed(number):  # type: ignore[no-untyped-def]
-    """A number in which every bit depends on all bits of the given one (the end of splitmix64)."""
+    """A hash in which every bit depends on all bits of the number (the finalizer of splitmix64)."""
     z = np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return (z ^ (z >> np.uint64(27))) >> np.uint64(32)
@@ -143,9 +144,10 @@ def _mixed(number):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, parallel=True)
 def count_outside(w, tops, least, mean, reach, counts):  # type: ignore[no-untyped-def]
-    """Adds to `counts` (parts, 2) how many weights have |w − mean| > reach, for each of two rising reaches.
+    """Adds to `counts` (parts, 2) how many weights have |w − mean| > reach, for each of two ascending reaches.
 
-    A part is `PART` blocks. Those with a top below the first (second) `least` are known to hold none of that kind.
+    A part is `PART` blocks. Blocks whose top is below the first (second) `least` have none of that kind and are
+    skipped.
     """
     for p in prange(len(counts)):
         chosen, some = np.empty(PART + _SOON, np.int64), 0

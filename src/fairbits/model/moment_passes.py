@@ -1,4 +1,4 @@
-"""The passes behind the weight moments: what the kernels count and sum, put together in float64."""
+"""The passes that compute weight moments: they combine the counts and sums of the kernels in float64."""
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ from fairbits.theory.moments import Moments
 Found = tuple[Moments, float, Histogram, tuple[int, int]]
 """Moments, largest magnitude, counts by value, and the numbers of weights beyond 3σ and 6σ."""
 
-_COUNTED_WHOLE = 1 << 22  # weights of float32 and float64 up to which every one is counted by value
+_COUNTED_WHOLE = 1 << 22  # float32 and float64 tensors up to this size are counted completely
 
 
 def count_16_bit(flat: torch.Tensor) -> Found | None:
-    """Returns what is to be known of 16-bit weights, all of it from the count of each value; None if not finite."""
+    """Returns all statistics of 16-bit weights from the count of each value; None if one is not finite."""
     tables = _tables(flat)
     with LAUNCH:
         kernels.count_patterns(flat.view(torch.int16).numpy().view(np.uint16), tables)
@@ -27,7 +27,7 @@ def count_16_bit(flat: torch.Tensor) -> Found | None:
     values = histogram.edges()[0]
     if not np.isfinite(values).all():
         return None
-    sums = np.zeros((values.size, 5))  # a chunk for each value, in which all weights are equal
+    sums = np.zeros((values.size, 5))  # one chunk per value, whose weights are all equal
     sums[:, 0] = values
     moments = _combined(sums, histogram.counts.astype(np.float64), unit=1.0)
     three, six = (count_beyond([histogram], moments.mean, k * moments.sigma).least for k in (3, 6))
@@ -35,7 +35,7 @@ def count_16_bit(flat: torch.Tensor) -> Found | None:
 
 
 def sum_and_count(flat: torch.Tensor) -> Found | None:
-    """Returns what is to be known of float32 or float64 weights; None if one of them is not finite."""
+    """Returns all statistics of float32 or float64 weights; None if one of them is not finite."""
     form = FORMATS[flat.dtype]
     w = flat.numpy()
     unit = 1.0 if flat.dtype == torch.float32 else _unit(flat)  # fourth powers of float32 fit float64 as they are
@@ -67,7 +67,7 @@ def sum_and_count(flat: torch.Tensor) -> Found | None:
 
 
 def first_not_finite(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], float]:
-    """Returns how many elements are NaN or infinite, where the first of them is, and what it is."""
+    """Returns how many elements are NaN or infinite, and the position and value of the first."""
     count, first = 0, -1
     flat = tensor.reshape(-1)
     for start in range(0, flat.numel(), CHECKED_WEIGHTS):
@@ -79,7 +79,7 @@ def first_not_finite(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], float]
 
 
 def _tables(flat: torch.Tensor) -> Counts:
-    """Zeros for the counts, one row per thread, and fewer threads where they would have little to do."""
+    """Returns zeroed counts, one row per thread; a small tensor gets fewer threads."""
     threads = max(1, min(get_num_threads(), flat.numel() >> 16))
     return np.zeros((threads, FORMATS[flat.dtype].keys), np.uint32 if flat.numel() < 2**32 else np.uint64)
 
@@ -90,7 +90,7 @@ def _unit(flat: torch.Tensor) -> float:
 
 
 def _rest_sums(rest: np.ndarray, unit: float) -> Floats:
-    """The same sums as the kernel's, of less than a block."""
+    """Returns the same sums as the kernel, for the rest that is smaller than a block."""
     x = rest.astype(np.float64) * unit
     centre = x[0] + np.mean(x - x[0])
     d = x - centre
@@ -98,7 +98,7 @@ def _rest_sums(rest: np.ndarray, unit: float) -> Floats:
 
 
 def _combined(sums: Floats, sizes: Floats, *, unit: float) -> Moments:
-    """The moments of all chunks, their sums moved from the chunks' centres to the common mean."""
+    """Returns the moments of all chunks: their sums are moved from the centres of the chunks to the common mean."""
     n = sizes.sum()
     centre, first, second, third, fourth = sums.T
     origin = centre[0]  # so that the mean of equal weights is exact
@@ -111,14 +111,14 @@ def _combined(sums: Floats, sizes: Floats, *, unit: float) -> Moments:
         return Moments(float(n), float(mean / unit), 0.0, 0.0, 0.0)
     variance = representable("the variance", float(m2) / unit / unit)
     if variance < np.finfo(float).tiny:
-        raise InputError("the variance is below the range of float64; the weights must be scaled up first")
+        raise InputError("the variance is below the range of float64; scale the weights up first")
     return Moments(float(n), float(mean / unit), variance, float(m3 / m2**1.5), float(m4 / m2**2 - 3))
 
 
 def _beyond(body: np.ndarray, rest: np.ndarray, tops: np.ndarray, moments: Moments) -> tuple[int, int]:
-    """The exact numbers of weights beyond 3σ and 6σ."""
+    """Returns the exact numbers of weights beyond 3σ and 6σ."""
     reach = np.array([3.0, 6.0]) * moments.sigma
-    # no outlier is smaller than this; a little less, for the rounding of what is compared
+    # no outlier is smaller than this; slightly reduced to allow for rounding in the comparison
     least = np.maximum(0.0, (reach - abs(moments.mean)) * (1 - 2**-40)).astype(body.dtype)
     least = np.nextafter(least, body.dtype.type(0)).view(tops.dtype)
     counts = np.zeros((-(-tops.size // kernels.PART), 2), np.int64)

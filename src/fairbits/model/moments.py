@@ -1,13 +1,14 @@
-"""The moments and outliers of weights per tensor, per block, and of any tensors together, from one pass over the file.
+"""Moments and outliers of the weights of a tensor, a block or any set of tensors, from one pass over the file.
 
-An outlier lies more than 3σ (6σ) from the mean of its own population: |w − mean| > kσ. A merged population has another
-mean and σ than its parts, so every result carries counts of its weights by value, from which its shares are taken.
+An outlier lies more than 3σ (6σ) from the mean of its own population: |w − mean| > kσ. A merged population has a
+different mean and σ from its parts, so outliers cannot simply be added. Every result therefore carries counts of its
+weights by value, from which shares are computed after merging.
 
 * n, mean, σ, skewness, κ and max|w| are exact to the rounding of float64, merged or not.
 * Outlier shares of one tensor, and of anything merged from bfloat16 and float16, are exact.
-* Outlier shares merged from float32 or float64 come from bins of 2⁻⁷ of a weight's size. Of tensors with more than 4 M
-  weights, blocks of 64 with a weight beyond 5σ are all counted, of the others a random one in eight. Bins that a
-  threshold cuts are shared out in proportion; `beyond_bounds` gives the limits, `exact` says whether they coincide.
+* Outlier shares merged from float32 or float64 come from bins of 2⁻⁷ of a weight's size. In tensors with more than 4 M
+  weights, all blocks of 64 with a weight beyond 5σ are counted, and a random one in eight of the others. Bins cut by a
+  threshold are divided in proportion; `beyond_bounds` gives the limits, `exact` says whether they coincide.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightMoments:
-    """Moments, largest magnitude and outlier shares of some weights; `a + b` is the same of both together.
+    """Moments, largest magnitude and outlier shares of some weights; `a + b` are those of both together.
 
     >>> both = moments_of(torch.arange(5.0)) + moments_of(torch.tensor([1.0, 90.0]))
     >>> both.n, both.largest, round(both.mean, 3)
@@ -80,7 +81,8 @@ class WeightMoments:
     def beyond_bounds(self, k: float) -> tuple[float, float]:
         """Returns the least and the greatest share beyond kσ that the counts by value allow.
 
-        Certain, but for float32 and float64 tensors of more than 4 M weights: there within 4 standard errors.
+        They are certain, except for float32 and float64 tensors of more than 4 M weights: there they span 4 standard
+        errors.
         """
         count = self._count(k)
         return count.least / self.n, min(1.0, count.greatest / self.n)
@@ -180,7 +182,7 @@ def _from_parts(parts: Iterable[WeightMoments]) -> WeightMoments:
 
 
 def _count_beyond(histograms: Iterable[Histogram], moments: Moments, k: float) -> Beyond:
-    if moments.variance == 0:  # equal weights; their bin would be cut
+    if moments.variance == 0:  # all weights are equal; a threshold would cut their bin
         return Beyond(0, 0, 0.0)
     return count_beyond(histograms, moments.mean, k * moments.sigma)
 
@@ -191,7 +193,7 @@ def _weights(tensor: torch.Tensor, name: str) -> torch.Tensor:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise InputError(f"{name} holds {tensor.dtype}; weights must be {known}: dequantize or convert them first")
     if tensor.device.type != "cpu":
-        raise InputError(f"{name} lies on the device {tensor.device}; move it to main memory with .cpu()")
+        raise InputError(f"{name} is on the device {tensor.device}; move it to main memory with .cpu()")
     if not tensor.numel():
         raise InputError(f"{name} has shape {tuple(tensor.shape)} and no elements; moments need at least one")
     return tensor.detach()
@@ -201,5 +203,5 @@ def _not_finite(tensor: torch.Tensor, name: str) -> InputError:
     count, at, value = passes.first_not_finite(tensor.detach())
     return InputError(
         f"{name} holds {count} NaN or infinite element(s), the first ({value}) at {at}; every weight must be finite: "
-        "repair the checkpoint or fetch it again"
+        "repair the checkpoint or download it again"
     )

@@ -14,7 +14,7 @@ Rounding = Literal["nearest", "gptq"]
 
 
 def within_rows(group: Group) -> Group:
-    """Returns the group, but the row where a whole tensor shares a scale.
+    """Returns the group; "channel" if the whole tensor shares a scale.
 
     >>> within_rows("tensor"), within_rows(64)
     ('channel', 64)
@@ -31,7 +31,7 @@ class Scheme:
                  Banner's closed forms; "kappa": that of the founding documents; "exact": the least squared error
     `grid`       "symmetric": codes −n … n; "twos": all codes of two's complement, of scale max|w|/(n + ½) under absmax
     `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
-                 mean, the worst of them, or the worst regret; None: every weight counts alike
+    mean, the worst of them, or the worst regret; None: all weights count equally
     `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight
 
     >>> Scheme(3, 64, "exact").name
@@ -48,7 +48,7 @@ class Scheme:
     def __post_init__(self) -> None:
         whole("bits", self.bits, least=2, most=8)
         group: object = self.group
-        if group is None:  # as 0.1.0 named the row
+        if group is None:  # how 0.1.0 denoted the whole row
             object.__setattr__(self, "group", "channel")
         if isinstance(self.group, str):
             one_of("group", self.group, ("channel", "tensor"))
@@ -62,12 +62,12 @@ class Scheme:
             if self.clip != "exact":
                 raise InputError(
                     f"clip is {self.clip!r} and objective is {self.objective!r}; only the exact clip can weigh "
-                    "languages: take it, or leave the objective out"
+                    "languages: use it, or omit the objective"
                 )
 
     @property
     def name(self) -> str:
-        """What a reader calls it."""
+        """The name for readers."""
         where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
         clip = "exact clip" if self.clip == "exact" else self.clip
         grid = "" if self.grid == "symmetric" else f" on {self.grid}"
@@ -77,7 +77,7 @@ class Scheme:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the codes depend on what the model does with text."""
+        """Whether the codes depend on activations, and so on text."""
         return self.objective is not None or self.rounding == "gptq"
 
     @property
@@ -87,7 +87,7 @@ class Scheme:
 
     @property
     def as_stored(self) -> "Scheme":
-        """The plainest scheme that takes the same form in a file, which shows bits and group only.
+        """The simplest scheme with the same form in a file, where only bits and group are visible.
 
         One scale of a tensor is repeated for each of its rows.
 

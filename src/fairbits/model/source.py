@@ -23,7 +23,7 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 class Source:
     """A model in a local directory, the kind of place it came from, and notes about it.
 
-    `outliers` is the kurtosis that blocks of the model are to be given before it is used.
+    `outliers` is the kurtosis to give to blocks of the model before it is used.
     """
 
     kind: Kind
@@ -33,7 +33,7 @@ class Source:
 
 
 def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> Source:
-    """Returns where the model `target` lies, fetched or converted first where that is needed."""
+    """Returns the source of the model `target`, after downloading or converting it if needed."""
     if not isinstance(target, str | Path) or not str(target):
         raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
     path = Path(os.path.expanduser(target))
@@ -66,7 +66,7 @@ def _is_weight_file(path: Path) -> bool:
 
 
 def _check_format(directory: Path) -> None:
-    """Raises, with the way out, if the weights in `directory` are pickled or in GGUF only."""
+    """Raises if the weights in `directory` are only pickled or in GGUF; the error says how to convert them."""
     if (directory / SINGLE).exists() or (directory / INDEX).exists():
         return
     try:
@@ -98,13 +98,13 @@ def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
     except Exception as problem:  # no connection, no such model, no permission, no space: each with its own class
         reason = str(problem).strip().partition("\n")[0]
         raise InputError(
-            f"{repo_id} is no local directory, and it cannot be fetched from the Hugging Face Hub ({reason}). "
+            f"{repo_id} is not a local directory, and it cannot be downloaded from the Hugging Face Hub ({reason}). "
             f"Pass a local directory; where there is a connection, `hf download {repo_id} --local-dir DIR` makes one"
         ) from problem
     directory = Path(os.fspath(snapshot))
     if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
         raise InputError(
-            f"{directory}, the snapshot of {repo_id}, holds no {SINGLE}: without a connection it may be a part only; "
+            f"{directory}, the snapshot of {repo_id}, holds no {SINGLE}: without a connection it may be incomplete; "
             "pickles are not read: pass a revision with safetensors (conversions are offered as refs/pr/NUMBER), or "
             "convert the model into a local directory"
         )

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class SwappedModel:
-    """A model in memory and its checkpoint, so that one copy serves many plans.
+    """A loaded model and its checkpoint, so that one copy serves many plans.
 
-    No second copy of a weight is kept: what is restored is read from the checkpoint again. At the end of a `with`
-    statement everything that was replaced is restored; the same model can be entered again.
+    No second copy of a weight is kept: weights are restored by reading them from the checkpoint again. At the end of a
+    `with` statement everything that was replaced is restored; the same model can be entered again.
     """
 
     def __init__(self, checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
@@ -36,7 +36,7 @@ class SwappedModel:
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
         """Replaces linear maps or embeddings, named as in the checkpoint, by matrices (out, in).
 
-        Codes become the weights that a loader makes of them. A head that is tied to the embedding follows it.
+        Codes become the weights that a loader would compute. A head that is tied to the embedding changes with it.
         """
         for name, new in layers.items():
             W = new.dequantized if isinstance(new, Codes) else new
@@ -45,7 +45,7 @@ class SwappedModel:
             parameter.copy_(W)
 
     def restore(self, names: Iterable[str] | None = None) -> None:
-        """Restores those of the named tensors that were replaced, or all that were, exactly as they were loaded."""
+        """Restores the named tensors that were replaced (by default all), exactly as they were loaded."""
         for name in sorted(self._replaced if names is None else self._replaced.intersection(names)):
             stored = self.checkpoint.read(name)
             W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
@@ -68,13 +68,13 @@ class SwappedModel:
             has = "no matrix" if found is None else f"a matrix of shape {tuple(found.shape)}"
             raise InputError(
                 f"{name} of shape {shape} cannot be replaced: {type(self.model).__name__} has {has} "
-                f"at {weight.module}; keep this tensor as it is, or write the quantized model and evaluate that"
+                f"at {weight.module}; do not quantize this tensor, or write the quantized model and evaluate that"
             )
         return found
 
 
 def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tensor | None:
-    """Returns the weights of a module as (out, in), to be written to; None if it has no matrix."""
+    """Returns the weights of a module as a writable (out, in) view; None if it has no matrix."""
     try:
         parameter = getattr(model.get_submodule(module), "weight", None)
     except AttributeError:  # there is no such module

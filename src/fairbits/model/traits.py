@@ -1,9 +1,9 @@
-"""How a model is built: what can make one model's weights unlike another's, read from its modules and its file.
+"""How a model is built: traits that may explain why its weights differ from another's, read from modules and file.
 
-The class of the checkpoint is built and run on the meta device; shapes tell widths and heads, and small modules are
-tried out: a norm that ignores a shift of its input is a LayerNorm whatever it is called, and an activation function is
-the one whose values it gives. The configuration is asked only for what no module shows. A trait that cannot be told is
-None; different values in one model stand side by side, such as "24 and 40".
+The class of the checkpoint is built and run on the meta device; shapes give widths and heads, and small modules are
+tested: a norm that ignores a shift of its input is a LayerNorm whatever its name, and an activation function is
+identified by its values. The configuration is used only for what no module shows. A trait that cannot be determined is
+None; several values in one model are listed, such as "24 and 40".
 """
 
 import copy
@@ -26,7 +26,7 @@ Trait = int | float | str | None  # also bool
 Calls = Mapping[str, list[Call]]
 
 UNKNOWABLE = ("optimizer", "learning rate", "weight decay", "training data")
-"""What the founding documents want compared as well (6.2 of the second), and no checkpoint tells."""
+"""Traits that the founding documents also compare (6.2 of the second) but that no checkpoint records."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "ReLU": functional.relu,
@@ -37,7 +37,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "ReLU²": lambda x: functional.relu(x) ** 2,
     "tanh": torch.tanh,
 }
-"""Activation functions by their usual names; the forms of GELU differ by 5·10⁻⁴ and more, which tells them apart."""
+"""Activation functions by their usual names; the forms of GELU differ by at least 5·10⁻⁴, which distinguishes them."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Traits:
 
 
 def traits(checkpoint: Checkpoint) -> Traits:
-    """Returns the traits of a model; no weights are read, but for a head that may or may not be tied."""
+    """Returns the traits of a model. No weights are read, except to see whether the head is tied."""
     architecture = checkpoint.architecture
     model = skeleton(checkpoint.config, model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code))
     calls = trace(model)
@@ -125,7 +125,7 @@ def format_trait(value: Trait) -> str:
 
 
 def _alike(values: Iterable[Trait]) -> Trait:
-    """Returns the one value, different ones side by side, None if there is none or any is unknown."""
+    """Returns the common value, or a list of different values as text; None if there is none or any is unknown."""
     different = tuple(dict.fromkeys(values))
     if not different or None in different:
         return None
@@ -139,7 +139,7 @@ def _number(config: Any, *names: str) -> Trait:
 
 
 def _shapes(architecture: Architecture, *, heads: Trait) -> dict[str, Trait]:
-    """Returns what the shapes of the matrices tell, given the number of heads, which they do not."""
+    """Returns the traits that follow from the shapes of the matrices and the number of heads."""
     linears = [weight for block in architecture.blocks for weight in block.linears.values()]
     outs = [weight.shape for weight in linears if weight.role == "attention_out"]
     dimension = _alike(_over(n_in, heads) for _, n_in in outs)
@@ -167,11 +167,11 @@ def _activation(architecture: Architecture, model: PreTrainedModel) -> Trait:
 
 
 def _function(module: nn.Module) -> str | None:
-    """Returns which activation function a module is, by its values; None for what is none, such as dropout."""
+    """Returns which activation function a module is, by its values; None for other modules, such as dropout."""
     x = torch.linspace(-4.0, 4.0, 65)
     try:
         y = module(x)
-    except Exception:  # it wants other arguments, so it is no function of one number
+    except Exception:  # it needs other arguments, so it is not a function of one number
         return None
     known = (name for name, f in ACTIVATIONS.items() if isinstance(y, Tensor) and torch.allclose(y, f(x), atol=1e-5))
     one_of_torch = type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
@@ -180,7 +180,7 @@ def _function(module: nn.Module) -> str | None:
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm that a forward pass has met."""
+    """A norm that the forward pass used."""
 
     module: nn.Module
     call: Call
@@ -228,7 +228,7 @@ def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) 
 
 
 def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | None:
-    """Returns where a block normalizes, from who gives what to whom.
+    """Returns where a block normalizes, from the data flow between its modules.
 
     pre: queries are made from a norm's output. post: a norm's output leaves the block. after branches: a norm's input
     is what the attention returns, before it is added to the stream.
@@ -245,7 +245,7 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
 
 
 def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> str | None:
-    """Returns how a model knows the order of tokens: from classes of modules, tables in the file, arguments."""
+    """Returns how a model encodes positions, from module classes, tables in the file and arguments."""
     kinds = {path: type(module).__name__.lower() for path, module in model.named_modules() if path in calls}
     tables = [weight for weight in architecture.weights.values() if weight.role == "position"]
     found = {

@@ -1,4 +1,4 @@
-"""Counts of weights by value, compact and mergeable: what outlier shares of merged tensors are taken from."""
+"""Compact, mergeable counts of weights by value, from which outlier shares of merged tensors are computed."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ Counts = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Format:
-    """How the leading bits that are counted (`keys` kinds) become a value again."""
+    """How the counted leading bits (the key) are converted back to a value."""
 
     bits: type[np.unsignedinteger]
-    number: type[np.floating]  # of as many bits
-    shift: int  # places the key is moved to the left
-    merged: int  # trailing bits that weights of one key do not share
+    number: type[np.floating]  # the floating-point type of the same width
+    shift: int  # bits by which the key is shifted to the left
+    merged: int  # trailing bits in which weights of one key may differ
 
     @property
     def keys(self) -> int:
@@ -43,7 +43,7 @@ FORMATS: Mapping[torch.dtype, Format] = {
 class Histogram:
     """How many weights of one dtype there are of each 16-bit value, or in each bin of width 2⁻⁷ of its value.
 
-    Where only one block in `every` of those without outliers was counted, each of its weights stands for as many.
+    If only one in `every` blocks without outliers was counted, each counted weight of these represents `every` weights.
     """
 
     dtype: torch.dtype
@@ -53,7 +53,7 @@ class Histogram:
 
     @classmethod
     def of(cls, dtype: torch.dtype, dense: Counts, *, every: int = 1) -> "Histogram":
-        """Returns the histogram with the count of every key in `dense`, in as few bytes as may be."""
+        """Returns the histogram with the counts in `dense`, one per key, stored in as few bytes as possible."""
         keys = np.flatnonzero(dense)
         counts = dense[keys]
         narrow = counts.max(initial=0) < 2**32
@@ -70,7 +70,7 @@ class Histogram:
         return counts
 
     def edges(self) -> tuple[Floats, Floats]:
-        """Returns the least and the greatest weight that each key stands for."""
+        """Returns the smallest and the largest weight of each key."""
         form = FORMATS[self.dtype]
         inner = self.keys.astype(form.bits) << form.bits(form.shift)
         outer = inner | form.bits((1 << form.merged) - 1)
@@ -96,10 +96,10 @@ class Beyond:
 
 
 def count_beyond(histograms: Iterable[Histogram], mean: float, reach: float) -> Beyond:
-    """Returns how many weights have |w − mean| > reach; a bin that the threshold cuts is taken as evenly filled.
+    """Returns how many weights have |w − mean| > reach; a bin cut by the threshold is treated as evenly filled.
 
-    The limits are certain where every weight was counted. Elsewhere they are 4 standard errors wider, as if all counted
-    weights were a random sample; outliers are in truth counted whole.
+    The limits are certain if every weight was counted. Otherwise they are 4 standard errors wider, as if all counted
+    weights were a random sample. This is conservative, because outliers are counted completely.
     """
     least, greatest, estimate = 0, 0, 0.0
     for histogram in histograms:
@@ -117,5 +117,5 @@ def count_beyond(histograms: Iterable[Histogram], mean: float, reach: float) -> 
 
 
 def _sampling_error(count: int, every: int) -> int:
-    """Four standard errors of a count of which one weight in `every` was seen."""
+    """Returns four standard errors of a count for which one weight in `every` was sampled."""
     return 0 if every == 1 else math.ceil(4 * math.sqrt(every * (count + every)))

@@ -1,1 +1,1 @@
-"""Adaptive models: one quantized base, and what is switched in it for the language that arrives."""
+"""Adaptive models: one quantized base, and the rows that are switched in it for the language of a request."""

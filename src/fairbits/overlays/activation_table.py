@@ -1,4 +1,4 @@
-"""Clip thresholds of activations: a table with a row for every language, and what it is made from."""
+"""Clipping thresholds of activations: a table with a row per language, and the distributions it is computed from."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,22 +17,23 @@ from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace
 from fairbits.theory.grid import Grid
 
 Clip = Literal["exact", "laplace", "gaussian", "absmax"]
-"""How a threshold is found: least squared error, ACIQ's formulas of E|x| and of E[x²], or nothing is clipped."""
+"""How a threshold is chosen: least squared error, ACIQ's formulas from E|x| and E[x²], or no clipping."""
 Thresholds = NDArray[np.float32]
 
 LEADING = 9
-"""Mantissa bits that magnitudes of one bin share: a bin is 0.2 % of its value wide, less than a step of 8 bits."""
+"""Mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step."""
 TRAILING = 23 - LEADING
 BINS = 256 << LEADING
 TOLERANCE = 1e-4
-"""Relative distance to the optimum at which the search may end; bins cost more than that."""
+"""Relative distance to the optimum at which the search may stop; binning costs more than that."""
 
 
 @dataclass(frozen=True, eq=False)
 class Magnitudes:
     """How |x| is distributed: the bins that occur, ascending, and the share of the entries in each.
 
-    A bin holds the magnitudes that share exponent and leading mantissa bits as float32, so no range must be known.
+    A bin holds the magnitudes with the same exponent and leading mantissa bits in float32, so no range must be known in
+    advance.
     """
 
     bins: NDArray[np.int32]
@@ -46,7 +47,7 @@ class Magnitudes:
 
     @classmethod
     def pooled(cls, parts: Sequence["Magnitudes"]) -> "Magnitudes":
-        """Returns the mixture in which all parts weigh the same, however many entries each was made from."""
+        """Returns the mixture with equal weights for all parts, whatever their numbers of entries."""
         bins, where = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
         share = np.bincount(where, np.concatenate([part.share for part in parts])) / len(parts)
         return cls(bins, share)
@@ -60,7 +61,7 @@ class Magnitudes:
         return values
 
     def alpha(self, bits: int, clip: Clip = "exact") -> float:
-        """Returns the threshold on the symmetric grid; 0 if everything is 0.
+        """Returns the threshold for the symmetric grid; 0 if everything is 0.
 
         >>> round(Magnitudes.of(bin_counts(torch.tensor([0.5, -1.0, 0.25]))).alpha(8, "absmax"), 2)
         1.0
@@ -91,7 +92,7 @@ def bin_counts(x: Tensor) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class SavedTable:
-    """What JSON holds of a table; the thresholds themselves are tensors."""
+    """The part of a table that is stored as JSON; the thresholds themselves are tensors."""
 
     bits: int
     clip: Clip
@@ -103,7 +104,7 @@ class SavedTable:
 class ActivationTable:
     """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
 
-    A point is an input that linear maps share; `modules` names those that see it. The language-blind row is for the
+    A point is an input shared by linear maps; `modules` names these maps. The language-blind row is for the
     mixture in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step
     α / n.
     """
@@ -138,7 +139,7 @@ class ActivationTable:
 
     @property
     def extra_bytes(self) -> int:
-        """What the rows of the languages take beside the language-blind one."""
+        """The bytes of the rows of the languages, in addition to the language-blind row."""
         return int(self.alpha.nbytes)
 
     def row(self, language: str | None) -> Thresholds:
@@ -150,22 +151,22 @@ class ActivationTable:
         """Returns the number of a language's row."""
         if language not in self.languages:
             raise InputError(
-                f"language {language!r} has no thresholds; there are those of {', '.join(self.languages)}: "
-                "calibrate with text of it, or use the language-blind row (None)"
+                f"language {language!r} has no thresholds; available are {', '.join(self.languages)}: "
+                "calibrate with text in it, or use the language-blind row (None)"
             )
         return self.languages.index(language)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what belongs into a tensor file."""
+        """Returns the tensors to store in a file."""
         return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
 
     def saved(self) -> SavedTable:
-        """Returns what JSON holds of it."""
+        """Returns the part that is stored as JSON."""
         return SavedTable(self.bits, self.clip, dict(self.modules), self.languages)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], saved: SavedTable) -> "ActivationTable":
-        """Returns the table that `tensors` and `saved` were taken from."""
+        """Returns the table with these `tensors` and the JSON part `saved`."""
         missing = sorted({"alpha", "blind"} - tensors.keys())
         if missing:
             raise InputError(f"the tensors of activation thresholds lack {missing[0]!r}; make them again")
@@ -175,9 +176,10 @@ class ActivationTable:
 
 @dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """What every language shows at every point: `seen` has the distributions of a language in the order of `modules`.
+    """The activations of every language at every point: `seen` has the distributions of a language, ordered as
+    `modules`.
 
-    `left_out` names the linear maps of blocks whose inputs stay as they are, and why.
+    `left_out` names the linear maps of blocks whose inputs are not quantized, and why.
     """
 
     modules: Mapping[str, tuple[str, ...]]

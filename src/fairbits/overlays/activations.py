@@ -1,7 +1,7 @@
-"""Activations on a grid: what every language shows at the inputs of linear maps, and hooks that round these inputs.
+"""Quantized activations: their distribution per language at the inputs of linear maps, and hooks that round them.
 
-The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs
-a few bytes, and another language is a copy of one row.
+The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs a
+few bytes, and switching languages copies one row.
 """
 
 from collections.abc import Iterable
@@ -35,28 +35,30 @@ Points = dict[str, list[Weight]]
 
 
 def text_of(text: Text, language: str) -> Text:
-    """Returns the windows of one language; documents keep their numbers, those of other languages have no windows."""
+    """Returns the windows of one language. Documents keep their numbers; those of other languages have no windows."""
     own = text.lang == language
     windows = tuple(window for window in text.windows if own[window.document])
     if not windows:
         raise InputError(
-            f"the text has nothing in {language}; every language needs some to find its thresholds: "
-            "add text of it, or leave the language out"
+            f"the text has nothing in {language}; every language needs text to compute its thresholds: "
+            "add text in it, or leave the language out"
         )
     return replace(text, windows=windows)
 
 
 def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Points, dict[str, str]]:
-    """Returns the linear maps of blocks by the input they share, and why the inputs of others stay as they are."""
+    """Returns the linear maps of blocks by the input they share, and why the inputs of others are not quantized."""
     linears, left_out = probed_linears(architecture, model)
     points: Points = {}
     for name, weight in linears.items():
         if weight.expert is not None:
-            left_out[name] = "an expert sees a choice of the positions"
+            left_out[name] = "an expert sees only some of the positions"
         else:
             points.setdefault(str(weight.sees), []).append(weight)
     if not points:
-        raise InputError("the model has no linear map in a block whose input a module shows; no activation to quantize")
+        raise InputError(
+            "no linear map in a block has an input that can be observed; there is no activation to quantize"
+        )
     return points, left_out
 
 
@@ -66,8 +68,8 @@ def record_activations(
 ) -> ActivationRecord:
     """Returns how |x| is distributed at every point in every language, after one pass over the text.
 
-    Whatever a map is given counts, but for padding: a start token is rounded like any other. Languages pass one by one,
-    as the model is in memory, so its weights may be quantized already.
+    All inputs of a map count except padding: a start token is rounded like any other. Languages are processed one by
+    one with the model as it is in memory, so its weights may already be quantized.
     """
     points, left_out = activation_points(architecture, model)
     parts = {code: text_of(text, code) for code in text.languages}
@@ -89,7 +91,7 @@ def record_activations(
 
 
 class _Watch:
-    """Counts magnitudes by bin at every point, of whatever passes in the `with` statement; `batch` is what passes."""
+    """Counts magnitudes by bin at every point during a `with` statement; `batch` is the current batch."""
 
     batch: Batch
 
@@ -111,7 +113,7 @@ class _Watch:
             handle.remove()
 
     def distribution(self, name: str, language: str) -> Magnitudes:
-        """Returns what was counted at a point."""
+        """Returns the distribution at a point."""
         if name not in self._counts:
             raise InputError(f"text in {language} does not reach {name}; every linear map of a block must see it")
         return Magnitudes.of(self._counts[name])
@@ -138,7 +140,7 @@ class _Watch:
 class ActivationQuantizer:
     """Hooks on a loaded model that round the inputs of its linear maps to the grid of a table, until `close`.
 
-    Steps lie in one buffer beside the model, which every hook reads: `use` copies a row of the table over it. It begins
+    All hooks read their steps from one buffer on the model's device: `use` copies a row of the table into it. It starts
     with the language-blind row.
     """
 
@@ -160,17 +162,17 @@ class ActivationQuantizer:
         ]
 
     def use(self, language: str | None = None) -> None:
-        """Takes the thresholds of a language from now on; None: the language-blind ones."""
+        """Switches to the thresholds of a language; None: the language-blind ones."""
         row = 0 if language is None else 1 + self.table.position(language)
         self._row.copy_(self._scales[row])
         self._start(per_token=False)
 
     def dynamic(self) -> None:
-        """Takes the largest magnitude of every position as its threshold from now on: no table is asked."""
+        """Switches to dynamic thresholds: the largest magnitude of every position, without the table."""
         self._start(per_token=True)
 
     def close(self) -> None:
-        """Removes the hooks: the model computes as it did before."""
+        """Removes the hooks; the model then computes as before."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -198,7 +200,7 @@ class _Rounding:
         self.start(per_token=False)
 
     def start(self, *, per_token: bool) -> None:
-        """Forgets what was rounded, and how."""
+        """Clears the cached result and sets the mode."""
         self._per_token = per_token
         self._kept: tuple[Tensor, int, Tensor] | None = None
         self._given = 0
@@ -212,22 +214,22 @@ class _Rounding:
         return changed, {name: rounded if each is x else each for name, each in kwargs.items()}
 
     def _once(self, x: Tensor) -> Tensor:
-        if x.is_inference():  # has no version: whether it was changed in place is not known
+        if x.is_inference():  # has no version counter, so in-place changes cannot be detected
             return self.rounded(x)
-        # the input is kept with its version: a tensor that is changed in place, or another at its address, is not it
+        # the version tells whether the tensor was changed in place, or another has its address
         if self._kept is None or self._kept[0] is not x or self._kept[1] != x._version:
             self._kept, self._given = (x, x._version, self.rounded(x)), 0
         found = self._kept[2]
         self._given += 1
-        if self._given == self._maps:  # nobody else needs it
+        if self._given == self._maps:  # no other map needs it
             self._kept = None
         return found
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Returns the nearest value of the grid to every entry, in the type of x."""
+        """Returns every entry rounded to the nearest grid value, in the type of x."""
         scale = self._scale
         if self._per_token:
-            # a position of zeros keeps them with whatever scale
+            # a position of zeros stays 0 with any scale
             scale = x.abs().amax(-1, keepdim=True).div_(self._highest).clamp_(min=torch.finfo(x.dtype).tiny)
         return (x / scale).round_().clamp_(-self._highest, self._highest).mul_(scale)
 
@@ -238,9 +240,7 @@ def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> Non
             if name not in modules:
                 raise InputError(f"the model has no module {name}; the table must be made from the same model")
             if any(isinstance(hook, _Rounding) for hook in modules[name]._forward_pre_hooks.values()):
-                raise InputError(
-                    f"the input of {name} is rounded already; close the other quantizer of activations first"
-                )
+                raise InputError(f"the input of {name} is already rounded; close the other activation quantizer first")
 
 
 def _first_tensor(values: Iterable[Any]) -> Tensor:

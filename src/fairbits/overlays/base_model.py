@@ -1,4 +1,4 @@
-"""OverlayBase: a quantized base in memory, and the model it was made from, whose weights are read one by one."""
+"""OverlayBase: a loaded quantized base, and the model it was made from, whose weights are read one at a time."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -33,9 +33,9 @@ FLOAT_BYTES = 4
 
 
 class OverlayBase:
-    """The base in float32, and all that is needed to give some of its rows another form.
+    """The base in float32, and everything needed to give some of its rows another form.
 
-    `Switch` changes its rows and takes them back; nothing here does.
+    Rows are changed and restored by `Switch`, not here.
     """
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
@@ -46,23 +46,24 @@ class OverlayBase:
         modules = dict(self.model.named_modules())
         weights = checkpoint.architecture.weights
         seen = [each for each in self.plan.quantized if each.block is not None]
-        # maps that see the same input stand side by side: what is known of it is worked out once
+        # maps with the same input are adjacent, so its statistics are computed once
         seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
         self.schemes: dict[str, Scheme] = schemes_of(
             each for each in seen if is_observable(weights[each.name], modules)
         )
         if not self.schemes:
             raise InputError(
-                f"{base.target} has no quantized linear map whose input can be seen; give one whose blocks are"
+                f"{base.target} has no quantized linear map whose input can be observed; "
+                "give a base whose blocks are quantized"
             )
 
     @cached_property
     def size_bytes(self) -> int:
-        """What all tensors of the base take."""
+        """The bytes of all tensors of the base."""
         return sum(info.nbytes for info in self.base.tensors.values())
 
     def weight(self, name: str) -> Weight:
-        """Returns where a linear map belongs."""
+        """Returns the description of a linear map."""
         return self.checkpoint.architecture.weights[name]
 
     def codes(self, name: str) -> Codes:
@@ -75,7 +76,7 @@ class OverlayBase:
         return matrix(self.checkpoint, self.weight(name))
 
     def input_statistics(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
-        """Yields what is known of the input of each linear map on a text, of which all languages count alike.
+        """Yields the input statistics of each linear map on a text, with equal weights for all languages.
 
         The text passes through the base, not through any overlay of it.
         """
@@ -103,7 +104,7 @@ class OverlayBase:
         return inputs
 
     def _parts(self, products: bool) -> Iterator[list[str]]:
-        """Yields the linear maps in parts whose products have room together."""
+        """Yields the linear maps in parts whose products fit in memory together."""
         part: list[str] = []
         taken: dict[str | None, int] = {}
         for name in self.schemes:
@@ -118,7 +119,7 @@ class OverlayBase:
 
 
 def dequantize_in_float32(codes: Codes) -> Tensor:
-    """Returns what a loader makes of codes in float32: it multiplies in that type."""
+    """Returns the weights that a float32 loader computes from codes: it multiplies in that type."""
     return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
 
 
@@ -130,7 +131,7 @@ def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:
     plan = Plan.load(file)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
-            f"{base.target} was made from {plan.model}, and {checkpoint.target} has other weights; "
+            f"{base.target} was made from {plan.model}, and {checkpoint.target} has different weights; "
             "give the model that the base was made from"
         )
     return plan

@@ -1,4 +1,4 @@
-"""How overlays are built: which languages share one, which rows it holds, what they cost on held-out text."""
+"""Building overlays: which languages share one, which rows it holds, and the damage on held-out text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,9 +30,9 @@ Cluster = tuple[str, ...]
 
 
 class OverlayBuilder:
-    """A base, and how the model it was made from answered the calibration text.
+    """A base, and the answers of the original model on the calibration text.
 
-    Between two calls no overlay lies over the base.
+    Between two calls no overlay is active.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class OverlayBuilder:
         return importance_patterns(self.overlay_base, self._fitting(self.text.languages))
 
     def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
-        """Returns every linear map of the base in a form that suits the languages of a cluster, which count alike."""
+        """Returns every linear map of the base in a form fitted to the languages of a cluster, equally weighted."""
         each = [self._sensitivity_of(code) for code in cluster]
         mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
         found, total = [], len(self.overlay_base.schemes)
@@ -60,7 +60,7 @@ class OverlayBuilder:
         return found
 
     def overlay(self, name: str, cluster: Cluster, found: Sequence[Candidate], budget: float | None) -> Overlay:
-        """Returns the overlay of a cluster that takes at most this share of the bytes of the base; None: all rows."""
+        """Returns the overlay of a cluster, of at most this share of the base's bytes; None: all rows."""
         limit = None if budget is None else budget * self.overlay_base.size_bytes
         return Overlay(name, cluster, patches_within(found, limit))
 
@@ -84,7 +84,7 @@ class OverlayBuilder:
         return self._sensitivity[code]
 
     def _fitting(self, languages: Iterable[str]) -> Text:
-        """Returns the text of some languages that overlays are made for."""
+        """Returns the part of some languages' text that overlays are fitted to."""
         wanted = set(languages)
         windows = (window for window in self.text.windows if self._is(window.document, wanted, apart=False))
         return replace(self.text, windows=tuple(windows))
@@ -112,8 +112,8 @@ def held_out_documents(text: Text) -> frozenset[int]:
     few = sorted(code for code, own in documents.items() if len(own) < APART)
     if few:
         raise InputError(
-            f"the calibration text has {len(documents[few[0]])} document(s) in {few[0]}; overlays are made for some "
-            f"and judged by others, and need {APART} of every language: give more text, or more --tokens"
+            f"the calibration text has {len(documents[few[0]])} document(s) in {few[0]}; overlays are fitted to some "
+            f"and evaluated on others, which takes {APART} of every language: give more text, or more --tokens"
         )
     return frozenset(own[i] for own in documents.values() for i in range(APART - 1, len(own), APART))
 
@@ -129,9 +129,9 @@ def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> i
 
 
 def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tuple[Patch, ...]:
-    """Returns the rows that save most per byte and take at most `budget` bytes together; None: all rows of all maps.
+    """Returns the rows that save most per byte, at most `budget` bytes in total; None: all rows of all maps.
 
-    Rows that save nothing are left out even where there is room.
+    Rows that save nothing are left out even if they fit.
     """
     if budget is None:
         return tuple(each.patch(None) for each in candidates)
@@ -151,7 +151,8 @@ def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tup
 def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
     """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear map, less its mean per map.
 
-    Loudness goes with the mean; what stays is which inputs matter more to a language than its others do.
+    Subtracting the mean removes the overall magnitude. What remains is which inputs matter more to a language than
+    others.
     """
     parts: dict[str, Floats] = {}
     for name, known in overlay_base.input_statistics(text, products=False):
@@ -164,7 +165,7 @@ def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floa
 
 
 def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...], ...]:
-    """Returns `count` clusters of languages, Ward's, which are nested for all counts; the largest first.
+    """Returns `count` clusters of languages by Ward's method, largest first; clusters of different counts are nested.
 
     >>> clusters({"a": np.array([0.0, 1]), "b": np.array([5.0, 5]), "c": np.array([0.1, 1])}, 2)
     (('a', 'c'), ('b',))
@@ -172,9 +173,9 @@ def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...
     codes = list(patterns)
     if count >= len(codes):
         return tuple((code,) for code in codes)
-    # what all languages have in common says nothing about who is alike
+    # what all languages have in common does not help to cluster them
     table = np.stack([patterns[code] for code in codes])
-    # cut by count: a height can part no languages that are equally far from each other
+    # cut by count: no height separates languages at equal distances
     labels = cut_tree(linkage(table - table.mean(axis=0), method="ward"), n_clusters=[count])[:, 0]
     found = [tuple(codes[i] for i in np.flatnonzero(labels == label)) for label in range(count)]
     return tuple(sorted(found, key=lambda each: (-len(each), each)))
@@ -184,7 +185,7 @@ def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict
     """Returns E[(∂/∂y_r)²] of every linear map, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
 
     Gradients are those of logits · ξ, ξ a Fisher direction drawn from `seed` at every predicted position; no label is
-    looked at. That rows err independently of each other is an approximation; it ranks rows, and damage is measured.
+    used. Treating the errors of rows as independent is an approximation, used only to rank rows; damage is measured.
     """
     model, found = overlay_base.model, {}
     for parameter in model.parameters():
@@ -205,7 +206,7 @@ def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict
 
 
 def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
-    """Returns the hook that adds up the squared gradient of what a linear map gives."""
+    """Returns the hook that sums the squared gradient of a linear map's output."""
 
     def take(gradient: Tensor) -> None:
         sums.add_(gradient.detach().flatten(0, -2).float().square().sum(0).double().cpu())

@@ -1,4 +1,4 @@
-"""Overlays on disk: one safetensors file each beside a manifest, `overlays.json`, that says what they are for."""
+"""Overlays on disk: one safetensors file each, and a manifest, `overlays.json`, that describes them."""
 
 import math
 import os
@@ -28,7 +28,7 @@ from fairbits.records import to_json
 SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
 PLAIN = re.compile(r"\w[\w-]*")
-"""What an overlay may be called: its file is."""
+"""Allowed names of overlays; the name is part of the file name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class Overlays:
     """All overlays of a base.
 
     `base`         fingerprint of the base they were made for
-    `languages`    which overlay serves a language that is served; BASE where none pays
-    `record`       how they came about and what they do, for people and reports
-    `activations`  thresholds of the inputs of linear maps under every overlay; None: inputs are not rounded
+    `languages`    the overlay of every language served; BASE where no overlay is worthwhile
+    `record`       how they were made and what they achieve, for readers and reports
+    `activations`  clipping thresholds of the inputs of linear maps; None: inputs are not quantized
     """
 
     base: str
@@ -48,7 +48,7 @@ class Overlays:
     activations: ActivationTable | None = None
 
     def __post_init__(self) -> None:
-        """Checks that every overlay has a name of its own, as a file can have, and that those which serve are there."""
+        """Checks that overlays have unique names that are valid in file names, and that every overlay in use exists."""
         names = [each.name for each in self.overlays]
         for name in names:
             if not PLAIN.fullmatch(name) or name == BASE:
@@ -58,17 +58,17 @@ class Overlays:
             raise InputError(f"two overlays have the name {twice[0]!r}; give each a name of its own")
         lost = sorted(set(self.languages.values()) - {BASE, *names})
         if lost:
-            raise InputError(f"the overlay {lost[0]!r:.80} serves a language and is not there; give it as well")
+            raise InputError(f"the overlay {lost[0]!r:.80} serves a language but is missing; give it as well")
 
     @property
     def size_bytes(self) -> int:
-        """What the tensors of all take; those of overlays with the same patches are stored once."""
+        """The bytes of all tensors; overlays with the same patches are stored once."""
         rows = {id(each.patches): each.size_bytes for each in self.overlays}
         table = {} if self.activations is None else self.activations.tensors()
         return sum(rows.values()) + sum(each.nbytes for each in table.values())
 
     def save(self, directory: str | Path) -> None:
-        """Writes all files; the manifest comes last, and older overlays in the directory stay whole until then."""
+        """Writes all files, the manifest last; until then older overlays in the directory stay valid."""
         place = Path(directory)
         written: list[Path] = []
         try:
@@ -88,24 +88,24 @@ class Overlays:
             )
             manifest = Manifest(self.base, dict(self.languages), overlays, dict(self.record), table)
             write_whole(place / MANIFEST, [to_json(OVERLAYS.stamp(asdict(manifest)))])
-            written = [each for each in older if each not in written]  # which no manifest names any more
+            written = [each for each in older if each not in written]  # no longer named by a manifest
         except OSError as error:
             raise InputError(
-                f"{place} cannot be written ({error.strerror}); give another path, or make room there"
+                f"{place} cannot be written ({error.strerror}); give another path, or free some space"
             ) from None
         finally:
             _remove(written)
 
     @classmethod
     def load(cls, directory: str | Path, base: Checkpoint) -> "Overlays":
-        """Returns the overlays in a directory, if they are whole and were made for this base."""
+        """Returns the overlays in a directory; raises unless they are complete and were made for this base."""
         place = Path(directory)
         if not (place / MANIFEST).is_file():
             raise InputError(f"{place} has no {MANIFEST}; give a directory that fairbits overlay has written")
         manifest = OVERLAYS.read(place / MANIFEST)
         if manifest.base != base.fingerprint:
             raise InputError(
-                f"{place} was made for another base than {base.target}; give that base, or make the overlays again"
+                f"{place} was made for a base other than {base.target}; give that base, or make the overlays again"
             )
         try:
             patches = {each.file: _read_patches(place, each, base) for each in manifest.overlays}
@@ -118,23 +118,23 @@ class Overlays:
 
 
 def check_directory(directory: Path) -> Path:
-    """Returns where overlays can be written: a directory that is not there yet, is empty, or holds older ones."""
+    """Returns the directory if overlays can be written to it: it is new, empty, or holds older overlays."""
     try:
         if directory.exists() and not directory.is_dir():
-            raise InputError(f"{directory} is no directory; give one to write overlays to")
+            raise InputError(f"{directory} is not a directory; give one to write overlays to")
         held = sorted(each.name for each in directory.iterdir()) if directory.is_dir() else []
         there = next(each for each in (directory, *directory.parents) if each.exists())
-    except OSError as error:  # a name too long, a directory of someone else
+    except OSError as error:  # the name is too long, or the directory is not accessible
         raise InputError(f"{directory} cannot be used ({error.strerror}); give another path") from None
     if held and MANIFEST not in held:
         raise InputError(f"{directory} holds other files ({held[0]} …); give a directory of its own for overlays")
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(f"{there} cannot be written to; give a path in a directory of yours")
+        raise InputError(f"{there} is not writable; give a path in a directory where you may write")
     return directory
 
 
 def _files_of(manifest: Path) -> list[Path]:
-    """Returns the files that an older manifest names; none where it cannot be read."""
+    """Returns the files that an older manifest names; none if it cannot be read."""
     try:
         files = [manifest.parent / name for name in OVERLAYS.read(manifest).files]
     except InputError:
@@ -143,13 +143,13 @@ def _files_of(manifest: Path) -> list[Path]:
 
 
 def _free(place: Path, name: str) -> Path:
-    """Returns a path for a file of that name where none is yet."""
+    """Returns an unused path for a file of that name."""
     tries = (place / f"{name}{'' if i == 1 else f'.{i}'}{SUFFIX}" for i in count(1))
     return next(each for each in tries if not os.path.lexists(each))
 
 
 def _remove(files: Iterable[Path]) -> None:
-    """Removes what nothing names; a file that cannot be removed does no harm."""
+    """Removes files that are no longer named; one that cannot be removed does no harm."""
     for file in files:
         with suppress(OSError):
             file.unlink()
@@ -172,7 +172,7 @@ def _write_table(file: Path, table: ActivationTable) -> TableEntry:
 
 
 def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Tensor]:
-    """Returns the tensors of a file that the manifest names, if it is whole."""
+    """Returns the tensors of a file in the manifest; raises if it is missing or damaged."""
     file = place / entry.file
     if file.parent != place or not file.is_file():
         raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
@@ -181,7 +181,7 @@ def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Te
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); make it readable, or make it again") from None
     if digest != entry.sha256:
-        raise InputError(f"{file} is damaged: its checksum is another one; copy it again, or make it again")
+        raise InputError(f"{file} is damaged: its checksum differs; copy it again, or make it again")
     return {info.name: map_tensor(info) for info in read_header(file).values()}
 
 
@@ -218,7 +218,7 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
 
 
 def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
-    """Returns which rows of a map are stored, if it has them; None: all."""
+    """Returns which rows of a map are stored; None: all of them."""
     found = tensors.get(f"{name}_rows")
     if found is None:
         return None

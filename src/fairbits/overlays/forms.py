@@ -1,4 +1,4 @@
-"""Rows of linear maps in a form that suits a text better than the base's, and what each of them saves."""
+"""Rows of linear maps in a form fitted to a text, and how much damage each row saves."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from fairbits.quantization.rounding.hessian import InputStatistics
 from fairbits.quantization.rounding.layer import round_layer
 
 RESIDUAL_BITS = 2
-"""Bits of what is added to a row: of 2, 3 and 8 those that save most per byte, as measured."""
+"""Bits of the residual of a row: of 2, 3 and 8 bits, 2 saved most per byte in measurements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A linear map in another form, of which an overlay may hold some rows.
+    """A linear map in another form; an overlay may hold some of its rows.
 
-    `saved` is what each row saves in nats per predicted token, as far as rows err independently: ½ F_r (e_r − e'_r),
+    `saved` is what each row saves in nats per predicted token if errors of rows are independent: ½ F_r (e_r − e'_r),
     e_r = E[(Δw_rᵀx)²] of the base and e'_r of the other form.
     """
 
@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def row_bytes(self) -> float:
-        """What a row takes of a file, its number included."""
+        """The bytes of a row in a file, including its number."""
         one = self.patch(torch.zeros(1, dtype=torch.int64)).tensors()
         return sum(each.nbytes for each in one.values())
 
@@ -64,10 +64,10 @@ class Candidate:
 def candidates(
     overlay_base: OverlayBase, text: Text, sensitivity: Mapping[str, Tensor], *, form: Form
 ) -> Iterator[Candidate]:
-    """Yields every linear map in a form that suits what it sees of a text in the base.
+    """Yields every linear map in a form fitted to its inputs on a text, in the base.
 
-    "residual"  what the base's weights lack, in RESIDUAL_BITS
-    "codes"     the weights anew, in the width of the base
+    "residual"  the difference to the original weights, in RESIDUAL_BITS
+    "codes"     the weights quantized again, in the width of the base
     both by GPTQ with the exact weighted clip, under H = E[x xᵀ] of the text
     "steps"     the base's codes k with the scales of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """

@@ -1,4 +1,4 @@
-"""Prompts continued together by the `generate` of transformers."""
+"""Generation: batches of prompts are continued by `generate` of transformers."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NEW_TOKENS = 64
-"""How much a prompt is continued where neither the caller nor the model says it."""
+"""The number of new tokens if neither the caller nor the model sets it."""
 FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria")
-"""Options of `generate` that are no settings of its configuration."""
+"""Options of `generate` that are not part of its configuration."""
 REFUSED = {
     "max_length": "it counts the padding of a batch: give max_new_tokens",
     "min_length": "it counts the padding of a batch: give min_new_tokens",
@@ -25,7 +25,7 @@ REFUSED = {
     "pad_token_id": "it is that of the tokenizer",
     "return_dict_in_generate": "text is returned: take the model from `using` for more",
 }
-"""Options that are not taken, and why."""
+"""Options that are refused, and why."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What follows a prompt."""
+    """The generated continuation of a prompt."""
 
     text: str
     tokens: int
@@ -48,7 +48,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Settings:
-    """How prompts are continued: `most` tokens each, until one of `ends`; `alone` where company changes what comes."""
+    """How prompts are continued: at most `most` tokens each, until one of `ends`."""
 
     options: Mapping[str, Any]
     most: int
@@ -58,18 +58,20 @@ class Settings:
 
     @property
     def alone(self) -> bool:
-        """Whether a prompt must be continued on its own, as draws depend on what is drawn beside them."""
+        """Whether a prompt needs a batch of its own, because sampling depends on the other prompts of a batch."""
         return self.seed is not None and bool(self.options["do_sample"])
 
 
 def settings_for(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", options: Mapping[str, Any], *, seed: int | None
 ) -> Settings:
-    """Returns the options with what the model says where they say nothing, if `generate` has all of them."""
+    """Returns the options completed with the model's defaults; raises if `generate` does not have one of them."""
     from transformers import GenerationConfig
 
     if not model.can_generate() or model.config.is_encoder_decoder:
-        raise InputError(f"{type(model).__name__} does not continue text; give a model that does, as Llama or BLOOM")
+        raise InputError(
+            f"{type(model).__name__} does not generate text; give a model that does, such as Llama or BLOOM"
+        )
     _check(options, known={*vars(GenerationConfig()), *FUNCTIONS})  # type: ignore[no-untyped-call]
     own: Any = model.generation_config
     most = options.get("max_new_tokens", own.max_new_tokens)
@@ -80,12 +82,12 @@ def settings_for(
     padding = next(each for each in candidates if isinstance(each, int) and each < rows)
     full = {"do_sample": bool(own.do_sample), **options, "max_new_tokens": most}
     if options.get("stop_strings"):
-        full["tokenizer"] = tokenizer  # what finds them
+        full["tokenizer"] = tokenizer  # `generate` needs it to find them
     return Settings(full, most, frozenset(ends), padding, seed)
 
 
 def _check(options: Mapping[str, Any], *, known: Collection[str]) -> None:
-    """Raises where an option is not taken, or would be passed over as if it were not there."""
+    """Raises if an option is refused, or would be silently ignored."""
     for name, value in options.items():
         if name in REFUSED:
             raise InputError(f"the option {name} is not taken, as {REFUSED[name]}")
@@ -98,7 +100,7 @@ def _check(options: Mapping[str, Any], *, known: Collection[str]) -> None:
 
 
 def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
-    """Yields the prompts, at most so many together, those of like length beside each other."""
+    """Yields batches of at most `most` prompts, sorted by length."""
     ordered = sorted(prompts, key=lambda prompt: len(prompt.ids))
     for start in range(0, len(ordered), most):
         yield ordered[start : start + most]
@@ -107,7 +109,7 @@ def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
 def generate_batch(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], settings: Settings
 ) -> dict[int, Continuation]:
-    """Returns what follows every prompt, by its place."""
+    """Returns the continuation of every prompt, by its place."""
     ids, mask = _left_padded(prompts, settings.padding, model.device)
     with fixed_seed(settings.seed, model.device):
         try:
@@ -119,8 +121,10 @@ def generate_batch(
                 return_dict_in_generate=False,
                 **settings.options,
             )
-        except (TypeError, ValueError) as problem:  # every option is checked in its own way
-            raise InputError(f"transformers does not generate so: {' '.join(str(problem).split()):.300}") from problem
+        except (TypeError, ValueError) as problem:  # every option is validated differently
+            raise InputError(
+                f"transformers cannot generate with these options: {' '.join(str(problem).split()):.300}"
+            ) from problem
     made = rows[:, ids.shape[1] :].tolist()
     return {
         prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in zip(prompts, made, strict=True)
@@ -133,10 +137,10 @@ def _continuation(
     end = next((i for i, token in enumerate(new) if token in settings.ends), None)
     if end is not None:
         new = new[: end + 1]
-    while end is None and new and new[-1] == settings.padding:  # behind a stop that is no token
+    while end is None and new and new[-1] == settings.padding:  # padding after a stop string
         new = new[:-1]
     reason = "length" if end is None and len(new) == settings.most else "stop"
-    # a tokenizer may drop the blank at the beginning of what it decodes, which is in the middle of the text here
+    # a tokenizer may drop a leading space when it decodes; here the space is in the middle of the text
     before, whole_text = (_decoded(tokenizer, ids) for ids in (prompt.ids, (*prompt.ids, *new)))
     text = whole_text[len(before) :] if whole_text.startswith(before) else _decoded(tokenizer, new)
     return Continuation(text, len(new), reason)
@@ -147,7 +151,7 @@ def _decoded(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
 
 
 def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns tokens and mask, every prompt at the right end, where its continuation begins."""
+    """Returns tokens and mask, with padding on the left so that continuations start at the right end."""
     width = max(len(prompt.ids) for prompt in prompts)
     ids = torch.full((len(prompts), width), padding, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -158,5 +162,5 @@ def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) 
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
-    """Returns one token or several as several."""
+    """Returns a token id, a list of them or None as a tuple."""
     return () if given is None else (given,) if isinstance(given, int) else tuple(given)

@@ -1,4 +1,4 @@
-"""AdaptiveModel: a quantized base that takes the weights of the language that arrives."""
+"""AdaptiveModel: a quantized base that switches to the overlay of each request's language."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CONFIDENCE = 0.5
-"""A language that is less likely than this, among those served, is not acted on."""
+"""A detected language with a lower probability than this, among those served, is ignored."""
 BATCH = 16
-"""How many prompts are continued together at most."""
+"""The largest number of prompts in a batch."""
 
-"""Prompts that are done, and how many there are."""
+"""Called with the number of finished prompts and their total."""
 
 __all__ = ["AdaptiveModel", "Choice", "Completion"]
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a prompt is continued with, and by which weights.
+    """The continuation of a prompt, and the overlay that produced it.
 
-    `completion_tokens` are those that were made, the end of text among them; `finish_reason` is "stop" where the model
-    came to an end, and "length" where it was cut off.
+    `completion_tokens` counts the generated tokens, including the end of text; `finish_reason` is "stop" if the model
+    ended the text, and "length" if it was cut off.
     """
 
     text: str
@@ -58,10 +58,10 @@ class Completion:
 
 
 class AdaptiveModel:
-    """A quantized base that takes the weights of the language that arrives. Safe to share between threads.
+    """A quantized base that switches to the overlay of each request's language. Safe to share between threads.
 
     `model` and `tokenizer` are those of transformers. The model belongs to whoever is inside `using`, and must not be
-    moved to another device: the overlays lie where it was loaded.
+    moved to another device: the overlays are on the device where it was loaded.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AdaptiveModel:
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> None:
-        """Loads the base, and checks that the overlays are whole and belong to it."""
+        """Loads the base, and checks that the overlays are complete and belong to it."""
         in_range("confidence", confidence, least=0.0, most=1.0)
         check_device(device)
         opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
@@ -101,19 +101,19 @@ class AdaptiveModel:
 
     @property
     def now(self) -> str:
-        """Which overlay lies over the base."""
+        """The active overlay, or "base"."""
         return self._switch.now
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns which weights serve a text: those of the language that is named, or else of the one detected."""
+        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
         return self._selector.choose(text, language=language)
 
     @contextmanager
     def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
         """Gives the model with an overlay, or the base, to one thread at a time.
 
-        The overlay stays after the block: the next request of the same language switches nothing. Only a block inside
-        another one gives back what that one had.
+        The overlay stays active after the block, so the next request in the same language switches nothing. Only a
+        nested block restores the overlay of the outer one.
         """
         with self._lock:
             before = self.now
@@ -127,7 +127,7 @@ class AdaptiveModel:
                     self._to(before)
 
     def _to(self, overlay: str) -> None:
-        """Switches weights, and thresholds of inputs where there are any: those of the base are language-blind."""
+        """Switches weights and, if there are any, input thresholds; those of the base are language-blind."""
         self._switch.to(overlay)
         if self._inputs is not None:
             self._inputs.use(None if overlay == BASE else overlay)
@@ -142,12 +142,12 @@ class AdaptiveModel:
         progress: Progress | None = None,
         **options: Any,
     ) -> list[Completion]:
-        """Returns what every prompt is continued with, in the order of the prompts.
+        """Returns the completion of every prompt, in the order of the prompts.
 
-        `language` names that of all prompts; else each is detected. Prompts of one overlay are continued together, up
-        to `batch` of them, those of the overlay in place first. `options` are those of `generate` in transformers, the
-        model's own where nothing is said; `max_new_tokens` is 64 if neither says it. With a `seed`, a prompt that is
-        sampled is so alone, and its text does not depend on the others.
+        `language` is the language of all prompts; without it each is detected. Prompts with the same overlay are
+        continued in batches of up to `batch`, those of the active overlay first. `options` are those of `generate` in
+        transformers; the defaults are the model's own, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
+        sampled prompts are continued one at a time, so that the text of one does not depend on the others.
         """
         texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
         whole("batch", batch, least=1)
@@ -170,33 +170,33 @@ class AdaptiveModel:
         ]
 
     def _order(self, overlays: Sequence[str]) -> list[str]:
-        """Returns every overlay once, the one in place first."""
+        """Returns every overlay once, the active one first."""
         now = self.now
         return sorted(dict.fromkeys(overlays), key=lambda name: name != now)
 
     def _prompt(self, place: int, text: str, settings: Settings) -> Prompt:
-        """Returns a prompt in tokens, if there is something to continue and room for it."""
+        """Returns a prompt as tokens; raises if it is empty or too long."""
         if not isinstance(text, str) or not text or not encodable(text):
             raise InputError(f"prompts[{place}] is {text!r:.40}; every prompt must hold some valid Unicode text")
-        # nothing is padded here: that would change the tokenizer under other threads
+        # no padding here: it would change the tokenizer's state for other threads
         ids = self.tokenizer(text, verbose=False)["input_ids"]
         if not ids:
             raise InputError(f"prompts[{place}] is {text!r:.40}, which has no token; give text to continue")
         room = stated_positions(self.checkpoint)
         if len(ids) + settings.most > room:
             raise InputError(
-                f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are asked for; "
-                f"{self.checkpoint.target} has {room:,} positions: shorten it, or ask for fewer"
+                f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are requested; "
+                f"{self.checkpoint.target} has {room:,} positions: shorten it, or request fewer"
             )
         return Prompt(place, text, tuple(ids))
 
 
 def _of_base(given: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
-    """Returns the overlays, if they were made for the base."""
+    """Returns the overlays; raises unless they were made for the base."""
     if given is None:
         return None
     if isinstance(given, Overlays):
         if given.base != base.fingerprint:
-            raise InputError(f"the overlays were made for another base than {base.target}; give the base of then")
+            raise InputError(f"the overlays were made for a base other than {base.target}; give that base")
         return given
     return Overlays.load(given, base)

@@ -1,4 +1,4 @@
-"""An overlay: rows of linear maps as they suit one language, or a few, over those of the base."""
+"""An overlay: rows of linear maps, fitted to one or a few languages, that replace those of the base."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from fairbits.model.codes import Codes
 from fairbits.model.files.packed import packed_tensors
 
 BASE = "base"
-"""The name under which the shared base itself is asked for."""
+"""The name of the shared base itself."""
 
 
 Form = Literal["residual", "codes", "steps"]
-"""What is stored of a row: what the base's lacks, the row anew, or other scales for the codes that the base has.
+"""What is stored for a row: the difference to the original, new codes, or new scales for the codes of the base.
 
 The last is called "steps" in files and on the command line.
 """
@@ -51,19 +51,19 @@ class Patch:
         return len(self.scales)
 
     def on(self, device: torch.device) -> "Patch":
-        """Returns the patch where the model is."""
+        """Returns the patch on a device."""
         rows, codes, base_scales = (
             None if each is None else each.to(device) for each in (self.rows, self.codes, self.base_scales)
         )
         return replace(self, rows=rows, scales=self.scales.to(device), codes=codes, base_scales=base_scales)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what is stored of it; the scales that it replaces are in the base."""
+        """Returns the tensors to store; the scales that it replaces are in the base."""
         if self.codes is None:
             stored = {f"{self.tensor}_scale": self.scales.contiguous()}
         else:
             stored = packed_tensors(self.tensor, Codes(self.codes, self.scales, self.bits))
-            del stored[f"{self.tensor}_shape"]  # the base has it
+            del stored[f"{self.tensor}_shape"]  # it is stored in the base
         if self.rows is not None:
             stored[f"{self.tensor}_rows"] = self.rows.to(torch.int32)
         return stored
@@ -78,23 +78,23 @@ class Overlay:
     patches: tuple[Patch, ...]
 
     def __post_init__(self) -> None:
-        """Checks that no linear map has two patches: the second would be of rows that the first has changed."""
+        """Checks that no linear map has two patches: the second would see rows that the first has changed."""
         twice = [name for name, times in Counter(each.tensor for each in self.patches).items() if times > 1]
         if twice:
             raise InputError(f"the overlay {self.name!r:.80} changes {twice[0]} twice; each map must be there once")
 
     @cached_property
     def size_bytes(self) -> int:
-        """What its tensors take in a file."""
+        """The bytes of its tensors in a file."""
         return sum(each.nbytes for patch in self.patches for each in patch.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all that is stored of it."""
+        """Returns all tensors to store."""
         return {name: each for patch in self.patches for name, each in patch.tensors().items()}
 
 
 def of_language(languages: Mapping[str, str], code: str | None) -> str:
-    """Returns the overlay that serves a language; that of the base where there is none.
+    """Returns the overlay that serves a language; the base if there is none.
 
     >>> of_language({"fra_Latn": "a"}, "fra_Latn"), of_language({"fra_Latn": "a"}, None)
     ('a', 'base')

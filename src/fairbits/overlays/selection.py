@@ -1,4 +1,4 @@
-"""Which weights serve a text: those of the language that is named, or else of the one that is detected."""
+"""Which overlay serves a text: that of the language given, or otherwise of the language detected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from fairbits.language.lookup import find_language, language_of
 from fairbits.overlays.overlay import BASE, of_language
 
 LOOKED_AT = 1000
-"""Characters, from the first letter on, that a language is told from: more takes time and changes nothing."""
+"""Characters from the first letter on that are used to detect a language: more take time and change nothing."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which weights serve a text, and why.
+    """Which overlay serves a text, and why.
 
     `language`    None: not known
     `confidence`  the probability of the language among those served; None where nothing was detected
     `overlay`     its name, or "base"
-    `reason`      "asked", "detected", "unsure" (less likely than it must be) or "undetectable"
+    `reason`      "asked", "detected", "unsure" (below the required confidence) or "undetectable"
     """
 
     language: Language | None
@@ -37,7 +37,7 @@ class Choice:
 
 
 class OverlaySelector:
-    """Tells which overlay serves a text; safe to share between threads."""
+    """Selects the overlay for a text; safe to share between threads."""
 
     def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
         """Takes the overlay of every language that is served, by its code."""
@@ -48,7 +48,7 @@ class OverlaySelector:
         self._detector = Detector(self._alike) if len(self._alike) > 1 else None
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns what serves a text: by the language that is named, or else by the one detected."""
+        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
         instance("text", text, str)
         if language is not None:
             named = self._served(language)
@@ -62,7 +62,7 @@ class OverlaySelector:
         found = self._detector.detect(looked_at)
         alike = self._alike[found.language.code]
         overlays = {self._overlay[each.code] for each in alike}
-        if len(overlays) > 1:  # the detector cannot tell which of them is meant
+        if len(overlays) > 1:  # the detector cannot distinguish them
             return Choice(None, None, BASE, "undetectable")
         if found.confidence < self._confidence:
             return Choice(found.language, found.confidence, BASE, "unsure")
@@ -77,7 +77,7 @@ class OverlaySelector:
 
 
 def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
-    """Returns the languages that can be detected, each with those that the detector cannot tell from it.
+    """Returns the detectable languages, each with those that the detector cannot distinguish from it.
 
     py3langid has one label for both scripts of Chinese, of Serbian and of Uzbek: the first that is served stands for
     all of them.

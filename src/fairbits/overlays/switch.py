@@ -1,12 +1,14 @@
-"""Switch: puts the rows of an overlay into a loaded model, and takes them out again bit for bit.
+"""Switch: writes the rows of an overlay into a loaded model, and restores the base bit for bit.
 
 It is not a `SwappedModel`, which replaces whole matrices and reads them from the checkpoint to restore them. A switch
 touches only the rows that an overlay changes, between two requests of a server, and has no checkpoint to read.
 
-Rows with codes of their own lie over those of the base, which are kept meanwhile. Where only scales change, nothing is
-kept: the codes k are read off the weights. A weight is k·s rounded to the type of the model; bfloat16, the coarsest,
-moves it by 2^−8/(1 + 2^−8) of its value at most, so w/s lies within ½ of k for all |k| ≤ 128, if it is not rounded to
-that type again. Where a scale is 0, or a weight beyond the type, the rows are kept after all.
+There are two ways to restore a row exactly. A row that gets new codes is copied before it is overwritten. If only
+scales change, no copy is needed, because the codes k can be recovered from the weights: a weight is k·s rounded to the
+type of the model. In bfloat16, the coarsest type, rounding changes it by at most 2^−8/(1 + 2^−8) of its value. So w/s
+is within ½ of k for all |k| ≤ 128 (as long as w/s itself is computed in float32), rounding gives k exactly, and k times
+the base's scale gives the base's weight. This fails if a scale is 0 or a weight overflows the type; every patch is
+therefore tried once at the start, and rows that do not come back exactly are copied instead.
 """
 
 from collections.abc import Iterable
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
 
 
 Placed = tuple[Tensor, Patch, bool]
-"""A parameter as (out, in), what changes in it, and whether its rows are kept meanwhile."""
+"""A parameter as (out, in), its patch, and whether its rows must be copied before they are overwritten."""
 
 
 class Switch:
-    """A loaded base, and which overlay lies over it now. One thread at a time may use it."""
+    """A loaded base and its active overlay. Only one thread at a time may use it."""
 
     def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
-        """Checks that every overlay fits the model, and takes their codes to where it is."""
+        """Checks that every overlay fits the model, and moves their codes to its device."""
         self._patches: dict[str, list[Placed]] = {BASE: []}
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
@@ -47,7 +49,7 @@ class Switch:
 
     @torch.no_grad()
     def to(self, name: str) -> None:
-        """Makes the model that of the overlay; what is there already costs nothing. If it fails, it is the base."""
+        """Activates an overlay; if it is active already, this costs nothing. After an error the base is active."""
         if name == self.now != BASE:
             return
         if name not in self._patches:
@@ -59,7 +61,7 @@ class Switch:
         try:
             for W, patch, keep in self._patches[name]:
                 self._put(W, patch, keep=keep)
-        except BaseException:  # a keyboard's as well: half an overlay serves no language
+        except BaseException:  # including KeyboardInterrupt: half an overlay serves no language
             self._back()
             raise
         self.now = name
@@ -74,29 +76,29 @@ class Switch:
 
     @torch.no_grad()
     def _back(self) -> None:
-        """Makes the model the base again; whatever interrupts it, the next call goes on where it stopped."""
+        """Restores the base; if it is interrupted, the next call continues where it stopped."""
         self.now = BASE
         while self._kept:
             W, patch, kept = self._kept[-1]
             if kept is None:
                 own = W if patch.rows is None else W.index_select(0, patch.rows)
                 kept = _rescaled(own, patch, back=True)
-                self._kept[-1] = (W, patch, kept)  # may be written twice, and not be computed twice
+                self._kept[-1] = (W, patch, kept)  # may be written twice but must not be computed twice
             _write(W, patch.rows, kept)
             self._kept.pop()
 
 
 def _values(own: Tensor, patch: Patch) -> Tensor:
-    """Returns what the patch puts in the place of rows."""
+    """Returns the rows with the patch applied."""
     if patch.codes is None:
         return _rescaled(own, patch, back=False)
-    # a loader takes scales to the type of the model first, and multiplies there
+    # like a loader: scales are first converted to the type of the model, then multiplied
     values = Codes(patch.codes, patch.scales.to(own.dtype), patch.bits).dequantized
     return values.add_(own) if patch.form == "residual" else values
 
 
 def _rescaled(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
-    """Returns rows with other scales, whose codes stay."""
+    """Returns rows with new scales and the same codes."""
     assert patch.base_scales is not None
     old, new = (patch.scales, patch.base_scales) if back else (patch.base_scales, patch.scales)
     old, new = old.to(own.dtype), new.to(own.dtype)
@@ -112,7 +114,7 @@ def _is_readable(W: Tensor, patch: Patch) -> bool:
         return False
     own = W if patch.rows is None else W.index_select(0, patch.rows)
     again = _rescaled(_rescaled(own, patch, back=False), patch, back=True)
-    # 0 and −0 are equal
+    # 0 and −0 compare equal, so signs are compared too
     return torch.equal(own, again) and torch.equal(own.signbit(), again.signbit())
 
 

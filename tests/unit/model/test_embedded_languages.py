@@ -32,5 +32,5 @@ def test_the_training_tokens_are_those_of_the_training() -> None:
 
 def test_other_models_have_none() -> None:
     assert embedded_languages("owner/name") is None
-    with pytest.raises(InputError, match="names no embedded model"):
+    with pytest.raises(InputError, match="does not name an embedded model"):
         embedded_languages("embedded:huge")

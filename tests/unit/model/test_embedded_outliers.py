@@ -72,7 +72,7 @@ def test_threads_that_open_it_at_once_get_one_whole_model(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("embedded:huge?outliers=3:125", "names no embedded model; there is: embedded:tiny"),
+        ("embedded:huge?outliers=3:125", "does not name an embedded model; available: embedded:tiny"),
         ("embedded:tiny?outliers=12:125", "block is 12; it must be 0 to 11"),
         ("embedded:tiny?outliers=99999999999999999999:125", "block is 99999999999999999999; it must be 0 to 11"),
         ("embedded:tiny?outliers=3:125,3:125", "names block 3 twice"),

@@ -53,7 +53,7 @@ def test_a_model_in_the_cache_of_the_hub_opens_offline(tmp_path: Path) -> None:
 
 def test_offline_the_local_alternative_is_named(tmp_path: Path) -> None:
     said = open_elsewhere(ID, tmp_path)
-    assert f"InputError: {ID} is no local directory, and it cannot be fetched from the Hugging Face Hub" in said
+    assert f"InputError: {ID} is not a local directory, and it cannot be downloaded from the Hugging Face Hub" in said
     assert f"hf download {ID} --local-dir DIR" in said
 
 

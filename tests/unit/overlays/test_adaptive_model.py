@@ -223,7 +223,7 @@ def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) ->
         ("a", {"temperatur": 1.0}, "no option 'temperatur'"),
         ("a", {"temperature": float("nan"), "do_sample": True}, "temperature is nan"),
         ("a", {"top_p": 3.0, "do_sample": True}, "top_p is 3"),
-        ("a", {"top_k": -1, "do_sample": True}, "transformers does not generate so"),
+        ("a", {"top_k": -1, "do_sample": True}, "transformers cannot generate with these options"),
         ("a", {"seed": -1}, "seed is -1"),
         ("a", {"batch": 0}, "batch is 0"),
     ],
@@ -239,10 +239,10 @@ def test_what_does_not_fit_is_refused(adaptive: tuple[Path, Path], reading_model
     with pytest.raises(InputError, match=r"61 tokens, and up to 4 more .* has 64 positions: shorten it"):
         short.generate(" a" * 61, max_new_tokens=4)
     for family in ("mt5", "xlmr"):
-        with pytest.raises(InputError, match="does not continue text"):
+        with pytest.raises(InputError, match="does not generate text"):
             AdaptiveModel(reading_model(family)).generate("All human beings")
     base = Checkpoint(adaptive[0])
-    with pytest.raises(InputError, match="made for another base"):
+    with pytest.raises(InputError, match="made for a base other than"):
         AdaptiveModel(base, Overlays("0" * 64, (), {}))
     with pytest.raises(InputError, match="confidence is 2"):
         AdaptiveModel(base, confidence=2)

@@ -142,7 +142,7 @@ def test_bad_input_is_refused(h, error, message):
 
 def test_languages_and_blocks_must_be_named():
     h, error = case()
-    with pytest.raises(InputError, match="named once"):
+    with pytest.raises(InputError, match="named only once"):
         certificate(h, error, languages=("eng", "eng", "heb"))
     with pytest.raises(InputError, match="languages is empty"):
         certificate(h, error, languages=())

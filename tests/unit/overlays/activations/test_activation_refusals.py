@@ -17,7 +17,7 @@ from fairbits.overlays.activations import ActivationQuantizer, activation_points
 def test_a_language_without_thresholds_is_refused(tiny: Any) -> None:
     with (
         ActivationQuantizer(tiny.model, tiny.table(8)) as quantizer,
-        pytest.raises(InputError, match="language 'fra_Latn' has no thresholds; there are those of eng_Latn, heb_Hebr"),
+        pytest.raises(InputError, match="language 'fra_Latn' has no thresholds; available are eng_Latn, heb_Hebr"),
     ):
         quantizer.use("fra_Latn")
 
@@ -59,7 +59,7 @@ def test_inputs_are_not_rounded_twice(tiny: Any) -> None:
     table = tiny.table(8)
     with (
         ActivationQuantizer(tiny.model, table),
-        pytest.raises(InputError, match="is rounded already; close the other"),
+        pytest.raises(InputError, match="is already rounded; close the other"),
     ):
         ActivationQuantizer(tiny.model, table)
 

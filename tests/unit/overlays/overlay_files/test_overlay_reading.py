@@ -92,7 +92,7 @@ FIRST = ("overlays", 0, "patches", 0)
     [
         (with_value("fairbits.overlays/2", "schema"), "has the schema 'fairbits.overlays/2'"),
         (without("schema"), "has the schema None"),
-        (with_value("0" * 64, "base"), "was made for another base than"),
+        (with_value("0" * 64, "base"), "was made for a base other than"),
         (without("base"), "is damaged: base is missing"),
         (without("overlays"), "damaged"),
         (with_value(None, "overlays"), "damaged"),
@@ -104,8 +104,8 @@ FIRST = ("overlays", 0, "patches", 0)
         (without("activations", "points"), r"is damaged: activations\.points is missing"),
         (with_value(None, "activations", "points"), r"is damaged: activations\.points is None"),
         (with_value(12, "activations", "bits"), "bits is 12"),
-        (with_value("x", "languages", "eng_Latn"), "overlay 'x' serves a language and is not there"),
-        (without("overlays", 1), "overlay 'jpn_Jpan' serves a language and is not there"),
+        (with_value("x", "languages", "eng_Latn"), "overlay 'x' serves a language but is missing"),
+        (without("overlays", 1), "overlay 'jpn_Jpan' serves a language but is missing"),
         (with_value("../eng_Latn", "overlays", 0, "name"), "has the name"),
         (with_value(BASE, "overlays", 2, "name"), "has the name 'base'"),
         (with_value("ENG_latn", "overlays", 2, "name"), "two overlays have the name"),
@@ -116,7 +116,7 @@ FIRST = ("overlays", 0, "patches", 0)
         (with_value("..", "overlays", 1, "file"), "lacks"),
         (with_value("\0", "overlays", 1, "file"), "lacks"),
         (with_value(["x"], "overlays", 1, "file"), "damaged"),
-        (with_value("0" * 64, "overlays", 1, "sha256"), "checksum is another one"),
+        (with_value("0" * 64, "overlays", 1, "sha256"), "checksum differs"),
         (with_value("x", *FIRST, "tensor"), "x_shape"),
         (with_value("rows", *FIRST, "form"), "form is 'rows'; it must be 'residual', 'codes' or 'steps'"),
         (with_value(["steps"], *FIRST, "form"), "form is"),
@@ -179,9 +179,9 @@ def test_files_that_were_damaged_on_the_way_are_refused(made: Overlays, tmp_path
         path = tmp_path / {each["file"].split(".")[0]: each["file"] for each in files_of(tmp_path)}[file.split(".")[0]]
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        assert "checksum is another one" in told()
+        assert "checksum differs" in told()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert "checksum is another one" in told()
+        assert "checksum differs" in told()
         path.unlink()
         assert "lacks" in told()
         path.mkdir()

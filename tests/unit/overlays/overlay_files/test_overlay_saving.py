@@ -77,7 +77,7 @@ def test_directories_that_cannot_take_overlays_are_refused(made: Overlays, place
     (other / "config.json").write_text("{}")
     for wrong, told in (
         (file, "is no directory"),
-        (file / "overlays", "cannot be written to"),
+        (file / "overlays", "is not writable"),
         (other, r"holds other files \(config.json"),
         (tmp_path / ("x" * 300), "cannot be used"),
     ):
