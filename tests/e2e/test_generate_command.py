@@ -27,9 +27,9 @@ def test_every_prompt_is_continued_and_its_overlay_is_named(command, asked, adap
     found = AdaptiveModel(*adaptive).generate([ENGLISH, JAPANESE, "12"], max_new_tokens=5)
     assert printed == "".join(f"{each.text}\n" for each in found)
     notes = errors.splitlines()
-    assert [note.split(":")[0].split(", by ")[1] for note in notes] == ["a", "b", "base"]
-    assert notes[0].startswith("English (eng_Latn), detected ")
-    assert notes[2].startswith("no language, undetectable, by base: 5 tokens (length)")
+    assert [note.split(":")[0].split(", served by ")[1] for note in notes] == ["a", "b", "base"]
+    assert notes[0].startswith("English (eng_Latn), detected (confidence ")
+    assert notes[2].startswith("no language, undetectable, served by base: 5 tokens (length)")
 
 
 def test_lines_of_stdin_as_json(command, asked, monkeypatch) -> None:

@@ -28,6 +28,14 @@ Model = Annotated[
         autocompletion=completion.model,
     ),
 ]
+Base = Annotated[
+    str,
+    typer.Argument(
+        help="The quantized model: a directory, or a model id on the Hub.",
+        metavar="BASE",
+        autocompletion=completion.model,
+    ),
+]
 Languages = Annotated[
     str | None,
     typer.Option(

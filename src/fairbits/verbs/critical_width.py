@@ -82,8 +82,8 @@ def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: s
     most = max(widths, key=lambda code: widths[code].value)
     low, high = widths[least], widths[most]
     first = f"{_named(top)} even at {bits[-1]} bits" if top else f"{most} below {high.text(bits)} bits"
-    other = f"{_named(bottom)} not even at {bits[0]}" if bottom else f"{least} below {low.text(bits)} only"
-    start = f"More than {limit} is lost by {first}, by {other}"
+    other = f"{_named(bottom)} not even at {bits[0]} bits" if bottom else f"{least} only below {low.text(bits)} bits"
+    start = f"Damage exceeds {limit} for {first}, and for {other}"
     if low.high >= high.low:
         rest = "no width of this sweep is enough for all" if top else "one width may be enough for all"
         return f"{start}; the intervals of {most} and {least} overlap, so {rest}."

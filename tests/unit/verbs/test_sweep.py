@@ -99,7 +99,7 @@ def test_curves_and_the_width_of_the_gap() -> None:
 )
 def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said) -> None:
     needs, founders, _ = swept(max_kappa=max_kappa).verdict
-    assert "More than 0.01 bits per byte is lost by Hebrew below 4.2" in needs
+    assert "Damage exceeds 0.01 bits per byte for Hebrew below 4.2" in needs
     assert "Hebrew needs 1.5 bits more" in needs
     assert said in founders
 
@@ -120,11 +120,11 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     inside, above, below = Width(4.0, 3.9, 4.1), Width(6.0, 6.0, 6.0), Width(2.0, 2.0, 2.0)
     said = needs_sentence({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
     assert said == (
-        "More than L is lost by heb, fin even at 6 bits, by eng below 4.0 [3.9, 4.1] only: heb needs more bits than "
-        "eng; how many more is outside this sweep."
+        "Damage exceeds L for heb, fin even at 6 bits, and for eng only below 4.0 [3.9, 4.1] bits: heb needs more bits "
+        "than eng; how many more is outside this sweep."
     )
     said = needs_sentence({"eng": below, "heb": inside}, bits=BITS, limit="L")
-    assert "by eng not even at 2: heb needs more bits than eng; how many more is outside" in said
+    assert "and for eng not even at 2 bits: heb needs more bits than eng; how many more is outside" in said
     said = needs_sentence({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
     assert "overlap, so no width of this sweep is enough for all" in said
     truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]

@@ -34,7 +34,7 @@ def compare(
     policies: Annotated[
         str,
         typer.Option(
-            help="Policies, with options after colons: rtn,gptq:mix=english,gptq:mix=eng=2+fra=1.",
+            help="Policies, with options after colons: rtn,gptq:mix=english.",
             metavar="LIST",
             autocompletion=completion.policies,
         ),

@@ -14,17 +14,21 @@ from fairbits.errors import printable
 
 def gate(
     scores: Annotated[Path, typer.Argument(help="The file that fairbits evaluate --out wrote.", metavar="SCORES.json")],
-    max_worst: Annotated[float | None, typer.Option(help="Limit on the damage of the worst language.")] = None,
-    max_mean: Annotated[float | None, typer.Option(help="Limit on the mean damage of the languages.")] = None,
+    max_worst: Annotated[
+        float | None, typer.Option(help="Limit on the damage of the worst language.", metavar="X")
+    ] = None,
+    max_mean: Annotated[
+        float | None, typer.Option(help="Limit on the mean damage of the languages.", metavar="X")
+    ] = None,
     max_gap: Annotated[
-        float | None, typer.Option(help="Limit on the gap between the worst and the best language.")
+        float | None, typer.Option(help="Limit on the gap between the worst and the best language.", metavar="X")
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(help="Scores of a baseline. No language may be significantly worse.", metavar="BASELINE.json"),
     ] = None,
     max_worse: Annotated[
-        float | None, typer.Option(help="Limit on how much worse than --against a language may be.")
+        float | None, typer.Option(help="Limit on how much worse than --against a language may be.", metavar="X")
     ] = None,
     unit: Unit = "bits_per_byte",
     junit_file: Annotated[

@@ -6,23 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from fairbits.cli import completion
-from fairbits.cli.options import Device, Json, Revision, Trust
+from fairbits.cli.options import Base, Device, Json, Revision, Trust
 from fairbits.cli.terminal import err, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
 
 
 def generate(
-    base: Annotated[
-        str,
-        typer.Argument(
-            help="The quantized model: a directory, or a model id on the Hub.",
-            metavar="BASE",
-            autocompletion=completion.model,
-        ),
-    ],
+    base: Base,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="[PROMPT]..."),
+        typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT"),
     ] = None,
     overlays: Annotated[
         Path | None,
@@ -94,9 +87,11 @@ def generate(
         return
     for each in found:
         choice = each.choice
-        sure = "" if choice.confidence is None else f" {choice.confidence:.2f}"
+        sure = "" if choice.confidence is None else f" (confidence {choice.confidence:.2f})"
         tokens = f"{each.completion_tokens} tokens ({each.finish_reason})"
-        print_notes([f"{choice.language or 'no language'}, {choice.reason}{sure}, by {choice.overlay}: {tokens}"])
+        print_notes(
+            [f"{choice.language or 'no language'}, {choice.reason}{sure}, served by {choice.overlay}: {tokens}"]
+        )
         typer.echo("\n".join(map(printable, each.text.split("\n"))))
 
 

@@ -14,7 +14,7 @@ def languages(
         list[str] | None,
         typer.Argument(
             help="Codes or names, such as he, heb, Hebrew; by default all languages.",
-            metavar="[NAME]...",
+            metavar="NAME",
             autocompletion=completion.language,
         ),
     ] = None,

@@ -33,7 +33,7 @@ def research(
         str | None,
         typer.Argument(
             help="An experiment, or all. Without a name: a list of the experiments and their results.",
-            metavar="[NAME]",
+            metavar="NAME",
             autocompletion=completion.one_of(*completion.EXPERIMENTS, EVERY),
         ),
     ] = None,

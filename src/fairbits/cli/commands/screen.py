@@ -16,7 +16,7 @@ def screen(
         list[str],
         typer.Argument(
             help="Directories, .gguf files, model ids on the Hub, or embedded:tiny.",
-            metavar="MODEL...",
+            metavar="MODEL",
             autocompletion=completion.model,
         ),
     ],

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from fairbits.cli.options import Device, Json, Model, Trust
+from fairbits.cli.options import Base, Device, Json, Trust
 from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.errors import InputError
 
 
 def serve(
-    base: Model,
+    base: Base,
     overlays: Annotated[
         Path | None,
         typer.Option(
@@ -21,7 +21,7 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. An address that other machines can reach needs --api-key-file.",
+            help="Address to listen on. If other machines can reach it, give --api-key-file too.",
             metavar="ADDRESS",
         ),
     ] = "127.0.0.1",

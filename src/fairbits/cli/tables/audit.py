@@ -172,8 +172,8 @@ def _founders(audit: Audit) -> Iterator[RenderableType]:
         word, style = {True: ("holds", "yellow"), False: ("fails", ""), None: ("unknown", "")}[each.holds]
         table.add_row(each.name, _condition(each), Text(word, style=style), Text(REMARKS[each.name], style="dim"))
     yield table
-    here = {True: "yes", False: "no", None: "unknown"}[view.expects_disparity]
-    yield Text(f"All three hold, so that they expect disparity: {here}.")
+    here = {True: "is the case", False: "is not the case", None: "is unknown"}[view.expects_disparity]
+    yield Text(f"They expect disparity if all three hold, which {here} here.")
     yield BLANK
     checklist = columns("", "", left=(1,), header=False)
     checklist.columns[1].no_wrap = False

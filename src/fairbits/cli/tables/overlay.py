@@ -64,7 +64,7 @@ def _overlays(found: Overlays) -> RenderableType:
     groups = _groups(found)
     if not groups:
         return Text("No overlay serves any language better than the base, so none was kept.")
-    table = columns("overlay", "maps", "rows", "bytes", "of the base", "serves", left=(5,))
+    table = columns("overlay", "layers", "rows", "bytes", "of the base", "serves", left=(5,))
     table.columns[5].no_wrap = False
     for name, codes, own in groups:
         table.add_row(
