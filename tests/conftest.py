@@ -1,7 +1,10 @@
-"""Small random models that can read, the embedded tokenizer beside weights drawn at random; and what a run leaves."""
+"""Small models that can read, what a run leaves, the command line in this process, and work that is counted."""
 
+import faulthandler
 import json
+import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import transformers as t
-from safetensors.torch import save_file
 
+from fairbits.cli import main
 from fairbits.model import Checkpoint, embedded
 from fairbits.model.codes import round_to_nearest
 from fairbits.model.scheme import Scheme
@@ -65,37 +68,73 @@ def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], C
 
 
 @pytest.fixture(scope="session")
-def first_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Checkpoint]:
-    """Returns the function that gives the first few of the embedded model's twelve blocks as a model.
+def outer_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Checkpoint]:
+    """Returns the function that gives a few of the embedded model's twelve blocks, the first and the last, as a model.
 
-    Its weights are trained ones, and the work is that of so few blocks.
+    Its weights are trained ones, and the work is that of so few blocks. It reads; what it writes are repetitions.
     """
-    source = Checkpoint("embedded:tiny")
-    config = json.loads((source.directory / "config.json").read_text())
-    made: dict[int, Checkpoint] = {}
+    source, made = Checkpoint("embedded:tiny"), dict[int, Checkpoint]()
 
-    def first_blocks(count: int) -> Checkpoint:
+    def outer_blocks(count: int) -> Checkpoint:
         if count not in made:
-            directory = tmp_path_factory.mktemp(f"first-{count}-blocks") / "tiny"
-            directory.mkdir()
-            later = tuple(f"transformer.h.{i}." for i in range(count, config["n_layer"]))
-            kept = {name: source.read(name) for name in source.tensors if not name.startswith(later)}
-            save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
-            (directory / "config.json").write_text(json.dumps(config | {"n_layer": count}))
+            directory = tmp_path_factory.mktemp(f"{count}-blocks") / "tiny"
+            model = source.load().half()
+            blocks = model.transformer.h
+            model.transformer.h = torch.nn.ModuleList([*blocks[: (count + 1) // 2], *blocks[12 - count // 2 :]])
+            model.config.n_layer = count
+            model.save_pretrained(directory)
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(source.directory / name, directory)
             made[count] = Checkpoint(directory)
         return made[count]
 
-    return first_blocks
+    t.logging.disable_progress_bar()
+    return outer_blocks
 
 
 @pytest.fixture(scope="module")
-def two_block_embedded(first_blocks: Callable[[int], Checkpoint]) -> Iterator[Checkpoint]:
-    """Returns what `embedded:tiny` stands for in a module that uses this: its first two blocks, a sixth of the work."""
+def two_block_embedded(outer_blocks: Callable[[int], Checkpoint]) -> Iterator[Checkpoint]:
+    """Returns what `embedded:tiny` stands for in a module that uses this: two of its blocks, a sixth of the work."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "ASSETS", first_blocks(2).directory.parent)
+        patch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
         yield Checkpoint("embedded:tiny")
+
+
+@pytest.fixture(scope="module")
+def four_block_embedded(outer_blocks: Callable[[int], Checkpoint]) -> Iterator[Checkpoint]:
+    """Returns what `embedded:tiny` stands for in a module that uses this: four of its blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "ASSETS", outer_blocks(4).directory.parent)
+        yield Checkpoint("embedded:tiny")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Returns a function that runs a verb on 80 columns: exit code, stdout, and stderr less its lines of progress."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fairbits", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        errors = re.sub(r"^.* …\n", "", captured.err, flags=re.MULTILINE)
+        return int(ended.value.code or 0), captured.out, errors
+
+    return run
+
+
+@pytest.fixture
+def watchdog() -> Iterator[None]:
+    """Ends the process where a compiled loop does not end: no Python handler is called in it.
+
+    The timer counts processor time, so a busy machine and a slow compilation do not set it off.
+    """
+    faulthandler.register(signal.SIGVTALRM, chain=True)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 300)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    faulthandler.unregister(signal.SIGVTALRM)
 
 
 @pytest.fixture
@@ -187,9 +226,9 @@ def audit_data() -> Callable[[str, list[float]], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def adaptive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Returns the embedded model in 4 bits, and overlays "a" (English, Hebrew) and "b" (Japanese) of a few rows."""
-    out, model = tmp_path_factory.mktemp("adaptive"), Checkpoint("embedded:tiny")
+def adaptive(outer_blocks: Callable[[int], Checkpoint], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Returns four embedded blocks in 4 bits, and overlays "a" (English, Hebrew) and "b" (Japanese) of a few rows."""
+    out, model = tmp_path_factory.mktemp("adaptive"), outer_blocks(4)
     quantize(model, plan(model, policy="rtn", bits=4), out=out / "base")
     base = Checkpoint(out / "base")
     linears = [weight for block in model.architecture.blocks for weight in block.linears.values()]

@@ -19,7 +19,7 @@ from transformers import BloomConfig, BloomForCausalLM
 from transformers.utils import logging
 
 from fairbits.language import udhr
-from fairbits.model import Checkpoint
+from fairbits.model import Checkpoint, embedded
 
 Call = Callable[..., tuple[int, str, str]]
 FILE = "model.safetensors"
@@ -244,7 +244,8 @@ def test_a_truncated_file(call, model) -> None:
     assert "truncated" in refused(call(model, "--languages", "eng_Latn", *SMALL))
 
 
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys) -> None:
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys, outer_blocks) -> None:
+    monkeypatch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,17 +21,13 @@ ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"
 MODEL = "embedded:tiny"
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([COMMAND, "mix", *arguments], capture_output=True, text=True, env=environment)
-
-
 @pytest.fixture
 def call(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """Runs the command in this process, which has torch loaded already: exit code, stdout, stderr."""
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fairbits", "mix", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "80")
         with pytest.raises(SystemExit) as ended:
             main()
         captured = capsys.readouterr()
@@ -41,18 +36,18 @@ def call(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     return call
 
 
-def test_default_mix_of_the_embedded_text(tmp_path) -> None:
-    done = run(MODEL, "--languages", f"English,{FRA},he", "--out", tmp_path / "calib.jsonl")
-    assert done.returncode == 0, done.stderr
+def test_default_mix_of_the_embedded_text(tmp_path, call) -> None:
+    code, printed, errors = call(MODEL, "--languages", f"English,{FRA},he", "--out", tmp_path / "calib.jsonl")
+    assert code == 0, errors
     mix = Mix.load(tmp_path / "calib.jsonl")
     assert len({part.tokens for part in mix.languages.values()}) == 1
     assert {sample.tokens for sample in mix.samples} == {512}
-    assert "he → Hebrew, heb_Hebr" in done.stderr
-    assert FRA not in "".join(line for line in done.stderr.splitlines() if "→" in line)
-    assert "no budget given" in done.stderr
-    assert "cutting samples …" in done.stderr  # one line, as there is no terminal
-    assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
-    header, *rows, total = done.stdout.splitlines()
+    assert "he → Hebrew, heb_Hebr" in errors
+    assert FRA not in "".join(line for line in errors.splitlines() if "→" in line)
+    assert "no budget given" in errors
+    assert "cutting samples …" in errors  # one line, as there is no terminal
+    assert max(cell_len(line) for line in printed.splitlines()) <= 80
+    header, *rows, total = printed.splitlines()
     assert header.split() == ["language", "code", "samples", "tokens", "bytes/token", "share"]
     assert [row.split()[1] for row in rows] == [ENG, FRA, HEB]
     assert all(row.split()[-1] == "33.3%" for row in rows)
@@ -84,13 +79,12 @@ def test_too_little_text_ends_with_code_2_and_writes_nothing(tmp_path, call) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_examples_of_the_page_run(tmp_path) -> None:
+def test_examples_of_the_page_run(tmp_path, monkeypatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(blocks) == 2
-    code = "\n".join(blocks)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {})
     assert (tmp_path / "calib.jsonl.manifest.json").exists()
 
 

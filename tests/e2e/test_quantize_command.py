@@ -12,6 +12,8 @@ import fairbits as fb
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.quantization.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("four_block_embedded")
+
 TINY = "embedded:tiny"
 SMALL = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "64", "--sequence", "64")
 
@@ -53,7 +55,7 @@ def test_options_reach_the_policy(command) -> None:
     assert planned("--mix", "heb=1")["languages"] == {"eng_Latn": 0.0, "heb_Hebr": 1.0}  # gptq, the default
     found = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
     widths = {each["block"]: each["bits"] for each in found["treatments"]}
-    assert (widths[0], widths[5], widths[11], widths[None]) == (8, 3, 8, 8)
+    assert (widths[0], widths[1], widths[3], widths[None]) == (8, 3, 8, 8)
     assert planned("--policy", "laaciq", "--language", "he")["settings"]["language"] == "heb_Hebr"
     assert planned("--policy", "mixed", "--tau", "8")["settings"]["tau"] == 8.0
     found = planned("--policy", "allocate", "--avg-bits", "4.5", "--objective", "mean", "--sensitivity", "predicted")

@@ -27,32 +27,21 @@ def test_one_claim_explained() -> None:
     assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
 
 
-def test_one_claim_as_data() -> None:
-    done = run("theory", "--claim", "000-06", "--json")
-    claim = json.loads(done.stdout)["claims"][0]
+def test_one_claim_as_data(command) -> None:
+    claim = json.loads(command("theory", "--claim", "000-06", "--json")[1])["claims"][0]
     assert claim["verdict"] == "holds"
     assert claim["numbers"]["alpha_symmetric"] == pytest.approx(2.474, abs=1e-3)
 
 
-def test_table_of_all_claims_fits_the_terminal() -> None:
-    done = run("theory", NO_COLOR="1")
-    assert done.returncode == 0
-    assert "120 claims" in done.stdout
-    assert "004-34" in done.stdout
-    assert "\x1b[" not in done.stdout
-    assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
+def test_bad_input_ends_with_code_2_and_no_traceback(command) -> None:
+    code, printed, errors = command("theory", "--claim", "[bold]999-01")
+    assert (code, printed) == (2, "")
+    assert "there is no claim '[bold]999-01'" in errors
+    assert "Traceback" not in errors
+    assert command("theory", "--no-such-flag")[0] == 2
+    assert "choose one" in command("theory", "--json", "--markdown")[2]
 
 
-def test_bad_input_ends_with_code_2_and_no_traceback() -> None:
-    done = run("theory", "--claim", "[bold]999-01")
-    assert done.returncode == 2
-    assert "there is no claim '[bold]999-01'" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert run("theory", "--no-such-flag").returncode == 2
-    assert "choose one" in run("theory", "--json", "--markdown").stderr
-
-
-def test_version_and_help() -> None:
-    assert run("--version").stdout.startswith("fairbits ")
-    assert "Examples" in run("theory", "--help").stdout
+def test_version_and_help(command) -> None:
+    assert command("--version")[1].startswith("fairbits ")
+    assert "Examples" in command("theory", "--help")[1]

@@ -15,18 +15,18 @@ every value that fails. To run one: `pytest -k "clip_law and tolerance"`.
 """
 
 import dataclasses
-import faulthandler
 import importlib
 import inspect
 import re
 import runpy
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fairbits.errors import FairbitsError, InputError
+
+pytestmark = pytest.mark.usefixtures("watchdog")
 
 ROWS = {}
 for table in sorted((Path(__file__).parent / "bad_input").glob("*.py")):
@@ -198,19 +198,6 @@ def _not_finite(call, arguments):
     except Exception as error:
         return f"another error: {error!r}"
     return None if np.isfinite(found).all() else f"not all finite: {found[~np.isfinite(found)][:5]}"
-
-
-@pytest.fixture(autouse=True)
-def watchdog():
-    """Ends the process where a compiled loop does not end: no Python handler is called in it.
-
-    The timer counts processor time, so a busy machine and a slow compilation do not set it off.
-    """
-    faulthandler.register(signal.SIGVTALRM, chain=True)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 300)
-    yield
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    faulthandler.unregister(signal.SIGVTALRM)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -27,17 +27,27 @@ def small_model(directory: Path) -> Path:
     return directory
 
 
-def open_elsewhere(target: str, home: Path, **options: str) -> str:
-    """Returns what a fresh Python, which may not go online, says about `target`."""
-    code = (
-        f"from fairbits.model import Checkpoint\nc = Checkpoint({target!r}, **{options!r})\nprint(c.kind, *c.tensors)"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=home)
-    return done.stdout + done.stderr
+OFFLINE = """
+import sys
+from pathlib import Path
+from fairbits.model import Checkpoint
+
+def say(target, **options):
+    try:
+        found = Checkpoint(target, **options)
+        print(found.kind, *found.tensors)
+    except Exception as problem:
+        print(f"{type(problem).__name__}: {problem}")
+
+kept, shard = sys.argv[1:]
+say(kept)
+Path(shard).unlink()
+say(kept, revision="main")
+say("someone/another-model")
+"""
 
 
-def test_a_model_in_the_cache_of_the_hub_opens_offline(tmp_path: Path) -> None:
+def test_offline_the_cache_of_the_hub_is_opened_and_else_the_local_alternative_is_named(tmp_path: Path) -> None:
     repository = tmp_path / "hub" / "models--someone--some-model"
     blobs = small_model(repository / "blobs")
     snapshot = repository / "snapshots" / ("a" * 40)
@@ -46,15 +56,18 @@ def test_a_model_in_the_cache_of_the_hub_opens_offline(tmp_path: Path) -> None:
         (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
-    assert open_elsewhere(ID, tmp_path) == "hub x\n"
-    (snapshot / "model.safetensors").unlink()
-    assert f"the snapshot of {ID}, holds no model.safetensors" in open_elsewhere(ID, tmp_path, revision="main")
-
-
-def test_offline_the_local_alternative_is_named(tmp_path: Path) -> None:
-    said = open_elsewhere(ID, tmp_path)
-    assert f"InputError: {ID} is not a local directory, and it cannot be downloaded from the Hugging Face Hub" in said
-    assert f"hf download {ID} --local-dir DIR" in said
+    # a fresh Python, which may not go online: the library of the Hub looks at this when it is imported
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", OFFLINE, ID, str(snapshot / "model.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    opened, broken, absent = done.stdout.splitlines()
+    assert opened == "hub x"
+    assert f"the snapshot of {ID}, holds no model.safetensors" in broken
+    other = "someone/another-model"
+    assert (
+        f"InputError: {other} is not a local directory, and it cannot be downloaded from the Hugging Face Hub" in absent
+    )
+    assert f"hf download {other} --local-dir DIR" in absent
 
 
 def test_a_directory_of_that_name_comes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,6 +281,7 @@ sys.path.insert(0, {here!r})
 import test_writing as w
 
 checkpoint, out = w.Checkpoint({source!r}), Path({out!r})
+w.write(checkpoint, w.mixed(checkpoint), out.with_name("whole"))  # and loads what each child would load for itself
 for moment in {moments!r}:
     child = os.fork()
     if child == 0:
@@ -295,7 +296,6 @@ for moment in {moments!r}:
 
 def test_killed_process_leaves_a_draft_that_can_be_continued(make: Make, tmp_path: Path) -> None:
     checkpoint = make("llama")
-    write(checkpoint, mixed(checkpoint), tmp_path / "whole")
     out, here = tmp_path / "out", str(Path(__file__).parent)
     # each run ends at its n-th fsync and the next one goes on: the state, the shards of both blocks, the files beside;
     # while no block is finished a run starts anew

@@ -19,9 +19,9 @@ NAMES = ("eng", "heb", "swa")
 
 
 @pytest.fixture(scope="module")
-def tiny(first_blocks):
+def tiny(outer_blocks):
     """Two blocks of the embedded model, a plan that learns a little, and its text."""
-    checkpoint = first_blocks(2)
+    checkpoint = outer_blocks(2)
     corpus = udhr(NAMES)
     plan = planned(
         checkpoint,

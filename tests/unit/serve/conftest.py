@@ -80,7 +80,7 @@ def server(running: Callable[..., Any]) -> Iterator[Running]:
         yield found
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:
     """Waits until something holds."""
     end = monotonic() + seconds
     while not condition():

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -277,6 +278,7 @@ def test_an_answer_that_takes_too_long(running, model: AdaptiveModel) -> None:
             assert b'"code": "timeout"' in text
             assert b"[DONE]" not in text
         until(lambda: server.number("fairbits_running") + queue(server) == 0)
+        server.service.limits = replace(server.service.limits, timeout=300.0)
         assert send(server, GOOD)[0] == 200
 
 

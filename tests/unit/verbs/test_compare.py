@@ -217,8 +217,8 @@ def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
 
 
 @pytest.fixture(scope="module")
-def trial() -> Iterator[PlanTrial]:
-    with PlanTrial.of(Checkpoint("embedded:tiny"), udhr(CODES), request=TextRequest("evaluation", 64, 64)) as made:
+def trial(outer_blocks) -> Iterator[PlanTrial]:
+    with PlanTrial.of(outer_blocks(2), udhr(CODES), request=TextRequest("evaluation", 64, 64)) as made:
         yield made
 
 
@@ -233,9 +233,9 @@ def test_the_reference_keeps_its_head_when_a_tied_embedding_is_rounded(trial) ->
     assert rounded.kl.tolist() != kept.kl.tolist()
 
 
-def test_a_given_mix_reaches_the_plan() -> None:
+def test_a_given_mix_reaches_the_plan(outer_blocks) -> None:
     found = compare(
-        "embedded:tiny", policies=["gptq:mix=eng=2+heb=1"], group="channel", languages=CODES, **SMALL | {"tokens": 16}
+        outer_blocks(2), policies=["gptq:mix=eng=2+heb=1"], group="channel", languages=CODES, **SMALL | {"tokens": 16}
     )
     assert found.entries[0].plans[0].languages == pytest.approx({"eng_Latn": 2 / 3, "heb_Hebr": 1 / 3})
 

@@ -217,8 +217,8 @@ def test_every_family_learns(reading_model, family):
             assert same_codes(found[0].layers[each.name], start[0].layers[each.name])
 
 
-def test_trained_blocks_lose_less(first_blocks):
-    checkpoint = first_blocks(2)
+def test_trained_blocks_lose_less(outer_blocks):
+    checkpoint = outer_blocks(2)
     text = text_for(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=96, sequence=64))
     found, start = (learned(checkpoint, text, each) for each in (replace(HOW, block_steps=16), None))
     before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, found))

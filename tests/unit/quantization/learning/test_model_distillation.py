@@ -15,9 +15,9 @@ NAMES = ("eng", "heb")
 
 
 @pytest.fixture(scope="module")
-def asked(first_blocks):
+def asked(outer_blocks):
     """Two blocks of the embedded model, what they say to a text, and a copy of it with noise in one layer."""
-    checkpoint = first_blocks(2)
+    checkpoint = outer_blocks(2)
     text = text_for(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
     student = checkpoint.load()
     with torch.no_grad():

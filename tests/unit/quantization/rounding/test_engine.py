@@ -31,8 +31,8 @@ def llama(reading_model):
 
 
 @pytest.fixture(scope="module")
-def tiny(first_blocks):
-    checkpoint = first_blocks(3)
+def tiny(outer_blocks):
+    checkpoint = outer_blocks(3)
     return checkpoint, text_for(checkpoint, udhr(TINY), request=TextRequest(tokens=256, sequence=128))
 
 

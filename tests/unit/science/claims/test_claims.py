@@ -2,9 +2,11 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from fairbits.errors import InputError
 from fairbits.science.claims import DOCUMENTS, Verdict, all_claims, find_claim
@@ -81,6 +83,18 @@ def test_page_is_current(results) -> None:
     (now, words), (stored, stored_words) = numbers_and_words(as_markdown(results)), numbers_and_words(PAGE.read_text())
     assert words == stored_words, "run `make docs`"
     assert now == pytest.approx(stored, rel=0.02, abs=1e-6), "run `make docs`"
+
+
+def test_the_table_of_all_claims_fits_the_terminal(results, command, monkeypatch) -> None:
+    found = [replace(claim, check=lambda finding=finding: finding) for claim, finding in results.items()]
+    monkeypatch.setattr("fairbits.science.claims.all_claims", lambda: found)
+    monkeypatch.setenv("NO_COLOR", "1")
+    code, printed, _ = command("theory")
+    assert code == 0
+    assert "120 claims" in printed
+    assert "004-34" in printed
+    assert "\x1b[" not in printed
+    assert max(cell_len(line) for line in printed.splitlines()) <= 80
 
 
 def test_data_holds_every_claim(results) -> None:

@@ -18,6 +18,8 @@ from fairbits.science.experiments.result import Answer
 from fairbits.science.experiments.training_data import training_data
 from fairbits.science.experiments.traits import measure_traits
 
+pytestmark = pytest.mark.usefixtures("four_block_embedded")
+
 
 def shortened(languages: Iterable[str]) -> Corpus:
     """The declaration, but the beginning of every section only, so that a pass takes no time."""
@@ -103,7 +105,7 @@ def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
 
 def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
     laboratory = Laboratory(SMALL)
-    lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(12)))
+    lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(4)))
     found = measure_traits(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
     share = found.outlier_share.by_language()
     assert found.a == pytest.approx([share[code].value for code in found.languages])
