@@ -5,6 +5,7 @@ Time depends on the machine, so that modules are counted: those of numpy alone w
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ except SystemExit:
 """
 
 
+@cache
 def modules_after(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint('MODULES', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

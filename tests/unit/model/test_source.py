@@ -43,7 +43,7 @@ kept, shard = sys.argv[1:]
 say(kept)
 Path(shard).unlink()
 say(kept, revision="main")
-say("someone/another-model")
+say("someone/other-model")
 """
 
 
@@ -63,7 +63,7 @@ def test_offline_the_cache_of_the_hub_is_opened_and_else_the_local_alternative_i
     opened, broken, absent = done.stdout.splitlines()
     assert opened == "hub x"
     assert f"the snapshot of {ID}, holds no model.safetensors" in broken
-    other = "someone/another-model"
+    other = "someone/other-model"
     assert (
         f"InputError: {other} is not a local directory, and it cannot be downloaded from the Hugging Face Hub" in absent
     )
