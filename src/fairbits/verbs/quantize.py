@@ -15,7 +15,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.files.draft import LEARNING, PLAN, check_draft, check_target, draft_of
-from fairbits.model.files.quantization_config import check_storable
+from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
@@ -107,7 +107,7 @@ def check_quantize(
     check_draft(out, resume=resume)
     given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
     plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in given.items() if each is not None})
-    check_storable(checkpoint, plain.schemes)
+    DEFAULT_FORMAT.check(checkpoint, plain.schemes)
 
 
 def draft_plan(out: str | Path) -> Plan | None:

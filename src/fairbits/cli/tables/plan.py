@@ -12,7 +12,8 @@ from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.packed import is_table, scale_dtype, stored_bytes
+from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_of
 from fairbits.units import megabytes
@@ -102,10 +103,7 @@ def _look(members: Sequence[LayerPlan]) -> set[object]:
 
 def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
     weights, schemes, dtype = checkpoint.architecture.weights, schemes_of(members), scale_dtype(checkpoint)
-    packed = (
-        stored_bytes(weights[name].shape, scheme, dtype, table=is_table(weights[name]))
-        for name, scheme in schemes.items()
-    )
+    packed = (DEFAULT_FORMAT.layer_bytes(weights[name], scheme, dtype=dtype) for name, scheme in schemes.items())
     return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in schemes)
 
 

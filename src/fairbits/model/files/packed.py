@@ -1,4 +1,4 @@
-"""The compressed-tensors layout of a linear map, `pack-quantized`, and of an embedding; and how many bytes they take.
+"""The layout of compressed-tensors for a linear map, `pack-quantized`, and for an embedding; and their bytes.
 
 A map X.weight (out, in) is stored as
 
@@ -12,7 +12,6 @@ X.weight int8 (out, in) and X.weight_scale. A head that is tied to it has no wei
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,10 +20,6 @@ from fairbits.errors import InputError
 from fairbits.memory import PACKED_WEIGHTS
 from fairbits.model.codes import Codes
 from fairbits.model.scheme import Scheme
-
-if TYPE_CHECKING:
-    from fairbits.model.architecture import Weight
-    from fairbits.model.checkpoint import Checkpoint
 
 WORD_BITS = 32
 SHAPE_BYTES = 2 * torch.int64.itemsize
@@ -79,53 +74,6 @@ def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, 
     if table:
         return out * columns + scale_bytes
     return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
-
-
-def planned_bytes(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> int:
-    """Returns what all tensors take once those with a scheme are quantized, those that are kept included."""
-    weights, dtype, left_out = checkpoint.architecture.weights, scale_dtype(checkpoint), tied_copies(checkpoint)
-    total = 0
-    for name, info in checkpoint.tensors.items():
-        if name in schemes:
-            weight, scheme = weights[name], schemes[name]
-            table = is_table(weight)
-            total += stored_bytes(weight.shape, scheme, dtype, table=table)
-            if table:
-                scale_bytes = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
-                total += scale_bytes * len(tied_parameters(checkpoint, name))
-        elif name not in left_out:
-            total += info.nbytes
-    return total
-
-
-def scale_dtype(checkpoint: "Checkpoint") -> torch.dtype:
-    """Returns the type that loaders cast scales to, in which they must be stored: that of the configuration."""
-    stated = checkpoint.config.dtype
-    if isinstance(stated, torch.dtype):
-        return stated
-    # as transformers does where the configuration names none
-    return next(info.dtype for info in checkpoint.tensors.values() if info.dtype.is_floating_point)
-
-
-def is_table(weight: "Weight") -> bool:
-    """Returns whether the tensor is the embedding of tokens, which is looked up."""
-    return weight.role == "embedding"
-
-
-def tied_parameters(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
-    """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
-    architecture = checkpoint.architecture
-    absent = [parameter for parameter, tensor in architecture.tied.items() if tensor == name]
-    copies = [f"{weight.module}.weight" for weight in architecture.weights.values() if weight.tied_to == name]
-    return tuple(sorted(absent + copies))
-
-
-def tied_copies(checkpoint: "Checkpoint") -> frozenset[str]:
-    """Returns the tensors of the file that repeat another one they are tied to, and need not be written."""
-    pairs = {name: w.tied_to for name, w in checkpoint.architecture.weights.items() if w.tied_to is not None}
-    return frozenset(
-        name for name, other in pairs.items() if torch.equal(checkpoint.read(name), checkpoint.read(other))
-    )
 
 
 def _rows_at_once(columns: int) -> int:

@@ -1,5 +1,6 @@
-"""What config.json says of a quantized checkpoint, and what the format cannot hold."""
+"""The quantization_config of compressed-tensors, and what the format cannot hold."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
-from fairbits.model.files.packed import is_table, scale_dtype, tied_copies, tied_parameters
+from fairbits.model.files.stored_weights import is_table, scale_dtype, tied_copies, tied_parameters
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
         weight = architecture.weights.get(name)
         if weight is None:
             raise InputError(f"{checkpoint.target} has no weight {name!r}; only its own tensors can be quantized")
-        _check_kind(weight, how)
+        reason = why_not(weight, how)
+        if reason is not None:
+            raise InputError(reason)
         _check_ties(weight, architecture, copies=copies)
         how.groups(weight.shape[1])
     _check_fused(architecture, stored)
@@ -48,7 +51,7 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
 
 
 def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
-    """Returns the entry `quantization_config` of config.json.
+    """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
 
     Where all linear maps of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
     Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
@@ -68,7 +71,7 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
         experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
         alike = [*EXPERTS * experts, "Linear"]
         groups.append(_group(alike if inside == {how} else sorted(named), how, PACKED))
-    return {
+    entry = {
         "quant_method": "compressed-tensors",
         "version": _needed_version(stored.values(), tables=bool(tables)),
         "format": MIXED if tables and maps else BYTES if tables else PACKED,
@@ -76,6 +79,21 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
         "ignore": _ignored(checkpoint, stored),
     }
+    return _validated(entry)
+
+
+def _validated(entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entry, if it is what the library itself reads."""
+    from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+
+    try:
+        QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes what it is given
+    except (ValueError, NotImplementedError) as problem:
+        raise InputError(
+            f"compressed-tensors refuses the quantization_config that would be written ({problem}); nothing was "
+            "written: choose other bits or another group, and report this"
+        ) from None
+    return entry
 
 
 def _group(targets: list[str], how: Scheme, layout: str) -> dict[str, Any]:
@@ -127,24 +145,27 @@ def _skeleton(checkpoint: "Checkpoint") -> "PreTrainedModel":
     return skeleton(checkpoint.config, cls)
 
 
-def _check_kind(weight: "Weight", how: Scheme) -> None:
+def why_not(weight: "Weight", scheme: Scheme) -> str | None:
+    """Returns why compressed-tensors cannot hold a tensor with this scheme; None if it can."""
     if is_table(weight):
-        if how.bits != TABLE_BITS:
-            raise InputError(
-                f"{weight.name} is an embedding and was to have {how.bits} bits; transformers loads embeddings of "
+        return (
+            None
+            if scheme.bits == TABLE_BITS
+            else (
+                f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
                 f"compressed-tensors only as whole bytes: give it {TABLE_BITS} bits, or keep it"
             )
-    elif not weight.linear:
-        raise InputError(f"{weight.name} ({weight.role}) is no linear map; norms, biases and the like are kept")
-    elif weight.role == "router":
-        raise InputError(f"{weight.name} is a router of experts; routers are kept: leave it out")
-    elif weight.stacked is not None:
-        raise InputError(
-            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds a linear map at a "
+        )
+    if not weight.linear:
+        return f"{weight.name} ({weight.role}) is not a linear map; norms, biases and the like are kept"
+    if weight.role == "router":
+        return f"{weight.name} is a router of experts; routers are kept: leave it out"
+    if weight.stacked is not None:
+        return (
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one linear map at a "
             "time: keep it, or start from a checkpoint with one tensor per expert"
         )
-    elif weight.transposed:
-        raise InputError(_no_linear(weight, "a transposed map (in, out), as GPT-2's Conv1D"))
+    return _no_linear(weight, "a transposed map (in, out), like GPT-2's Conv1D") if weight.transposed else None
 
 
 def _no_linear(weight: "Weight", what: str) -> str:

@@ -22,17 +22,7 @@ from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.codes import Codes
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
-from fairbits.model.files.packed import (
-    is_table,
-    packed_tensors,
-    planned_bytes,
-    read_packed,
-    scale_dtype,
-    table_tensors,
-    tied_copies,
-    tied_parameters,
-)
-from fairbits.model.files.quantization_config import check_storable, quantization_config
+from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
 from fairbits.model.files.safetensors_files import INDEX, map_tensor
 from fairbits.model.files.safetensors_header import read_header
 from fairbits.model.files.safetensors_writing import (
@@ -43,6 +33,7 @@ from fairbits.model.files.safetensors_writing import (
     write_tensors,
     write_whole,
 )
+from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
@@ -70,6 +61,7 @@ class QuantizedWriter:
     `schemes`   how every tensor that is quantized is rounded, by its name in `checkpoint`
     `identity`  all that decides the bytes, such as the digest of a plan and the fingerprint of the model: a draft is
                 continued (`resume`) only if it was begun with the same
+    `output`    the format; it is asked before anything is written whether it can hold the model
     A block is named by its index, and what lies outside the blocks by None.
     """
 
@@ -81,9 +73,12 @@ class QuantizedWriter:
         schemes: Mapping[str, Scheme],
         identity: Mapping[str, str],
         resume: bool = False,
+        output: OutputFormat = DEFAULT_FORMAT,
     ) -> None:
-        check_storable(checkpoint, schemes)
-        self.checkpoint = checkpoint
+        output.check(checkpoint, schemes)
+        self.checkpoint, self.output = checkpoint, output
+        self._config_entries = output.config_entries(checkpoint, schemes)
+        self._format_files = output.extra_files(checkpoint, schemes)
         self.schemes = dict(schemes)
         self.draft = draft_of(directory)
         self.directory = self.draft.with_name(Path(directory).absolute().name)
@@ -98,7 +93,7 @@ class QuantizedWriter:
     @cached_property
     def size_bytes(self) -> int:
         """What all tensors of the quantized checkpoint take."""
-        return planned_bytes(self.checkpoint, self.schemes)
+        return planned_bytes(self.output, self.checkpoint, self.schemes)
 
     def finished(self, index: int | None) -> Finished | None:
         """Returns what was added for a block, now or before an interruption; None if it is missing or damaged."""
@@ -106,7 +101,7 @@ class QuantizedWriter:
         if said is None:
             return None
         shard, extra = map(_mapped, self._files(index))
-        layers = {name: read_packed(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
+        layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
         return Finished(layers, extra, str(said["record"]).encode())
 
     def add(
@@ -236,9 +231,7 @@ class QuantizedWriter:
                 f"{name} came with shape, scales, bits and type of scales {found}; "
                 f"they must be {(weight.shape, scales, scheme.bits, self._scale_dtype)}"
             )
-        if is_table(weight):
-            return table_tensors(name, codes, tied=tied_parameters(self.checkpoint, name))
-        return packed_tensors(name, codes)
+        return self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
 
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is no part of the model."""
@@ -255,6 +248,8 @@ class QuantizedWriter:
         for name, content in files.items():
             if Path(name).name != name or name in (CONFIG, INDEX, THRESHOLDS) or name.endswith(".safetensors"):
                 raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
+            write_whole(self._model / name, [content])
+        for name, content in self._format_files.items():
             write_whole(self._model / name, [content])
 
     def _write_index(self) -> None:
@@ -274,8 +269,7 @@ class QuantizedWriter:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
-        config["quantization_config"] = quantization_config(self.checkpoint, self.schemes)
-        write_whole(self._model / CONFIG, [_json(config)])
+        write_whole(self._model / CONFIG, [_json(config | self._config_entries)])
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

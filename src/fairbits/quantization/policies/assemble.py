@@ -30,7 +30,7 @@ def assemble(
 
     Block l has `bits[l]` bits, `options.bits` if None.
     """
-    from fairbits.model.files.packed import planned_bytes  # heavy: policies are declared without torch
+    from fairbits.model.files.formats import DEFAULT_FORMAT, planned_bytes  # heavy: policies need no torch until now
     from fairbits.quantization.plan import Plan, schemes_of
     from fairbits.quantization.policies.layers import layers_of, notes_on_layers
 
@@ -45,7 +45,7 @@ def assemble(
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,
         layers=layers,
-        size_bytes=planned_bytes(checkpoint, schemes_of(layers)),
+        size_bytes=planned_bytes(DEFAULT_FORMAT, checkpoint, schemes_of(layers)),
         languages=pi or equal_mix(evidence),
         calibration=options.calibration,
         thresholds=thresholds,

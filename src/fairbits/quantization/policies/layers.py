@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
-from fairbits.model.files.packed import is_table
-from fairbits.model.files.quantization_config import TABLE_BITS
+from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.model.files.stored_weights import is_table
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.evidence import Evidence, is_rounded
 from fairbits.quantization.plan import LayerPlan
 from fairbits.quantization.policies.common import PolicyOptions
+
+EMBEDDING_BITS = DEFAULT_FORMAT.embedding_bits
 
 
 def layers_of(
@@ -33,7 +35,7 @@ def _width(weight: Weight, options: PolicyOptions) -> int | None:
     if is_rounded(weight):
         return options.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
-        return TABLE_BITS if is_table(weight) else options.embeddings
+        return EMBEDDING_BITS if is_table(weight) else options.embeddings
     return None
 
 
@@ -70,8 +72,8 @@ def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
     if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
         why = "has no head" if head is None else "has head and embedding tied"
         raise InputError(
-            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {TABLE_BITS} is the least that the format can "
-            f"hold for the table; use {TABLE_BITS}"
+            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {EMBEDDING_BITS} is the least that the format can "
+            f"hold for the table; use {EMBEDDING_BITS}"
         )
 
 
@@ -85,4 +87,4 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
             "and the format stores modules of one linear map each"
         )
     if options.embeddings == 4:
-        yield f"the head has 4 bits, the embedding {TABLE_BITS}: the format packs linear maps only"
+        yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear maps only"

@@ -27,7 +27,7 @@ from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes
 from fairbits.model.device import is_gpu
-from fairbits.model.files.packed import scale_dtype
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.groups import grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress

@@ -11,7 +11,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.codes import Codes, round_to_nearest
-from fairbits.model.files.packed import is_table, stored_bytes
+from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.groups import Notes, choose_scales, grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import LayerResult
@@ -77,7 +77,7 @@ def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes:
     result = LayerResult(
         name=weight.name,
         bits=scheme.bits,
-        size_bytes=stored_bytes(weight.shape, scheme, codes.scales.dtype, table=is_table(weight)),
+        size_bytes=DEFAULT_FORMAT.layer_bytes(weight, scheme, dtype=codes.scales.dtype),
         alpha=(float(alpha.min()), float(np.median(alpha)), float(alpha.max())),
         weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
         notes=notes,

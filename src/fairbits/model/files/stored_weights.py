@@ -1,0 +1,39 @@
+"""What any file format must know about the tensors of a model: embeddings, tied parameters, the type of scales."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from fairbits.model.architecture import Weight
+    from fairbits.model.checkpoint import Checkpoint
+
+
+def scale_dtype(checkpoint: "Checkpoint") -> torch.dtype:
+    """Returns the type that loaders cast scales to, in which they must be stored: that of the configuration."""
+    stated = checkpoint.config.dtype
+    if isinstance(stated, torch.dtype):
+        return stated
+    # as transformers does where the configuration names none
+    return next(info.dtype for info in checkpoint.tensors.values() if info.dtype.is_floating_point)
+
+
+def is_table(weight: "Weight") -> bool:
+    """Returns whether the tensor is the embedding of tokens, which is looked up."""
+    return weight.role == "embedding"
+
+
+def tied_parameters(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
+    """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
+    architecture = checkpoint.architecture
+    absent = [parameter for parameter, tensor in architecture.tied.items() if tensor == name]
+    copies = [f"{weight.module}.weight" for weight in architecture.weights.values() if weight.tied_to == name]
+    return tuple(sorted(absent + copies))
+
+
+def tied_copies(checkpoint: "Checkpoint") -> frozenset[str]:
+    """Returns the tensors of the file that repeat another one they are tied to, and need not be written."""
+    pairs = {name: w.tied_to for name, w in checkpoint.architecture.weights.items() if w.tied_to is not None}
+    return frozenset(
+        name for name, other in pairs.items() if torch.equal(checkpoint.read(name), checkpoint.read(other))
+    )
