@@ -15,16 +15,9 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes
-from fairbits.model.files.packed import (
-    packed_tensors,
-    planned_bytes,
-    read_packed,
-    scale_dtype,
-    stored_bytes,
-    table_tensors,
-    tied_copies,
-)
+from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
 from fairbits.model.files.quantization_config import check_storable, quantization_config
+from fairbits.model.files.stored_weights import scale_dtype, tied_copies
 from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]
@@ -119,15 +112,6 @@ def test_configuration_names_the_oldest_version_that_reads_the_file(reading_mode
         assert quantization_config(llama, dict.fromkeys(linears(llama), Scheme(bits, "channel")))["version"] == version
 
 
-def test_planned_bytes_count_what_is_kept_too(reading_model: Reading) -> None:
-    llama = reading_model("llama")
-    name = "model.layers.0.mlp.up_proj.weight"
-    everything = sum(info.nbytes for info in llama.tensors.values())
-    expected = everything - llama.tensors[name].nbytes + stored_bytes((48, 32), Scheme(4, "channel"), torch.float32)
-    assert planned_bytes(llama, {name: Scheme(4, "channel")}) == expected
-    assert planned_bytes(llama, {}) == everything
-
-
 def test_steps_are_of_the_type_that_loaders_compute_in() -> None:
     assert scale_dtype(Checkpoint("embedded:tiny")) == torch.float16
 
@@ -141,7 +125,7 @@ REFUSED = [
         Scheme(4, "channel"),
         "cannot load packed layers into MT5",
     ),
-    ("llama", "model.norm.weight", Scheme(4, "channel"), "no linear map"),
+    ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear map"),
     ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
     ("llama", "model.layers.0.mlp.down_proj.weight", Scheme(4, 32), "groups of 32"),
     ("llama", "model.embed_tokens.weight", Scheme(4, "channel"), "give it 8 bits, or keep it"),

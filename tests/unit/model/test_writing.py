@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.codes import Codes, round_to_nearest
-from fairbits.model.files.packed import planned_bytes, scale_dtype
+from fairbits.model.files.formats import DEFAULT_FORMAT, planned_bytes
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Scheme
 from fairbits.theory.grid import Grid
@@ -123,7 +124,7 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
 
 
 def check_size(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path) -> None:
-    planned = planned_bytes(checkpoint, stored)
+    planned = planned_bytes(DEFAULT_FORMAT, checkpoint, stored)
     assert sum(info.nbytes for info in Checkpoint(out).tensors.values()) == planned
     assert json.loads((out / "model.safetensors.index.json").read_text())["metadata"]["total_size"] == planned
     assert planned < sum(info.nbytes for info in checkpoint.tensors.values())
@@ -435,6 +436,6 @@ def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_pat
     assert (found.layers, found.record) == ({}, b"nothing")
     seen: list[tuple[int, int]] = []
     writer.finish(progress=lambda _, done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] == planned_bytes(checkpoint, {}) - checkpoint.tensors[name].nbytes
+    assert seen[-1][0] == seen[-1][1] == planned_bytes(DEFAULT_FORMAT, checkpoint, {}) - checkpoint.tensors[name].nbytes
     shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -72,8 +72,8 @@ def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
     if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
         why = "has no head" if head is None else "has head and embedding tied"
         raise InputError(
-            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {EMBEDDING_BITS} is the least that the format can "
-            f"hold for the table; use {EMBEDDING_BITS}"
+            f"embeddings is 4 and {evidence.checkpoint.target} {why}: {EMBEDDING_BITS} is the least that the format "
+            f"can hold for the table; use {EMBEDDING_BITS}"
         )
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.errors import InputError
 from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
 from fairbits.model import Checkpoint
-from fairbits.model.files.quantization_config import check_storable
+from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.scheme import Scheme
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
@@ -124,7 +124,7 @@ def test_norms_head_and_embedding_stay_unless_asked(llama: Evidence) -> None:
 def test_four_bits_are_for_the_head_alone(llama: Evidence) -> None:
     plan, wider = made("rtn", llama, embeddings=4), made("rtn", llama, embeddings=8)
     assert [(each.role, each.bits) for each in plan.quantized if each.block is None] == [("embedding", 8), ("head", 4)]
-    check_storable(llama.checkpoint, plan.schemes)
+    DEFAULT_FORMAT.check(llama.checkpoint, plan.schemes)
     head = llama.checkpoint.architecture.head
     assert head is not None
     assert wider.size_bytes - plan.size_bytes == math.prod(head.shape) // 2
@@ -137,7 +137,7 @@ def test_a_tied_head_is_the_embedding(reading_model: Callable[[str], Checkpoint]
     tied = Evidence(reading_model("gemma3"))
     plan = made("rtn", tied, embeddings=8)
     assert [each.role for each in plan.quantized if each.block is None] == ["embedding"]
-    check_storable(tied.checkpoint, plan.schemes)
+    DEFAULT_FORMAT.check(tied.checkpoint, plan.schemes)
     with pytest.raises(InputError, match=r"head and embedding tied: 8 is the least .* use 8"):
         made("rtn", tied, embeddings=4)
 
