@@ -197,7 +197,7 @@ def test_text_that_does_not_do(documents, said, call, made, tmp_path) -> None:
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(call, tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, reason in {tmp_path / "pipe": "not a regular file", tmp_path / "x" / "y": "no directory"}.items():
+    for path, reason in {tmp_path / "pipe": "not a regular file", tmp_path / "x" / "y": "not a directory"}.items():
         assert reason in refused(call("no/such/model", "--out", path))
     assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
 

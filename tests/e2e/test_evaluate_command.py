@@ -111,7 +111,7 @@ def test_sweep(command, tmp_path) -> None:
         (("compare", TINY, "--policies", "rtn", "--languages", "eng_Latn"), "two or more"),
         (("sweep", TINY, "--bits", "8..2"), "--bits is '8..2'"),
         (("sweep", TINY, "--bits", "4"), "two widths or more"),
-        (("sweep", TINY, "--out", "nowhere/sweep.json"), "is no directory"),
+        (("sweep", TINY, "--out", "nowhere/sweep.json"), "is not a directory"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, arguments, message) -> None:

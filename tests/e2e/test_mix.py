@@ -90,7 +90,7 @@ def test_examples_of_the_page_run(tmp_path, monkeypatch) -> None:
 
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path, call) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, reason in {tmp_path / "pipe": "not a regular file", tmp_path / "x" / "y": "no directory"}.items():
+    for path, reason in {tmp_path / "pipe": "not a regular file", tmp_path / "x" / "y": "not a directory"}.items():
         code, printed, errors = call("no/such/model", "--out", path)
         assert (code, printed) == (2, "")
         assert reason in errors

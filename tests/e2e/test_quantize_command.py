@@ -78,7 +78,7 @@ def test_options_reach_the_policy(command) -> None:
         ("plan", ("--policy", "rtn", "--bits", "9"), "bits"),
         ("plan", ("--group", "row"), "--group is 'row'"),
         ("plan", ("--embeddings", "2"), "--embeddings is '2'"),
-        ("plan", ("--out", "nowhere/plan.json"), "is no directory"),
+        ("plan", ("--out", "nowhere/plan.json"), "is not a directory"),
         ("quantize", ("--plan", "none.json", "--out", "w4"), "none.json cannot be read"),
         ("quantize", ("--plan", "none.json", "--bits", "3", "--out", "w4"), "--plan has already decided --bits"),
         *(

@@ -35,7 +35,7 @@ def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> 
         (("training-data", "--shares", "eng=much"), "number per language"),
         (("training-data", "--shares", "equal"), "positive number per language"),
         (("training-data", "--languages", "eng,fra,heb,swh,ron"), "training share of ron_Latn"),
-        (("bounds", "--out", "no/such/place.json"), "no directory"),
+        (("bounds", "--out", "no/such/place.json"), "not a directory"),
         (("bounds", "--markdown"), "takes no experiment"),
         (("bounds", "--languages", "eng"), "two or more"),
     ],

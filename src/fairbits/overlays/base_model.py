@@ -131,7 +131,7 @@ def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:
     plan = Plan.load(file)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
-            f"{base.target} was made from {plan.model}, and {checkpoint.target} has different weights; "
+            f"{base.target} was made from {plan.model}, and {checkpoint.target} has other weights; "
             "give the model that the base was made from"
         )
     return plan

@@ -1,4 +1,4 @@
-"""Report: its content, all numbers and words before they are drawn, and the three forms that it is written in."""
+"""Report: its content (all numbers and text before rendering) and the three formats it is rendered in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SCHEMA = "fairbits.report/1"
 
 
 def content(sources: Sources) -> dict[str, Any]:
-    """Returns everything that a report shows, for JSON; a part that was not measured is None."""
+    """Returns everything that a report shows, for JSON; parts that were not measured are None."""
     after = sources.after
     rows = language_rows(sources)
     codes = [row["code"] for row in rows]
@@ -57,29 +57,29 @@ FORMATS = ("html", "md", "json")
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was measured, for people."""
+    """A report on the measured cost of quantization."""
 
     content: Mapping[str, Any]
 
     @classmethod
     def of(cls, sources: Sources) -> "Report":
-        """Returns the report of some results."""
+        """Returns the report on some results."""
         return cls(content(sources))
 
     def html(self) -> str:
-        """Returns one page that needs nothing beside it."""
+        """Returns a self-contained HTML page."""
         return page(self.content)
 
     def markdown(self) -> str:
-        """Returns a section for the card of a model."""
+        """Returns a section for a model card, in Markdown."""
         return card(self.content)
 
     def json(self) -> str:
-        """Returns the content."""
+        """Returns the content as JSON."""
         return to_json(self.content).decode()
 
     def save(self, path: str | Path) -> None:
-        """Writes the report in the form that the name of the file ends in: .html, .md or .json."""
+        """Writes the report in the format given by the file name: .html, .md or .json."""
         target = check_writable(path, example="report.html")
         write_files({target: self.render(format_of(target)).encode()})
 
@@ -89,7 +89,7 @@ class Report:
 
 
 def format_of(path: str | Path) -> str:
-    """Returns the form that a file's name asks for.
+    """Returns the format given by a file name.
 
     >>> format_of("report.html")
     'html'
@@ -101,6 +101,6 @@ def format_of(path: str | Path) -> str:
 
 
 def check_name(path: str | Path, form: str) -> None:
-    """Raises unless a file's name says the form that is written to it."""
+    """Raises unless a file name ends in the given format."""
     if format_of(path) != form:
-        raise InputError(f"{path} would hold {form}; the name must say so: end it in .{form}, or ask for another form")
+        raise InputError(f"{path} would hold {form}; the name must end in .{form}: rename it, or choose another format")

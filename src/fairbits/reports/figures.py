@@ -1,4 +1,4 @@
-"""What the figures of a report show, but the languages: blocks, patterns, causes, bits, widths, prediction."""
+"""The data of a report's figures other than the languages: blocks, patterns, causes, bits, widths, prediction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from fairbits.reports.sources import Sources
 from fairbits.stats import spearman
 
 LEAST_LANGUAGES = 4
-"""A rank correlation of fewer says nothing."""
+"""A rank correlation of fewer languages is meaningless."""
 
 
 def blocks(audit: AuditFile) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
 def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) -> dict[str, Any]:
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
-    The audit predicts plain rounding; so that is what it is held to where it was measured. `like` says whether what
-    was measured is what was predicted, `made_with` how it was made, None where nobody says.
+    The audit predicts plain rounding, so it is compared with plain rounding if that was measured. `like` says whether
+    the measured method is the predicted one, `made_with` how the model was made (None if unknown).
     """
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
@@ -132,7 +132,7 @@ def checklist(audit: AuditFile) -> dict[str, Any]:
 
 
 def certificate(audit: AuditFile) -> dict[str, Any]:
-    """Returns the pair of languages whose errors of weights lie furthest apart, and the proved bound on that."""
+    """Returns the pair of languages whose weight errors differ most, and the proved bound on that difference."""
     worst = audit.certificate.worst
     return {
         **{name: describe(getattr(worst, name))["name"] for name in ("worse", "better")},
@@ -142,16 +142,16 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
 
 
 def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
-    """Returns policy and settings of a method, from the plan or the run; scores alone do not say, and get none."""
+    """Returns policy and settings of a method, from the plan or the run; empty if only scores are given."""
     if index == 0 and sources.plan is not None:
         return sources.plan.policy, sources.plan.settings
     return sources.methods[index].name, {} if sources.run is None else sources.run.settings
 
 
 def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
-    """Returns whether settings give all that the audit predicts for its width and group, and nothing else.
+    """Returns whether the settings are exactly those whose damage the audit predicts.
 
-    The audit's schemes have no group "tensor", and leave embedding and head as they are.
+    The audit's schemes have no group "tensor", and do not quantize embedding and head.
     """
     expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
     asked = {name: settings.get(name) for name in expected}
@@ -170,5 +170,5 @@ def _width(settings: Mapping[str, Any]) -> str:
 
 
 def _outliers(found: OutlierBlocks) -> dict[str, Any]:
-    """Returns the blocks that stand out by a rule; none where it cannot say, and the remark says why."""
+    """Returns the blocks that stand out by a rule; none if it cannot decide, and the remark says why."""
     return {"blocks": list(found.blocks or ()), "threshold": found.threshold, "remark": found.remark}

@@ -11,7 +11,7 @@ from fairbits.stats import Estimate
 
 @dataclass(frozen=True)
 class Baseline:
-    """A policy that a run compares with, and the file of its scores within the directory."""
+    """A policy that a run compares with, and the file of its scores in the directory."""
 
     name: str
     scores: str
@@ -19,9 +19,9 @@ class Baseline:
 
 @dataclass(frozen=True)
 class RunFile:
-    """The content of run.json: what a run is for, with which versions, and what must be known of it.
+    """The content of run.json: the request, the versions, and notes.
 
-    `written` is the fingerprint of the quantized model once it is there.
+    `written` is the fingerprint of the quantized model, once it has been written.
     """
 
     fairbits: str
@@ -56,7 +56,7 @@ class FoundersWidth:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """The content of sweep.json; widths are keys, and JSON has no other keys than text."""
+    """The content of sweep.json; widths are keys and therefore text, as JSON requires."""
 
     model: str
     fingerprint: str
@@ -74,7 +74,7 @@ class SweepFile:
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Checks that every language has a damage at every width, and a critical width."""
+        """Checks that every language has its damage at every width, and a critical width."""
         for text in self.sizes:
             if not text.isdecimal():
                 raise InputError(f"sizes has the width {text!r:.40}; it must be a whole number")

@@ -1,4 +1,4 @@
-"""The headline: the worst-off language, the gap and the size, before and after, and what can be said for certain."""
+"""The headline: the worst-off language, the gap and the size, before and after, and what is significant."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SAME_SIZE = 0.005
 
 
 def headline(sources: Sources) -> dict[str, Any]:
-    """Returns the numbers that a reader takes home, with intervals, and a sentence or two that say them."""
+    """Returns the main numbers with intervals, and one or two sentences that state them."""
     after, before = sources.after, sources.before
     own, other = _disparity(after), None if before is None else _disparity(before)
     paired = _paired(sources)
@@ -57,7 +57,7 @@ def _paired(sources: Sources) -> dict[str, Estimate]:
 
 
 def _verdict(found: Contrast | None) -> dict[str, list[str]]:
-    """Returns the languages that lose less, and those that lose more, beyond doubt."""
+    """Returns the languages that lose significantly less, and those that lose significantly more."""
     if found is None:
         return {"better": [], "worse": []}
     sure = found.significant()

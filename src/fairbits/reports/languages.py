@@ -1,4 +1,4 @@
-"""Every language of a report: what it is, what quantization cost it, what was predicted."""
+"""The languages of a report: names, cost of quantization, predicted damage."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def language_rows(sources: Sources) -> list[dict[str, Any]]:
 
 
 def units_of(sources: Sources) -> tuple[str, ...]:
-    """Returns the units that damage is shown in; sections need parallel text."""
+    """Returns the units in which damage is shown; sections need parallel text."""
     return UNITS if sources.after.question.parallel else UNITS[:2]
 
 
@@ -51,7 +51,7 @@ def interval(estimate: Estimate) -> dict[str, float]:
 
 
 def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns what one method cost every language."""
+    """Returns the cost of one method for every language."""
     damage = {unit: scores.frame(unit).by_language() for unit in units}
     return {
         code: {
@@ -79,13 +79,13 @@ def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, 
 
 
 def _contrasts(sources: Sources, units: Sequence[str]) -> dict[str, Contrast]:
-    """Returns what every language loses more than under what the model is held to, in every unit."""
+    """Returns how much more every language loses than under the baseline, in every unit."""
     before = sources.before
     return {} if before is None else {unit: sources.after.contrast(before, unit=unit) for unit in units}
 
 
 def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
-    """Returns difference, Holm p and verdict of a language in every unit; nothing without something to be held to."""
+    """Returns difference, Holm p value and verdict of a language in every unit; empty without a baseline."""
     if not contrasts:
         return {"difference": None, "p_holm": None, "verdict": None}
     return {
@@ -96,13 +96,13 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
 
 
 def _verdict(code: str, found: Contrast) -> str | None:
-    """Returns whether a language loses less or more; None where that is not beyond doubt."""
+    """Returns whether a language loses less or more; None if the difference is not significant."""
     sure = found.significant()
     return ("less" if sure[code].value < 0 else "more") if code in sure else None
 
 
 def _audited(code: str, audit: AuditFile | None) -> dict[str, Any]:
-    """Returns what the audit says of a language; nothing if it did not look at it."""
+    """Returns the audit's results for a language; empty if it was not audited."""
     if audit is None or code not in audit.languages:
         return {"predicted": None, "reference_loss": None, "kappa_weighted": None, "bytes_per_token": None}
     own = audit.languages[code]

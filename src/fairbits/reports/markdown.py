@@ -1,4 +1,4 @@
-"""A report as a section for the card of a model: Markdown as GitHub and the Hub read it."""
+"""A report as a section for a model card, in Markdown as GitHub and the Hub render it."""
 
 import re
 import shlex
@@ -13,22 +13,22 @@ from fairbits.reports.page import group_notes
 from fairbits.units import readable_size
 
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
-"""What may begin something other than text; an underscore within a word, as in heb_Hebr, does not."""
+"""Characters with a meaning in Markdown; an underscore within a word, as in heb_Hebr, has none."""
 FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")
-"""What would make a list or a heading of the text that it begins."""
+"""Characters that make a list or a heading at the beginning of a line."""
 LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
-"""Where readers of Markdown see an address in plain text and make a link of it."""
+"""Where Markdown renderers turn an address in plain text into a link."""
 APART = "&#8288;"
-"""A word joiner, which nobody sees: some readers look for addresses in what escapes and entities have become."""
+"""A word joiner, which is invisible: some renderers look for addresses after resolving escapes and entities."""
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 VERDICT = {"better": "less, beyond doubt", "worse": "more, beyond doubt"}
 ROUNDED = "nearest rounding was better in "
-"""How the notes of rows begin, or go on, that GPTQ left alone: they are many, and tell little."""
+"""Common text of notes on rows that GPTQ left unchanged: there are many, and they say little."""
 MEASURES = {"worst": "worst language", "gap": "gap, less noise", "mean": "mean of the languages"}
 
 
 def card(content: Mapping[str, Any]) -> str:
-    """Returns the section, in which nothing that a model or a user brought is read as Markdown or HTML."""
+    """Returns the section; text from a model or a user is escaped and never read as Markdown or HTML."""
     sure = 100 * content["headline"]["mean"]["after"]["confidence"]
     parts = [
         "## What quantization cost every language",
@@ -47,7 +47,7 @@ def card(content: Mapping[str, Any]) -> str:
 
 
 def text(found: str) -> str:
-    r"""Returns text that Markdown and HTML show as it is, in one line; no address in it becomes a link.
+    r"""Returns text escaped for Markdown and HTML, on one line; no address in it becomes a link.
 
     >>> print(text("a_b *c* <img> [d](e) | f"))
     a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
@@ -59,7 +59,7 @@ def text(found: str) -> str:
 
 
 def _headline(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the table of worst, gap, mean and size: what the model is held to, then the model."""
+    """Yields the table of worst, gap, mean and size: first the baseline, then the model."""
     found, after = content["headline"], content["methods"][0]["name"]
     names = {each["code"]: each["name"] for each in content["languages"]}
     held = len(content["methods"]) > 1
@@ -68,7 +68,7 @@ def _headline(content: Mapping[str, Any]) -> Iterator[str]:
     yield from _head(["added bits per byte", *titles], left=1)
     for name, title in MEASURES.items():
         values = [found[name][side] for side in sides]
-        if None not in values:  # there is no gap of one language
+        if None not in values:  # a single language has no gap
             yield _row([title, *(_measure(each, names) for each in values)])
     reference = found["size"]["reference"]
     sizes = [
@@ -79,7 +79,7 @@ def _headline(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _languages(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the table of languages, the most damaged first: what the model is held to, the model, and the rest."""
+    """Yields the table of languages, the most damaged first: the baseline, the model, and the rest."""
     count = len(content["methods"])
     order = [1, 0, *range(2, count)] if count > 1 else [0]
     against = [f"against {content['methods'][1]['name']}"] if count > 1 else []
@@ -92,7 +92,7 @@ def _languages(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what the numbers were measured on and how sure they are."""
+    """Returns the text on which the numbers were measured, and how certain they are."""
     least = min(each["documents"] for each in languages)
     parallel = "parallel text" if asked["parallel"] else "text"
     return (
@@ -106,7 +106,7 @@ def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) 
 
 
 def _made(content: Mapping[str, Any]) -> str:
-    """Returns what the model is, in a sentence; of a model without a plan nobody says how it was made."""
+    """Returns a sentence on how the model was made; without a plan this is unknown."""
     found, model = content["provenance"], content["model"]
     if found["policy"] is None or content["allocation"] is None:
         return f"{content['methods'][0]['name']}, held to {model}; how it was made is not known here."
@@ -134,7 +134,7 @@ def _widths(allocation: Mapping[str, Any]) -> str:
 
 
 def _outside(allocation: Mapping[str, Any]) -> list[str]:
-    """Returns what became of the embedding and whatever else is in no block."""
+    """Returns the widths of the embedding and other tensors outside blocks."""
     return [
         f"{each['role'].replace('_', ' ')} " + ("kept" if each["bits"] is None else f"in {each['bits']} bits")
         for each in allocation["outside"]
@@ -151,7 +151,7 @@ def _calibrated(found: Mapping[str, Any]) -> str:
 
 
 def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns every warning and fall-back; of those that are alike, the first and their number."""
+    """Returns every warning and fall-back; of similar ones, the first and their number."""
     if not notes:
         return []
     rounded = [note for note in notes if ROUNDED in note["text"]]
@@ -167,7 +167,7 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _again(content: Mapping[str, Any]) -> list[str]:
-    """Returns how to make the model again: by the run that made it, else by its plan; nothing where there is none."""
+    """Returns the command that makes the model again: from its run, otherwise from its plan; empty without either."""
     found, model = content["provenance"], content["model"]
     if found["run"] is not None:
         return ["To make it again, with what it is held to:", _fence(_run(content))]
@@ -180,7 +180,7 @@ def _again(content: Mapping[str, Any]) -> list[str]:
 
 
 def _run(content: Mapping[str, Any]) -> list[Any]:
-    """Returns the words of the command that did the run."""
+    """Returns the words of the command of the run."""
     asked = content["provenance"]["run"]
     policy, *others = (each["name"] for each in content["methods"])
     given = {
@@ -219,20 +219,20 @@ def _fence(words: Iterable[Any]) -> str:
 
 
 def _text_of(asked: Mapping[str, Any] | None, split: str) -> dict[str, str]:
-    """Returns the option that names text of a user; the embedded declaration needs none."""
+    """Returns the option for a user's own text; the embedded declaration needs none."""
     return {} if asked is None or _is_embedded(asked["hashes"], split) else {"--text": asked["text"]}
 
 
 def _is_embedded(hashes: Mapping[str, str], split: str) -> bool:
-    """Returns whether the text is the embedded declaration; text of a user may have the same name."""
+    """Returns whether the text is the embedded declaration; a user's own text may have the same name."""
     try:
         return dict(hashes) == udhr(hashes).hashes.get(split)
-    except InputError:  # a language that has no declaration
+    except InputError:  # a language without a declaration
         return False
 
 
 def _head(titles: Sequence[str], *, left: int) -> Iterator[str]:
-    """Yields the first two lines of a table; the columns behind the first `left` are of numbers."""
+    """Yields the first two lines of a table; columns after the first `left` hold numbers."""
     yield _row(titles)
     yield _row(["---"] * left + ["---:"] * (len(titles) - left), escape=False)
 
@@ -242,7 +242,7 @@ def _row(cells: Iterable[str], *, escape: bool = True) -> str:
 
 
 def _measure(found: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Returns an estimate, and the language that it is of."""
+    """Returns an estimate and its language."""
     language = found.get("language")
     return _interval(found) + ("" if language is None else f", {names[language]}")
 

@@ -1,7 +1,7 @@
-"""A report as one page that needs nothing beside it, and that asks nothing of the network.
+"""A report as a self-contained HTML page that makes no network requests.
 
 The page carries its style, its scripts and its numbers. Its Content-Security-Policy lets only those scripts run, by
-their hashes: text that comes from a model or from a user is escaped, and could not run if it were not.
+their hashes: text from a model or a user is escaped, and could not run even if it were not.
 """
 
 import base64
@@ -24,12 +24,12 @@ from fairbits.units import readable_size
 EARLY = "theme.js"
 """Runs before anything is painted, so that a dark page does not flash."""
 SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "heatmaps.js", "curves.js", "main.js")
-"""Share one scope, in this order."""
+"""They share one scope, in this order."""
 DIGITS = 6
 """Significant digits of a number in the page and its tables; report.json has all of them."""
 PLOTLY = "assets/plotly/plotly-cartesian.min.js"
 HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""What could end a script element, or be read as markup or as the end of a line within it."""
+"""Characters that could end a script element, or be read as markup or a line break within it."""
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -52,7 +52,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def script_json(content: Any) -> str:
-    r"""Returns content as JSON that may stand within a script element.
+    r"""Returns content as JSON that is safe within a script element.
 
     >>> script_json({"model": "</script>"})
     '{"model":"\\u003c/script\\u003e"}'
@@ -88,7 +88,7 @@ def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, st
 
 
 def signed(value: float) -> str:
-    """Returns a number with four digits and a true minus.
+    """Returns a number with four decimals and a typographic minus sign.
 
     >>> signed(-0.00123)
     '−0.0012'
@@ -97,9 +97,9 @@ def signed(value: float) -> str:
 
 
 def change(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how a number has changed: in words, with a sign, and whether it has beyond doubt.
+    """Returns how a number has changed: in words, with a sign, and whether the change is significant.
 
-    By the paired difference where there is one, which is surer than two intervals are.
+    The paired difference is used if there is one: it is more precise than two intervals.
 
     >>> change({"after": {"value": 3, "low": 2, "high": 4}, "before": {"value": 4, "low": 3, "high": 5},
     ...         "difference": {"value": -1, "low": -2, "high": -0.5}})
@@ -118,7 +118,7 @@ def change(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Returns the content with all its text printable, names of entries too, and numbers as exact as a page needs."""
+    """Returns the content with all text and keys printable, and numbers rounded for the page."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: models, text, settings, versions, hashes; and all that was noted."""
+"""Where the numbers of a report come from: models, text, settings, versions, hashes and notes."""
 
 import platform
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from fairbits.reports.sources import Sources
 from fairbits.version import __version__
 
 THREADS = "torch threads"
-"""How many of them a run had: sums of floating point depend on it."""
+"""The number of threads of a run: floating-point sums depend on it."""
 PACKAGES = ("torch", "transformers", "compressed-tensors", "numpy", "scipy")
 
 
 def provenance(sources: Sources) -> dict[str, Any]:
-    """Returns what is needed to measure the same again."""
+    """Returns what is needed to repeat the measurement."""
     asked, own = sources.after.question, sources.after
     plan = sources.plan
     return {
@@ -57,7 +57,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
 
 
 def notes(sources: Sources) -> list[dict[str, str]]:
-    """Returns every warning and fall-back, once, with the part that said it."""
+    """Returns every warning and fall-back once, with its origin."""
     found = dict.fromkeys(_said(sources))
     first: dict[str, str] = {}
     for source, text in found:
@@ -80,7 +80,7 @@ def _said(sources: Sources) -> Iterator[tuple[str, str]]:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of what computes numbers here."""
+    """Returns the versions of the libraries that compute numbers."""
     found = {"fairbits": __version__, "Python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -91,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def _versions_of(sources: Sources) -> dict[str, str]:
-    """Returns the versions that made the report, and those of the run where they are others."""
+    """Returns the versions that made the report, and those of the run if they differ."""
     here = versions()
     then = {} if sources.run is None else sources.run.versions
     other = [f"{name} {then[name]:.40}" for name in (*here, THREADS) if name in then and then[name] != here.get(name)]

@@ -1,4 +1,4 @@
-"""What a report is made from: scores, and what else was saved beside them."""
+"""What a report is made from: scores, and other saved results."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from fairbits.stats import Contrast
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One way to quantize the model: how it is called, and what it cost every language."""
+    """One way to quantize the model: its name, and its cost for every language."""
 
     name: str
     scores: Scores
@@ -24,10 +24,11 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Everything that a report may show; what is missing is left out of it, and it says so.
+    """Everything that a report may show; missing parts are left out, and the report says so.
 
-    `methods` begin with the model that the report is about; the second, if there is one, is what it is held to.
-    `audit` and `sweep` are the content of their files, `run` that of a run's settings. `files` are the SHA-256 of all.
+    `methods` begin with the model that the report is about; the second, if there is one, is the baseline.
+    `audit` and `sweep` are the content of their files, `run` that of a run's settings. `files` holds the SHA-256 of
+    each.
     """
 
     methods: tuple[Method, ...]
@@ -38,7 +39,7 @@ class Sources:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that all of it speaks of one model and one text."""
+        """Checks that all parts are about the same model and text."""
         own = self.methods[0].scores
         for each in self.methods:
             _check_sizes(each)
@@ -59,12 +60,12 @@ class Sources:
 
     @property
     def before(self) -> Scores | None:
-        """The scores that it is held to."""
+        """The scores of the baseline."""
         return self.methods[1].scores if len(self.methods) > 1 else None
 
     @cached_property
     def contrast(self) -> Contrast | None:
-        """What every language loses more than under what the model is held to, drawn once."""
+        """How much more every language loses than under the baseline, computed once."""
         return None if self.before is None else self.after.contrast(self.before)
 
 
@@ -86,6 +87,6 @@ def _check_sizes(method: Method) -> None:
 def _check_same(own: Scores, fingerprint: str, name: str) -> None:
     if fingerprint != own.reference.fingerprint:
         raise InputError(
-            f"{name} is about another model than the scores, which are about {own.reference.target}; "
-            "a report is about one model: give files of the same"
+            f"{name} is about a different model from the scores, which are about {own.reference.target}; "
+            "a report is about one model: give files of the same model"
         )

@@ -1,1 +1,1 @@
-"""A model whose weights are swapped for those of a plan, and what it then answers."""
+"""Trials: a loaded model whose weights are swapped for those of a plan, and the resulting scores."""

@@ -1,4 +1,4 @@
-"""What each block costs each language at each width: predicted in one pass, or measured by replacing its weights."""
+"""The damage of each block to each language at each width: predicted in one pass, or measured by swapping weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,14 +22,14 @@ from fairbits.quantization.evidence import Sensitivity, is_rounded
 from fairbits.quantization.rounding.layer import matrix
 
 NOT_ROUNDED = 0
-"""Stands for a width where a block keeps its weights."""
+"""The width that stands for a block with its original weights."""
 PER_CHANNEL = "the sensitivity of blocks was determined with one scale per channel, not per tensor"
 
 
 def schemes_for(widths: Sequence[int], group: Group) -> tuple[tuple[Scheme, ...], tuple[str, ...]]:
-    """Returns rounding to nearest at each width, the largest weight being a level, and a note if the group is another.
+    """Returns absmax rounding to nearest at each width, and a note if another group is used.
 
-    An exact clip that does not know the inputs can destroy a block of a real language model; a plan's own would not.
+    An exact clip without input statistics can destroy a block of a real language model; a plan's own clip has them.
     """
     plain = Scheme(group=within_rows(group), clip="absmax", grid="twos")
     schemes = tuple(replace(plain, bits=bits) for bits in widths)
@@ -47,7 +47,7 @@ def predicted_sensitivity(
 ) -> Sensitivity:
     """Returns the predicted damage of every block at every width, from one pass over the calibration text, on the CPU.
 
-    Linear maps that policies do not round do not count.
+    Linear maps that policies do not round are excluded.
     """
     schemes, notes = schemes_for(widths, group)
     measured = probe(checkpoint, corpus, request=request, schemes=schemes, progress=progress)
@@ -62,7 +62,7 @@ def predicted_sensitivity(
 
 
 class WidthTrial:
-    """A model in memory, each block of which can have any width: rounded to nearest, the largest weight a level."""
+    """A loaded model whose blocks can each have any width, by absmax rounding to nearest."""
 
     def __init__(self, checkpoint: Checkpoint, text: Text, *, group: Group, device: str = "cpu") -> None:
         """Loads the model."""
@@ -124,7 +124,7 @@ def measured_damage(
 
 
 class LossTrial:
-    """A model in memory, and its loss on a text before anything was replaced.
+    """A loaded model, and its loss on a text before any weight was replaced.
 
     `reference_nll` and `predicted` have one entry per document: the loss in nats, and the predicted tokens.
     """
@@ -135,17 +135,17 @@ class LossTrial:
         self.reference_nll, self.predicted = document_losses(self.swapped.model, text)
 
     def replace_rounded(self, weights: Iterable[Weight], scheme: Scheme) -> None:
-        """Replaces linear maps by their weights rounded as a scheme says."""
+        """Replaces the weights of linear maps by rounded ones."""
         for weight in weights:
             W = matrix(self.swapped.checkpoint, weight)
             self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})
 
     def added_nll(self) -> Floats:
-        """Returns what the replaced weights add to the loss of every document, in nats."""
+        """Returns the loss that the replaced weights add to every document, in nats."""
         return document_losses(self.swapped.model, self.text)[0] - self.reference_nll
 
     def damage(self) -> Floats:
-        """Returns what they add per predicted token of each language, in nats."""
+        """Returns the loss that they add per predicted token of each language, in nats."""
         return per_token(self.added_nll(), self.predicted, self.text)
 
 

@@ -1,4 +1,4 @@
-"""The weights π of languages under which GPTQ hurts the worst language least, searched for by trial."""
+"""The language weights π under which GPTQ damages the worst language least, found by trials."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Weights that were tried, what they added to the loss of every document, and per token of every language."""
+    """One trial: the weights, the loss they added to every document, and that per token of every language."""
 
     pi: Floats
     added: Floats
@@ -45,9 +45,9 @@ def minimax_mix(
     """Returns π after a few rounds of exponentiated gradient from equal weights: π ← π·exp(η (d_λ − d̄)/d̄).
 
     Each round quantizes with one half of the text as `plan` says and measures d_λ, the added nats per token, on the
-    other half. No language falls below `floor` times its equal share. The round with the least worst d is taken, if it
-    beats equal weights by more than the documents' noise; having been picked among rounds, it is taken for a little
-    better than it is.
+    other half. No language falls below `floor` times its equal share. The round with the smallest worst d is selected
+    if it beats equal weights by more than the noise over documents. Because it is the best of several rounds, its d is
+    slightly optimistic.
     """
     whole("rounds", rounds, least=1)
     positive("rate", rate)
@@ -57,7 +57,7 @@ def minimax_mix(
     trial = LossTrial(checkpoint, check, device=device)
     least = floor / len(text.languages)
     pi, tried = np.full(len(text.languages), 1 / len(text.languages)), list[Round]()
-    for number in range(rounds + 1):  # the first has equal weights
+    for number in range(rounds + 1):  # round 0 has equal weights
         named = dict(zip(text.languages, pi.tolist(), strict=True))
         own = part(progress, "trying mixes of languages", number=number, count=rounds + 1)
         _quantize(trial, replace(plan, languages=named), fit, device=device, progress=own)
@@ -77,8 +77,8 @@ def _check_documents(text: Text, check: Text) -> None:
     few = min(text.languages, key=lambda code: int((check.lang == code).sum()))
     if (check.lang == few).sum() < LEAST_DOCUMENTS:
         raise InputError(
-            f"{few} has {(text.lang == few).sum()} documents; half of them must be at least {LEAST_DOCUMENTS} to tell "
-            "a better mix from noise: give more tokens, more documents, or another mix than minimax"
+            f"{few} has {(text.lang == few).sum()} documents; half of them must be at least {LEAST_DOCUMENTS} to "
+            "distinguish a better mix from noise: give more tokens, more documents, or another mix than minimax"
         )
 
 
@@ -90,18 +90,18 @@ def update_weights(pi: Floats, damage: Floats, *, rate: float, least: float) -> 
     """
     scale = float(np.abs(damage).mean()) or 1.0  # not the mean itself, which noise can make negative
     raised = pi * np.exp(np.clip(rate * (damage - damage.mean()) / scale, -5.0, 5.0))
-    # what the floor gives is taken from all in proportion
+    # what the floor adds is taken from the others in proportion
     mixed: Floats = least + (1 - least * len(pi)) * raised / raised.sum()
     return mixed
 
 
 def halves(text: Text, *, seed: int) -> tuple[Text, Text]:
-    """Returns every other document of a seeded order; parallel documents fall on the same side in all languages."""
+    """Returns the text in two halves, split by the seed; parallel documents are in the same half in all languages."""
     order = sorted(set(text.document.tolist()), key=lambda number: seeded_hash(seed, number))
     rank = {number: i for i, number in enumerate(order)}
     ranks = np.array([rank[number] for number in text.document.tolist()])
     side = np.zeros(len(ranks), dtype=bool)
-    for code in text.languages:  # by rank within the language, as not all documents are parallel
+    for code in text.languages:  # by rank within the language, because not all documents are parallel
         own = np.flatnonzero(text.lang == code)
         side[own[np.argsort(ranks[own], kind="stable")][1::2]] = True
     return _subset(text, ~side), _subset(text, side)
@@ -122,17 +122,17 @@ def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
 
 
 def _quantize(trial: LossTrial, plan: Plan, text: Text, *, device: str, progress: Progress | None) -> None:
-    """Gives the model the weights of a plan, one block at a time."""
+    """Replaces the model's weights by those of a plan, one block at a time."""
     for block in round_model(trial.swapped.checkpoint, plan, text=text, device=device, progress=progress):
         trial.swapped.replace(block.layers)
 
 
 def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: int) -> bool:
-    """Returns whether the worst language loses less, in 95 % of the resamples of the documents.
+    """Returns whether the worst language loses less in 95 % of the resamples of documents.
 
     `new`, `old` are the added nats and `predicted` the predicted tokens of every document.
     """
-    pair = [_replicates(added, predicted, text, seed=seed) for added in (new, old)]  # the same documents are drawn
+    pair = [_replicates(added, predicted, text, seed=seed) for added in (new, old)]  # both draw the same documents
     worst = [(each.value + each.deviation).max(1) for each in pair]
     return bool(np.quantile(worst[0] - worst[1], CONFIDENCE) < 0)
 
@@ -152,7 +152,7 @@ def _verdict(tried: list[Round], taken: Round) -> str:
     if taken is tried[0]:
         return (
             f"no mix of {len(tried) - 1} lowered the damage of the worst language ({worst[0]:.4g} nats/token) by more "
-            "than noise: the weights of the languages stay equal"
+            "than the noise: the weights of the languages stay equal"
         )
     number = next(i for i, each in enumerate(tried) if each is taken)
     return (

@@ -38,10 +38,10 @@ class PlanResult:
 
 @dataclass(frozen=True, eq=False)
 class PlanTrial:
-    """A model in memory, and how it answered the evaluation text of a corpus before anything was quantized.
+    """A loaded model, and its answers on the evaluation text of a corpus before quantization.
 
-    Use it in a `with` statement: the answers lie in a temporary file. They keep a head of their own, as that of the
-    model in memory is rounded where it is tied to a rounded embedding.
+    Use it in a `with` statement: the answers are in a temporary file. They keep their own copy of the head, because the
+    model's head is rounded when it is tied to a rounded embedding.
     """
 
     swapped: SwappedModel
@@ -73,12 +73,12 @@ class PlanTrial:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Where the model comes from."""
+        """The checkpoint of the model."""
         return self.swapped.checkpoint
 
     @property
     def reference(self) -> Reference:
-        """The answers of the model before anything was quantized."""
+        """The answers of the model before quantization."""
         return self.answers.reference
 
     @property
@@ -87,7 +87,7 @@ class PlanTrial:
         return (*self.checkpoint.notes, *self.answers.notes)
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
-        """Returns what a plan costs every language; afterwards the model is as it was, bit for bit."""
+        """Returns the cost of a plan for every language; afterwards the model is restored bit for bit."""
         progress = within(progress, name)
         outcomes: list[LayerResult] = []
         learned: LearningResult | None = None
@@ -116,7 +116,7 @@ class PlanTrial:
 
 
 def method_of(scores: Scores) -> tuple[str, int] | None:
-    """Returns variant and width of what was scored in a trial; None if these are the scores of a checkpoint."""
+    """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
     start = f"{scores.reference.target}, "
     found = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
     own = scores.quantized.target.startswith(start)
@@ -124,7 +124,7 @@ def method_of(scores: Scores) -> tuple[str, int] | None:
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
-    """Returns the text of two or more languages, which are compared with each other.
+    """Returns the text of the languages to compare, at least two.
 
     Without languages and text the embedded declaration is used, for the embedded model in its own languages.
     """
@@ -132,7 +132,7 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
     corpus = open_corpus(text, own)
     if len(corpus.evaluation) < 2:
         raise InputError(
-            f"the text of {corpus.name} has one language, {next(iter(corpus.evaluation), 'none')}; "
+            f"the text of {corpus.name} has only one language, {next(iter(corpus.evaluation), 'none')}; "
             "languages are compared with each other: name two or more"
         )
     return corpus

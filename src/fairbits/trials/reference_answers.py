@@ -1,4 +1,4 @@
-"""ReferenceAnswers: how a model answers a text before it is quantized, and the scores of what is made of it."""
+"""ReferenceAnswers: a model's answers on a text before quantization, and scores of quantized models against them."""
 
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceAnswers:
-    """The answers of the reference model to a text; the model itself is not kept in memory.
+    """The answers of the reference model on a text; the model itself is not kept in memory.
 
-    Use it in a `with` statement: the answers lie in a temporary file.
+    Use it in a `with` statement: the answers are in a temporary file.
 
     `setting`    what every model is evaluated on
     `identity`   the reference model
     `reference`  its answers
-    `notes`      what a reader of any result must know of the text and the answers
+    `notes`      what a reader of any result must know about text and answers
     """
 
     setting: EvaluationSetting
@@ -61,7 +61,7 @@ class ReferenceAnswers:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Scores:
-        """Returns the scores of a quantized model in memory; `notes` are those of the models and come first."""
+        """Returns the scores of a loaded quantized model; `notes` are those of the models and come first."""
         return Scores.of(
             answers_of(model, self.reference, device=device, progress=progress),
             self.reference.text,

@@ -65,7 +65,7 @@ def test_a_mix_that_cannot_be_written(corpus, tokenizer, tmp_path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "link")
     (tmp_path / "x.jsonl.manifest.json").mkdir()
     for name, reason in {
-        "nowhere/calib.jsonl": "nowhere is no directory",
+        "nowhere/calib.jsonl": "nowhere is not a directory",
         "": "is not a regular file",
         "pipe": "is not a regular file",
         "x.jsonl": "manifest.json is not a regular file",

@@ -174,9 +174,9 @@ def test_an_embedded_model_opens(assets: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("large", "there is: embedded:tiny"),
-        ("", "there is: embedded:tiny"),
-        ("../assets/tiny", "there is: embedded:tiny"),
+        ("large", "available: embedded:tiny"),
+        ("", "available: embedded:tiny"),
+        ("../assets/tiny", "available: embedded:tiny"),
         ("tiny?", "must read"),
         ("tiny?outlier=1:2", "must read"),
         ("tiny?outliers=", "must read"),

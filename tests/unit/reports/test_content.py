@@ -298,7 +298,7 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
     assert format_of("Report.HTML") == "html"
     with pytest.raises(InputError, match=r"report\.html would hold json"):
         check_name("report.html", "json")
-    with pytest.raises(InputError, match="is no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         own.save(tmp_path / "nowhere" / "report.html")
 
 

@@ -46,7 +46,7 @@ def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) 
         ("the audit", {"methods": (own,), "audit": audit}),
         ("the sweep", {"methods": (own,), "sweep": replace(run.sweep, fingerprint="0" * 64)}),
     ):
-        with pytest.raises(InputError, match=f"^{said} is about another model"):
+        with pytest.raises(InputError, match=f"^{said} is about a different model"):
             Sources(**given)
 
 

@@ -147,7 +147,7 @@ def test_text_that_is_too_little_is_told_before_the_model_is_asked(
     with pytest.raises(InputError, match="eng_Latn has 2 documents"):
         overlay(llama, base=base, out=tmp_path / "o", text=few, progress=lambda what, _done, _total: seen.append(what))
     assert not seen
-    with pytest.raises(InputError, match="has one language"):
+    with pytest.raises(InputError, match="has only one language"):
         overlay(llama, base=base, out=tmp_path / "o", languages=["eng"])
     assert not (tmp_path / "o").exists()
 

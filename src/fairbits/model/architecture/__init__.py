@@ -1,4 +1,4 @@
-"""The architecture map: what each tensor of a checkpoint is, from the real transformers class on the meta device."""
+"""The architecture map: the role of each tensor of a checkpoint, from the transformers class on the meta device."""
 
 from fairbits.model.architecture.assemble import architecture
 from fairbits.model.architecture.records import Architecture, Block, Part, Role, Weight

@@ -1,4 +1,4 @@
-"""The map of a checkpoint, put together from its names, its blocks and what they see."""
+"""The architecture map of a checkpoint, assembled from its tensor names, its blocks and their inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from fairbits.model.architecture.records import Architecture, Block, Role, Weigh
 from fairbits.model.architecture.roles import is_norm
 from fairbits.model.architecture.skeleton import Call, Key, describe_modules, identity, model_class, skeleton, trace
 
-# The names that transformers' own kernels ask of a module of experts.
+# The names that transformers' own kernels expect of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {
     "gate_up_proj": "mlp_gate_up",
     "gate_proj": "mlp_gate",
@@ -48,7 +48,7 @@ def architecture(
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))
     model = skeleton(config, cls)
-    names = resolve(model, shapes)  # before anything of the size that the configuration states is made
+    names = resolve(model, shapes)  # before anything of the configured size is built
     try:
         calls = trace(model)
         steps = walk(model, calls)
@@ -73,7 +73,7 @@ def architecture(
 
 
 def _check_depth(config: PretrainedConfig, tensors: int) -> None:
-    """Raises if the configuration asks for more layers than there are tensors, before they are all built."""
+    """Raises if the configuration has more layers than there are tensors, before they are all built."""
     parts = [config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))]
     stated = [(name, value) for part in parts for name, value in part.to_dict().items() if name in DEPTHS]
     for name, layers in stated:
@@ -85,7 +85,7 @@ def _check_depth(config: PretrainedConfig, tensors: int) -> None:
 
 @dataclass(frozen=True)
 class _View:
-    """All that is known of a model when its tensors are described."""
+    """Everything known about a model when its tensors are described."""
 
     model: PreTrainedModel
     calls: Mapping[str, list[Call]]
@@ -139,7 +139,9 @@ class _View:
         )
         read = self.steps.maps.get(path) if leaf == "weight" else None
         if source.n_parts > 1 and source.expert is None:
-            raise InputError(f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined so")
+            raise InputError(
+                f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined like this"
+            )
         if read is not None:
             described = replace(
                 plain,
@@ -158,7 +160,7 @@ class _View:
         return replace(described, stack=self.stack(path, described.role))
 
     def stack(self, path: str, role: Role) -> str:
-        """Returns "encoder", "decoder", "shared" for what stands before both, "other" for what text never reaches."""
+        """Returns "encoder", "decoder", "shared" for what precedes both, "other" for what text never reaches."""
         if role == "other" and path not in self.calls:
             return "other"
         if not self.model.config.is_encoder_decoder:
@@ -202,7 +204,7 @@ class _View:
         name = path.rpartition(".")[2]
         if "type" in name:
             return "token_type"
-        # some tables of positions are given the tokens, and look at their number only
+        # some position tables receive the tokens but use only their number
         by_tokens = any(call.sees in self.tokens for call in self.calls[path])
         return "embedding" if by_tokens and "position" not in name else "position"
 
@@ -211,9 +213,9 @@ def _expert_weight(plain: Weight, source: Source, *, module: nn.Module, width: i
     leaf = source.parameter.rpartition(".")[2]
     role = _EXPERT_ROLES.get(leaf)
     if role is None or source.n_parts not in (1, 2):
-        raise InputError(f"{source.name!r} becomes {source.parameter!r}, which is no part of an expert that is known")
+        raise InputError(f"{source.name!r} becomes {source.parameter!r}, which is not a known part of an expert")
     if source.n_parts == 2:
-        role = ("mlp_gate", "mlp_up")[source.part]  # transformers stacks the gate above
+        role = ("mlp_gate", "mlp_up")[source.part]  # transformers stacks the gate first
     transposed = _transposed(module, source.parameter, width=width) != source.turned
     stored = plain.shape[-2:]
     unit = f"blocks.{plain.block}.experts" + ("" if source.expert is None else f".{source.expert}")
@@ -239,6 +241,6 @@ def _transposed(module: nn.Module, parameter: str, *, width: int) -> bool:
     if len(fitting) != 1:
         raise InputError(
             f"{parameter!r} cannot be told as (out, in) or (in, out) from {dict(shapes)}; "
-            f"one side must be the {width} of the model's stream, the other another"
+            f"exactly one side must be the {width} of the model's stream"
         )
     return fitting[0]

@@ -1,4 +1,4 @@
-"""The blocks of a model and what each linear map in it does and sees."""
+"""The blocks of a model, and the role and input of each linear map in them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  
 
 @dataclass(frozen=True)
 class Map:
-    """A linear map of the module tree, read."""
+    """A linear map of the module tree, with its role and input."""
 
     site: Site
     role: Role
@@ -30,7 +30,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a forward pass has shown: the blocks in order, and every linear map by the path of its module."""
+    """The result of a traced forward pass: the blocks in order, and every linear map by the path of its module."""
 
     blocks: tuple[str, ...]
     maps: Mapping[str, Map]
@@ -85,7 +85,7 @@ def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Seq
 
 
 def _activated(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> list[Key]:
-    """Returns what goes into modules without parameters, such as activation functions."""
+    """Returns the inputs of modules without parameters, such as activation functions."""
     passive = (nn.Dropout, nn.Identity)
     leaves = [
         path
@@ -103,7 +103,7 @@ def _n_experts(block: nn.Module) -> int | None:
 
 
 def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str:
-    """Returns the name of an input, a new one if it has none: the wished one unless another input has it."""
+    """Returns the name of an input; a new one is `wish`, or `otherwise` if `wish` is taken."""
     if key not in names:
         names[key] = otherwise if wish in names.values() else wish
     return names[key]
@@ -154,6 +154,6 @@ def _layout(
     if kind not in known:
         try:
             known[kind] = find(module, calls[parent][0], fused=fused, out=out, rows=reading.site.n_out)
-        except Exception:  # the module's own code, run on made-up arguments: without an answer the layout stays unknown
+        except Exception:  # the module's own code, run on made-up arguments: if it fails the layout stays unknown
             known[kind] = ()
     return known[kind]

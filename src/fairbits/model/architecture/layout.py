@@ -18,7 +18,7 @@ from fairbits.model.architecture.records import Part, Role
 from fairbits.model.architecture.skeleton import TOKENS, Call
 
 
-class _Reached(Exception):  # noqa: N818 - it carries a result, it is no failure
+class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an error
     """Ends the run of a module at the matrix that follows."""
 
     def __init__(self, value: Tensor) -> None:
@@ -26,7 +26,7 @@ class _Reached(Exception):  # noqa: N818 - it carries a result, it is no failure
 
 
 def attention_layout(attention: nn.Module, call: Call, *, fused: str, out: str, rows: int) -> tuple[Part, ...]:
-    """Returns the rows of q, k and v in the output of `fused`, nothing if they cannot be told."""
+    """Returns the rows of q, k and v in the output of `fused`, empty if they cannot be determined."""
     run = _runner(attention, call, fused=fused, out=out)
     generator = torch.Generator().manual_seed(0)
     value = torch.randn(1, TOKENS, rows, generator=generator)

@@ -1,4 +1,4 @@
-"""Which parameter each tensor of a checkpoint becomes, as transformers maps it, and which tensors no model uses."""
+"""Which parameter each tensor of a checkpoint becomes, as transformers maps it, and which tensors are unused."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Names:
-    """All tensors of a checkpoint, the ones to leave aside, and the parameters that are tied to others."""
+    """All tensors of a checkpoint, those that are ignored, and the parameters that are tied to others."""
 
     sources: Mapping[str, Source]
     ignored: Mapping[str, str]  # tensor -> why the model does not need it
@@ -146,7 +146,7 @@ def _expert(name: str, pattern: str) -> int | None:
         return None
     found = re.search(r"(\d+)" + re.escape(pattern.split("*", 1)[1]), name)
     if found is None:
-        raise InputError(f"the tensor {name!r} is read as {pattern!r}, but its number cannot be told")
+        raise InputError(f"the tensor {name!r} is read as {pattern!r}, but its expert number cannot be determined")
     return int(found.group(1))
 
 
@@ -194,8 +194,9 @@ def left_aside(
 ) -> Mapping[str, str]:
     """Returns why each tensor, given by name and place, is not needed; raises if the model would not be the same.
 
-    Heads for other tasks and poolers often come with a file, and transformers passes over them. But a tensor among the
-    layers or in a module that the model has, or much weight, says that file and configuration do not belong together.
+    Files often contain heads for other tasks and poolers, which transformers ignores. But an unused tensor among the
+    layers or in a module that the model has, or a large share of unused weights, means that file and configuration do
+    not belong together.
     """
     reasons = {name: _known(model, place, len(shapes[name])) for name, place in unused.items()}
     others = [name for name, reason in reasons.items() if reason is None]
@@ -214,7 +215,7 @@ def _known(model: PreTrainedModel, place: str, n_dimensions: int) -> str | None:
     if by_name or any(place == name for name, _ in model.named_buffers()):
         return "transformers computes it"
     if any(re.search(pattern, place) for pattern in model._keys_to_ignore_on_load_unexpected or ()):
-        return "transformers passes over it"
+        return "transformers ignores it"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Roles of the linear maps of a block, from the forward pass; names decide only q against k against v."""
+"""Roles of the linear maps of a block, from the forward pass; names only distinguish q, k and v."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,9 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
         if len(made) > 1:
             raise InputError(f"{path!r} is used {len(made)} times in one forward pass; every matrix must be used once")
         if call.sees is None or call.gives is None or call.width != n_in:
-            raise InputError(f"{path!r} ({type(module).__name__}) holds a matrix {n_out} x {n_in} but is no linear map")
+            raise InputError(
+                f"{path!r} ({type(module).__name__}) holds a matrix {n_out} x {n_in} but is not a linear map"
+            )
         listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives))
     return listed
 
@@ -67,8 +69,8 @@ def is_norm(module: nn.Module) -> bool:
 def read_block(block: Sequence[Site], *, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
     """Returns the role of every linear map of a block.
 
-    Projections q, k, v are followed by the attention's output; what remains is feed-forward: maps of the same input
-    that widen it, the gate being the one whose output goes into an activation, then one that returns.
+    Projections q, k, v are followed by the attention's output; the rest is feed-forward: maps that widen the same input
+    (the gate is the one whose output goes into an activation) and one that leads back.
     """
     readings: list[Reading] = []
     rest: list[Site] = []
@@ -98,7 +100,7 @@ def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
     known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
     inputs = {site.sees for site, _ in heads}
     if not known or first is None or not _returns(first, out) or out.sees in inputs:
-        raise InputError(f"no attention that is known: {_listed([*(site for site, _ in heads), out])}")
+        raise InputError(f"no known kind of attention: {_listed([*(site for site, _ in heads), out])}")
     unit = "cross_attention" if len(inputs) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
 
@@ -126,7 +128,7 @@ def _feed_forward(rest: Sequence[Site], *, activated: frozenset[Key], n_experts:
         else:
             raise InputError(f"no feed-forward layer that is known: {_listed(plain)}")
     if wide:
-        raise InputError(f"nothing returns from {_listed(wide)}; a feed-forward layer must lead back")
+        raise InputError(f"nothing leads back from {_listed(wide)}; a feed-forward layer must return to the stream")
     return readings
 
 
@@ -136,7 +138,7 @@ def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[
     if fits and len(wide) == 2 and down[0].n_in == first.n_out:
         return [*(Reading(site, role, "mlp") for site, role in _gated(wide, activated=activated)), *closing]
     if fits and len(wide) == 1 and down[0].n_in == first.n_out:
-        if first.n_out < first.n_in:  # a bottleneck beside the feed-forward layer, such as an adapter
+        if first.n_out < first.n_in:  # a bottleneck next to the feed-forward layer, such as an adapter
             return [Reading(site, "projection", "bottleneck") for site in (first, *down)]
         return [Reading(first, "mlp_up", "mlp"), *closing]
     if fits and len(wide) == 1 and 2 * down[0].n_in == first.n_out:
@@ -149,7 +151,7 @@ def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Sit
     if len(gates) != 1:  # the activation is a plain function, which no hook sees
         gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
     if len(gates) != 1:
-        raise InputError(f"which is the gate cannot be told: {_listed(pair)}")
+        raise InputError(f"the gate cannot be determined: {_listed(pair)}")
     return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair]
 
 

@@ -71,7 +71,7 @@ def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
 
 
 def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
-    """Returns one line on what a model that cannot be mapped is made of."""
+    """Returns a one-line description of a model that cannot be mapped."""
     kinds = Counter(type(m).__name__ for m in model.modules() if not any(True for _ in m.children()))
     lists = [
         f"{path} ({len(m)} x {type(m[0]).__name__})"
@@ -96,7 +96,7 @@ def _family_classes(config: PretrainedConfig) -> list[str]:
     return [table[config.model_type] for table in tables if config.model_type in table]
 
 
-TOKENS = 2  # the fewest among which attention can look from one to another
+TOKENS = 2  # the fewest for which one token can attend to another
 
 Key = tuple[int, int, int, int]
 
@@ -147,7 +147,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     try:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
             model(**inputs, use_cache=False)
-    except Exception as error:  # the code of any model, which may want images or sound instead
+    except Exception as error:  # a model's own code, which may need images or sound instead
         raise InputError(f"no token ids pass through it ({type(error).__name__}: {error})") from error
     finally:
         for handle in handles:
@@ -156,14 +156,14 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
 
 
 def identity(tensor: Tensor | None) -> Key | None:
-    """Returns what tells a tensor from others; reshaping keeps it; a slice, a copy or a change in place does not."""
+    """Returns the identity of a tensor. Reshaping keeps it; slicing, copying or changing it in place does not."""
     if tensor is None:
         return None
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.numel(), tensor._version
 
 
 class _ValuesAreTrue(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers 1 where a model asks for a value, which meta tensors have not (such as "is any token masked?")."""
+    """Returns 1 when a model reads a value (such as "is any token masked?"), which meta tensors do not have."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:

@@ -1,4 +1,4 @@
-"""The channels of a block in the order in which outliers are put into them, and the factors that each can bear."""
+"""The channels of a block in the order in which they receive outliers, and the largest factor of each."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice, permutations
@@ -15,7 +15,7 @@ from fairbits.model.outliers.search import LARGEST_EXPONENT, MOST_CHANNELS
 if TYPE_CHECKING:
     from fairbits.model.checkpoint import Checkpoint
 
-# What ÷ c may lose where float16 numbers become subnormal, relative to the norm of what is divided.
+# The loss allowed in ÷ c when float16 numbers become subnormal, relative to the norm of what is divided.
 # Many norm channels lose nothing at all, being two numbers each; a whole column without a small weight is rare.
 LOSS: Mapping[Route, float] = {"norm": 0.0, "value": 2.0**-16, "mlp": 2.0**-16}
 

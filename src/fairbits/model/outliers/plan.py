@@ -1,4 +1,4 @@
-"""The plan that gives chosen blocks a requested kurtosis at an equal function."""
+"""The plan that gives chosen blocks a requested kurtosis without changing the function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def plan_outliers(
     since the outliers of real models keep to the same channels throughout.
     """
     if not isinstance(kappa, Mapping) or not kappa:
-        raise InputError(f"kappa is {kappa!r}; it must map one block or more to a κ, as {{3: 125}} does")
+        raise InputError(f"kappa is {kappa!r}; it must map at least one block to a κ, for example {{3: 125}}")
     for block, target in kappa.items():
         whole("block", block, least=0, most=checkpoint.architecture.n_blocks - 1)
         in_range(f"kappa of block {block}", target, above=0.0)
@@ -100,7 +100,7 @@ def _plan_block(
     n = sum(W.numel() for W in weights.values())
     sums = np.sum([rows.sum(0) for rows, _ in measured.values()], axis=0)
     if not (np.isfinite(sums).all() and sums[1] > 0):
-        raise InputError("its weights are all 0, or some are NaN or infinite; they must be repaired first")
+        raise InputError("its weights are all 0, or some are NaN or infinite; repair them first")
     found = find_staircase(target, n, sums, orders=channels.orders, slices=channels.power_sums)
     couplings = channels.bearing(found.order, max(found.exponents, default=0))
     chosen = [Rescaling(block, 2**e, c) for e, c in zip(found.exponents, couplings, strict=False)]

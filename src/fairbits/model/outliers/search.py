@@ -1,8 +1,8 @@
 """The search for powers of two that bring the excess kurtosis of a set of weights to a target.
 
-Scaling disjoint slices changes the power sums Σw, Σw², Σw³, Σw⁴ by known amounts, so every candidate is judged without
-touching a weight. A candidate is a staircase: the first channels × c, the next × c/2, the next × c/4. That leaves few
-gaps between the values of κ, although c is a power of two.
+Scaling disjoint slices changes the power sums Σw, Σw², Σw³, Σw⁴ by known amounts, so every candidate is evaluated
+without touching a weight. A candidate is a staircase: the first channels × c, the next × c/2, the next × c/4. That
+leaves few gaps between the values of κ, although c is a power of two.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,19 +73,19 @@ def find_staircase(
     """Returns the staircase with the fewest channels that takes n weights with these power sums to κ = `target`.
 
     `slices(order, exponent)` gives the power sums, each (channels, 4), of what grows and of what shrinks in every
-    channel that bears this exponent, in the order in which channels are taken.
+    channel that allows this exponent, in the order in which channels are used.
     """
     now = float(kurtosis(n, sums))
     if target < now * (1 + AIM):
         if target < now * (1 - TOLERANCE):
-            raise InputError(f"κ is {now:.4g} already and {target:g} was asked for; outliers can only raise it")
+            raise InputError(f"κ is {now:.4g} already and {target:g} was requested; outliers can only raise it")
         return Staircase(orders[0], (), now)
     tried, ranked = [], []
     for order in orders:
         for top in range(1, LARGEST_EXPONENT + 1):
             grows, shrinks = slices(order, top)
             if not len(grows):
-                break  # nor does any channel bear more
+                break  # no channel allows a larger exponent either
             steps = _step_counts(min(top, 3), len(grows))
             tried.append(kurtosis(n, sums + _change(top, steps, grows=grows, shrinks=shrinks)))
             ranked.append(_ranked(target, tried[-1], steps=steps, top=top, order=order))
@@ -129,6 +129,6 @@ def _change(top: int, counts: Counts, *, grows: Floats, shrinks: Floats) -> Floa
 def _unreachable(target: float, kappa: Floats) -> str:
     now, largest = float(kappa[0]), float(kappa.max())
     if target > largest:
-        return f"κ = {target:g} was asked for; {largest:.5g} is the largest within reach (it is {now:.4g} now)"
+        return f"κ = {target:g} was requested; {largest:.5g} is the largest within reach (it is {now:.4g} now)"
     below, above = float(kappa[kappa <= target].max()), float(kappa[kappa >= target].min())
-    return f"κ = {target:g} was asked for; the nearest within reach are {below:.5g} and {above:.5g}"
+    return f"κ = {target:g} was requested; the nearest within reach are {below:.5g} and {above:.5g}"

@@ -34,8 +34,8 @@ def write_with_outliers(
 ) -> OutlierPlan:
     """Returns the plan (see `plan_outliers`) after writing the rescaled checkpoint and the plan into `directory`.
 
-    The directory must be new or empty; it appears whole or not at all. Files keep their names and layout, and every
-    tensor that the plan does not touch keeps its bytes. The plan is saved as ``outliers.json``.
+    The directory must be new or empty; it is written completely or not at all. Files keep their names and layout, and
+    every tensor that the plan does not touch keeps its bytes. The plan is saved as ``outliers.json``.
     """
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -44,11 +44,11 @@ def write_with_outliers(
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as holder:
-            draft = Path(holder) / "draft"  # the holder itself would be closed to other users
+            draft = Path(holder) / "draft"  # the temporary directory itself is not readable by other users
             _write(checkpoint, plan, draft)
             draft.replace(directory)
     except OSError as problem:
-        raise InputError(f"cannot write {directory} ({problem}); make room there or give another directory") from None
+        raise InputError(f"cannot write {directory} ({problem}); free some space or give another directory") from None
     return plan
 
 
@@ -73,7 +73,7 @@ def rescale(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, floa
             )
         result.movedim(part.axis, 0)[list(part.indices)] *= factor
     if not result.isfinite().all():
-        raise InputError(f"{name} would leave the range of {result.dtype}; ask for a smaller κ or use a wider type")
+        raise InputError(f"{name} would leave the range of {result.dtype}; request a smaller κ or use a wider type")
     return result
 
 

@@ -109,7 +109,7 @@ def test_both_files_or_none(record, tmp_path):
 
 @pytest.mark.parametrize("where", ["nowhere/audit.json", "."])
 def test_targets_are_checked_before_anything_runs(tmp_path, where):
-    with pytest.raises(InputError, match=r"no (directory|regular file)"):
+    with pytest.raises(InputError, match=r"not a (directory|regular file)"):
         check_audit_target(tmp_path / where)
 
 

@@ -179,6 +179,8 @@ def test_another_vocabulary_is_refused(reading_model) -> None:
     config = t.LlamaConfig(**{**checkpoint.config.to_dict(), "vocab_size": 16400})
     with (
         Reference.of(checkpoint, text_of(checkpoint)) as reference,
-        pytest.raises(InputError, match=r"16,400 tokens and .* 16,384; both must have the same vocabulary"),
+        pytest.raises(
+            InputError, match=r"16,400 tokens in its vocabulary and .* 16,384; both must have the same vocabulary"
+        ),
     ):
         answers_of(t.LlamaForCausalLM(config).eval(), reference)

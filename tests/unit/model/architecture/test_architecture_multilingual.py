@@ -136,5 +136,5 @@ def test_a_bottleneck_is_no_feed_forward_layer(described: Any) -> None:
 def test_an_attention_with_a_gate_of_its_own_is_refused(described: Any) -> None:
     """The gate sees what q, k and v see and has the shape of the output projection."""
     config = t.MiniMaxConfig(**GROUPED, num_local_experts=4, layer_types=["full_attention", "linear_attention"])
-    with pytest.raises(InputError, match=r"no attention that is known: .*output_gate \(32 -> 32\)"):
+    with pytest.raises(InputError, match=r"no known kind of attention: .*output_gate \(32 -> 32\)"):
         architecture(*described(t.MiniMaxForCausalLM, config))

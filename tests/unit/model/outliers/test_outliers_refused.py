@@ -34,7 +34,7 @@ def test_hostile_requests_are_refused(checkpoints, asked, message):
 
 def test_kurtosis_is_never_lowered(checkpoints, tmp_path):
     write_with_outliers(checkpoints["bloom"], tmp_path / "new", {1: 60.0})
-    with pytest.raises(InputError, match=r"block 1 .*already and 30 was asked for"):
+    with pytest.raises(InputError, match=r"block 1 .*already and 30 was requested"):
         plan_outliers(Checkpoint(tmp_path / "new"), {1: 30.0})
 
 

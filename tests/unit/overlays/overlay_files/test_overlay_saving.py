@@ -76,7 +76,7 @@ def test_directories_that_cannot_take_overlays_are_refused(made: Overlays, place
     assert check_directory(other) == other
     (other / "config.json").write_text("{}")
     for wrong, told in (
-        (file, "is no directory"),
+        (file, "is not a directory"),
         (file / "overlays", "is not writable"),
         (other, r"holds other files \(config.json"),
         (tmp_path / ("x" * 300), "cannot be used"),
