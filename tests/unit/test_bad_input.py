@@ -42,7 +42,7 @@ FLAGS = {"signed", "relative", "simultaneous"}
 """Yes or no: anything is one of them."""
 RESULTS = {
     *("Certified", "Shared", "BlockSteps", "SharedSteps", "Noise", "Allocation", "Protection"),
-    *("Effects", "Draws", "LossCurves", "Contrast", "Correlation", "Link", "Mediation", "PartialCorrelation"),
+    *("CausalEffects", "Draws", "LossCurves", "Contrast", "Correlation", "Link", "Mediation", "PartialCorrelation"),
     *("PermutationTest", "Replicates"),
 }
 """Plain records that functions return and nobody else makes."""

@@ -6,7 +6,7 @@
 | `twos`      | −2^(B−1) … 2^(B−1) − 1        | k·step    | 2^(B−1)·step          |
 | `midrise`   | −2^(B−1) … 2^(B−1) − 1        | (k+½)·step| 2^(B−1)·step (an edge)|
 
-`symmetric` is the grid of the founding documents, `twos` what INT4 kernels store.
+`symmetric` is the grid of the founding documents, `twos` the one that INT4 kernels store.
 On `twos` the step may be negative, which moves the extra code to the other side.
 """
 
@@ -21,7 +21,7 @@ from fairbits.checks import Floats, finite_array, nonnegative_array, one_of, rep
 from fairbits.errors import InputError
 
 GridKind = Literal["symmetric", "twos", "midrise"]
-Codes = NDArray[np.int16]
+CodeArray = NDArray[np.int16]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Grid:
 
     @cached_property
     def offset(self) -> float:
-        """What is added to a code before it is multiplied by the step."""
+        """The number added to a code before it is multiplied by the step."""
         return 0.5 if self.kind == "midrise" else 0.0
 
     @cached_property
@@ -89,7 +89,7 @@ class Grid:
         with np.errstate(over="ignore"):
             return representable("alpha", steps * self.steps_per_alpha)
 
-    def codes(self, x: ArrayLike, step: ArrayLike) -> Codes:
+    def codes(self, x: ArrayLike, step: ArrayLike) -> CodeArray:
         """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
 
         A step of 0 stands for an all-zero block and gives code 0.
@@ -99,7 +99,7 @@ class Grid:
         """
         x, step = finite_array("x", x), self._checked_step(step)
         _broadcastable(x, step)
-        with np.errstate(over="ignore"):  # what is too large for the step is clipped
+        with np.errstate(over="ignore"):  # a ratio that overflows is clipped
             ratio = np.divide(x, step, out=np.zeros(np.broadcast_shapes(x.shape, step.shape)), where=step != 0)
         nearest = np.rint(ratio - self.offset)
         codes = np.clip(nearest, self.lowest, self.highest)

@@ -1,7 +1,7 @@
 """Moments that merge, and the two readings of "effective kurtosis".
 
-Mean, variance, skewness and kurtosis in float64 merge as the moments of a mixture do, which is the pairwise formula of
-Chan and Pébay: shards, threads and streams give the result of one pass, to rounding.
+Mean, variance, skewness and kurtosis merge like the moments of a mixture, which is the pairwise formula of Chan and
+Pébay: shards and threads give the result of one pass, up to rounding in float64.
 """
 
 import math
@@ -44,12 +44,12 @@ class Moments:
     kappa: float
 
     def __post_init__(self) -> None:
-        if not _infinite(self.n):  # as of a theoretical distribution
+        if not _infinite(self.n):  # a theoretical distribution has no count
             in_range("n", self.n, above=0.0)
         in_range("mean", self.mean)
         in_range("variance", self.variance, least=0.0)
         in_range("skewness", self.skewness)
-        if not _infinite(self.kappa):  # as of a t law with few degrees of freedom
+        if not _infinite(self.kappa):  # a t law with few degrees of freedom has infinite κ
             in_range("kappa", self.kappa, least=-2.0 - 1e-9)
 
     @classmethod
@@ -68,7 +68,7 @@ class Moments:
             h = weights_vector("weights", raw, size=x.size)
             with np.errstate(over="ignore"):
                 total = representable("the sum of the weights", float(raw.sum()))
-        # scaling by powers of two is exact and keeps the fourth powers away from overflow and underflow
+        # scaling by powers of two is exact, and keeps fourth powers from overflow and underflow
         x, unit = near_one(x)
         mean = _weighted_mean(x, h)
         d = x - mean
@@ -82,7 +82,7 @@ class Moments:
     def _from_central(
         cls, n: float, mean: float, second: float, third: float, fourth: float, *, unit: float = 1.0
     ) -> Self:
-        """The moments from central ones of the data divided by `unit`."""
+        """Returns the moments, given the central ones of the data divided by `unit`."""
         if second <= 0:
             return cls(n, mean, 0.0, 0.0, 0.0)
         variance = representable("the variance", second * unit * unit)
@@ -126,7 +126,7 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
     mu, variance, skewness, kappa = (
         np.array([getattr(part, name) for part in parts]) for name in ("mean", "variance", "skewness", "kappa")
     )
-    with np.errstate(over="ignore"):  # from the first mean, so that parts with equal means keep them exactly
+    with np.errstate(over="ignore"):  # relative to the first mean, so that equal means stay exact
         from_first = representable("the distance of the means", mu - mu[0])
     shift = float(share @ from_first)
     mean, d = float(mu[0]) + shift, from_first - shift

@@ -13,7 +13,7 @@ from fairbits.theory.grid import Grid
 
 @dataclass(frozen=True)
 class Noise:
-    """E(X − Q(X))² split into what lies outside the outermost levels (`clip`) and inside them (`round`)."""
+    """E(X − Q(X))², split into the parts outside (`clip`) and inside (`round`) of the outermost levels."""
 
     clip: float
     round: float
@@ -27,15 +27,15 @@ class Noise:
 def code_sums(source: Distribution, grid: Grid, steps: Floats) -> tuple[Floats, Floats]:
     """Returns B = E[|X|·|q|] and C = E[q²], q = Q(X)/step, for each step; both fall as |step| grows.
 
-    A magnitude earns its k-th code at the threshold (k − ½ + offset)·step, so
-    B = offset·E|X| + Σ_k E[|X|; beyond] and C = offset² + Σ_k (2k − 1 + 2·offset)·P(beyond).
+    A magnitude gets its k-th code at the threshold (k − ½ + offset)·step, so B = offset·E|X| + Σ_k E[|X|; beyond] and,
+    because k² is the sum of the odd numbers up to 2k − 1, C = offset² + Σ_k (2k − 1 + 2·offset)·P(beyond).
     """
     up, down = grid.caps
     size = np.abs(steps)[..., None]
     k = np.arange(1, max(up, down) + 1)
     thresholds = size * (k - np.float64(0.5 - grid.offset))
     above, below = source.upper(thresholds), source.lower(thresholds)
-    # a negative step gives the longer side of the twos grid to the positive numbers
+    # with a negative step the longer side of the twos grid is that of the positive numbers
     turned = steps[..., None] < 0
     use_above = np.where(turned, k <= down, k <= up)
     use_below = np.where(turned, k <= up, k <= down)

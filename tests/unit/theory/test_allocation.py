@@ -108,7 +108,7 @@ def test_a_choice_outside_the_budget_is_cut_off(problem, monkeypatch):
     assert result.size_bytes <= 20
     monkeypatch.setattr(program, "_MAX_CUTS", 1)
     calls.clear()
-    with pytest.raises(FairbitsError, match="outside the budget"):
+    with pytest.raises(FairbitsError, match="exceed the budget"):
         allocate_worst(problem, 20)
 
 

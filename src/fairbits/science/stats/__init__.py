@@ -1,13 +1,16 @@
-"""Statistics that only the experiments need: permutation, power, mediation, sensitivity to what was not measured."""
+"""Statistics that only the experiments need: tests of correlations, mediation, sensitivity to unmeasured causes."""
 
-from fairbits.science.stats.mediation import Link, Mediation, mediate
-from fairbits.science.stats.permutation import (
+from fairbits.science.stats.correlation_tests import (
     PartialCorrelation,
     PermutationTest,
+    correlation_power,
+    e_value,
     partial_correlation,
     permutation_test,
+    robustness_value,
+    sample_size_for_power,
 )
-from fairbits.science.stats.power import correlation_power, e_value, robustness_value, sample_size_for_power
+from fairbits.science.stats.mediation import Link, Mediation, mediate
 
 __all__ = [
     "Link",

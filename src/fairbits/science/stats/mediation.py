@@ -1,7 +1,8 @@
-"""Estimates of the chain T → A → R → D: how much of T's effect on damage D runs through A and R.
+"""Estimates of the chain T → A → R → D: how much of the effect of T on damage D passes through A and R.
 
-T tokens per word, A outlier activation, R redundancy, D = γ/R + noise. Causal only if T–A, A–R and R–D share
-no unmeasured cause given the covariates; robustness and E-value say how strong such a cause would have to be.
+T is the quality of tokenization, A outlier activation, R redundancy, and D = γ/R + noise. The estimates are causal only
+if T–A, A–R and R–D have no unmeasured common cause given the covariates; robustness value and E-value say how strong
+such a cause would have to be.
 """
 
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from scipy import stats
 
 from fairbits.checks import Floats, finite_array, in_range, labels, one_of, same_shape, sequence, whole
 from fairbits.errors import InputError
-from fairbits.science.stats.power import e_value, robustness_value
+from fairbits.science.stats.correlation_tests import e_value, robustness_value
 from fairbits.stats.estimate import Estimate
 from fairbits.stats.resample import Rng, generator
 
 LEAST_FAMILIES = 5
-LARGEST = 1e30  # products of a few such numbers stay in float64
-CHUNK = 1_000_000  # weights held at once
+LARGEST = 1e30  # products of a few such numbers fit float64
+CHUNK = 1_000_000  # weights held in memory at once
 MOST_DROPPED = 0.05  # share of undefined resamples beyond which no interval is given
 
 
@@ -34,9 +35,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Mediation:
-    """Effects on D of the change of T, the links of the chain, and how fragile the indirect effect is.
+    """The effects on D of a change of T, the links of the chain, and how fragile the indirect effect is.
 
-    `indirect` runs through A and R by any path, `chain` through T → A → R → D only. `dropped` of the
+    `indirect` passes through A and R on any path, `chain` through T → A → R → D only. `dropped` of the
     `resamples` had no unique fit or a counterfactual R ≤ 0 and are not part of the intervals.
     """
 
@@ -178,7 +179,7 @@ def _refuse_extremes(name: str, array: Floats) -> None:
 
 
 def _clusters(families: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int]:
-    """The cluster of every unit and the number of clusters; every unit is its own without families."""
+    """Returns the cluster of every unit and the number of clusters; without families every unit is its own cluster."""
     if families is None:
         return np.arange(n), n
     codes = labels("families", families, n)
@@ -189,7 +190,7 @@ def _clusters(families: ArrayLike | None, n: int) -> tuple[NDArray[np.intp], int
 
 
 def _draws(data: _Chain, codes: NDArray[np.intp], clusters: int, resamples: int, rng: np.random.Generator) -> Floats:
-    """The effects of every resample of the clusters in which they are defined; refuses if too few are."""
+    """Returns the effects of every resample of the clusters in which they are defined; raises if these are too few."""
     even = np.full(clusters, 1 / clusters)
     rows = max(1, CHUNK // len(codes))
     parts = []
@@ -208,7 +209,7 @@ def _draws(data: _Chain, codes: NDArray[np.intp], clusters: int, resamples: int,
 
 
 def _designs(data: _Chain) -> list[tuple[Floats, Floats]]:
-    """The (design, outcome) of A, R, D and of the total effect; the coefficient of T is always column 1."""
+    """Returns the (design, outcome) of A, R, D and of the total effect; the coefficient of T is always column 1."""
     one = np.ones(len(data.T))
     T, A = data.T - data.T.mean(), data.A - data.A.mean()
     inverse = 1 / data.R - (1 / data.R).mean()
@@ -244,7 +245,10 @@ def _effects(data: _Chain, weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def _weighted_fits(X: Floats, y: Floats, weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Least squares for every row of weights, by normal equations of scaled columns; flags singular rows."""
+    """Returns the least-squares fit for every row of weights, and which rows are not singular.
+
+    Normal equations of scaled columns: all resamples at once are two matrix products and one batched solve.
+    """
     n, p = X.shape
     scale = np.sqrt((X**2).mean(axis=0))
     Z = X / scale
@@ -275,8 +279,8 @@ def _limits(
 
 
 def _links(data: _Chain, confidence: float) -> dict[str, Link]:
-    """The coefficients T→A, A→R and 1/R→D of the point fits, with t intervals of ordinary least squares."""
-    import statsmodels.api as sm  # heavy: 100 MB that most users of this package never need
+    """Returns the coefficients T→A, A→R and 1/R→D of the point fits, with t intervals of ordinary least squares."""
+    import statsmodels.api as sm  # heavy: 100 MB, and rarely needed
 
     places = {"T->A": (0, 1), "A->R": (1, 2), "1/R->D": (2, 3)}
     designs, links = _designs(data), {}

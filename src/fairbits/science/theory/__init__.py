@@ -1,4 +1,4 @@
-"""The mathematics that only the founding documents need: bounds, language weights, redundancy, mediation."""
+"""The mathematics that only the founding documents need: bounds, thresholds, redundancy, mediation."""
 
 from fairbits.science.theory.bounds import (
     alpha_limit,

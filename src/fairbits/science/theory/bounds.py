@@ -1,7 +1,7 @@
 """Bounds on disparity, regret, thresholds and error: those of the founding documents as written, and rigorous ones.
 
 Disparity is max_λ D_λ − min_λ D_λ with D_λ = Σ_l p_l(λ)·m_l: p(λ) a probability vector over blocks, m_l ≥ 0 the error
-of block l under any quantization that does not depend on the language.
+of block l under any quantization that is the same for all languages.
 """
 
 import numpy as np
@@ -126,9 +126,9 @@ def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[floa
 
 
 def alpha_limit(kappa: float, c: float) -> float:
-    """Returns (27(κ+3)/(256c))^¼ ≥ α*/σ of the additive model: what κ does say about the threshold.
+    """Returns (27(κ+3)/(256c))^¼ ≥ α*/σ of the additive model: the limit that κ puts on the threshold.
 
-    From (x − α)₊ ≤ 27x⁴/(256α³).
+    It follows from (x − α)₊ ≤ 27x⁴/(256α³).
 
     >>> round(alpha_limit(0.0, 1 / 768), 2)
     3.95

@@ -17,7 +17,7 @@ _OfRedundancy = Callable[[float, float], float]
 
 
 @dataclass(frozen=True)
-class Effects:
+class CausalEffects:
     """A total effect split into its direct part and the part through the mediators."""
 
     total: float
@@ -41,9 +41,9 @@ class Draws:
 class StructuralModel:
     """A = β₁T + ε_A, R = β₂A + ε_R, D = γ/R + ε_D with Gaussian noises (004-27).
 
-    With unbounded Gaussian noise R has density at 0 and E[γ/R] does not exist. The exact results and draws
-    take them conditional on R ≥ r_min > 0; the expansions in s²/m² are formal, without that cut.
-    Here m = β₁β₂t and s² = β₂²·sd_a² + sd_r². The graph is assumed, not found.
+    With unbounded Gaussian noise R has density at 0, and E[γ/R] does not exist. The exact results and the draws
+    are therefore conditional on R ≥ r_min > 0; the expansions in s²/m² are formal, without that condition.
+    Here m = β₁β₂t and s² = β₂²·sd_a² + sd_r². The graph is an assumption.
     """
 
     beta_ta: float
@@ -63,12 +63,12 @@ class StructuralModel:
 
     @property
     def slope(self) -> float:
-        """dR/dT = β₁β₂: a slope, not the proportion mediated that the founding documents read it as (004-32)."""
+        """dR/dT = β₁β₂: a slope, not the mediated proportion for which the founding documents take it (004-32)."""
         return self.beta_ta * self.beta_ar
 
     @property
     def sd_noise(self) -> float:
-        """The standard deviation s of R given T, before the cut at r_min."""
+        """The standard deviation s of R given T, without the condition R ≥ r_min."""
         return math.hypot(self.beta_ar * self.sd_a, self.sd_r)
 
     def mean_r(self, t: float) -> float:
@@ -106,7 +106,7 @@ class StructuralModel:
         return -self.gamma / m * (self.slope / m) * (1.0 + 3.0 * self._correction(m, order))
 
     def exact_damage(self, t: float) -> float:
-        """Returns E[γ/R | R ≥ r_min] under do(T = t) by quadrature, R Gaussian before the cut (004-30).
+        """Returns E[γ/R | R ≥ r_min] under do(T = t) by quadrature, R Gaussian without the condition (004-30).
 
         >>> from dataclasses import replace
         >>> round(replace(SEED_MODEL, sd_r=0.17 * SEED_MODEL.slope).exact_damage(1.0), 3)
@@ -120,7 +120,7 @@ class StructuralModel:
     def exact_effect(self, t: float) -> float:
         """Returns the derivative of `exact_damage`: β₁β₂·Cov(γ/R, R)/s² over R ≥ r_min (004-28).
 
-        The identity is that of exponential families: ∂E[f(R)]/∂m = Cov(f(R), R)/s², the cut included.
+        The identity is that of exponential families, ∂E[f(R)]/∂m = Cov(f(R), R)/s², and holds under the condition too.
 
         >>> round(SEED_MODEL.exact_effect(1.0), 3)
         -1.918
@@ -133,17 +133,17 @@ class StructuralModel:
         covariance = self._expect(t, lambda r, centre: _inverse_excess(r, centre) * (r - centre - mean))
         return self.slope * self.gamma * covariance / s / s
 
-    def decompose(self, t: float, *, order: int = 1) -> Effects:
+    def decompose(self, t: float, *, order: int = 1) -> CausalEffects:
         """Returns the effect of T on D split in direct and indirect: 0 % and 100 % by construction (004-29).
 
-        The equation of D holds no T, so the split restates the graph. Data can contradict it (where
-        T ⊥ D | R fails) but never show it.
+        The equation of D does not contain T, so the split restates the graph. Data can contradict it (where
+        T ⊥ D | R fails) but never prove it.
 
         >>> SEED_MODEL.decompose(1.0).proportion_mediated
         1.0
         """
         total = self.effect(t, order=order)
-        return Effects(total=total, direct=0.0, indirect=total, proportion_mediated=1.0)
+        return CausalEffects(total=total, direct=0.0, indirect=total, proportion_mediated=1.0)
 
     def simulate(
         self,
@@ -156,8 +156,8 @@ class StructuralModel:
     ) -> Draws:
         """Returns n draws with T = t + spread·(cU + √(1−c²)·V) and D = γ/R − cU + ε_D (004-33).
 
-        c is `confounding`; U and V are standard normal. U, say training share, raises T and lowers D. With
-        spread 0 this is do(T = t), which U cannot bias; with a spread, the slope of D on T is off by about
+        c is `confounding`; U and V are standard normal. U, for example the training share, raises T and lowers D.
+        With spread 0 this is do(T = t), which U cannot bias; with a spread, the slope of D on T is off by about
         −c²/spread. The noises of A and R are redrawn until R ≥ r_min. `t` is one number or n of them.
 
         >>> draws = SEED_MODEL.simulate(1.0, 4, rng=np.random.default_rng(0))

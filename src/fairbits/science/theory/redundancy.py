@@ -1,4 +1,4 @@
-"""Theorem 1 of the founding documents as written, the region in which it holds, and its redundancy on exact tables."""
+"""Theorem 1 of the founding documents as written, where it holds, and its redundancy computed from exact tables."""
 
 import math
 
@@ -125,8 +125,8 @@ def delta_needed(ratio: float, r_high: float, *, r_low: float) -> float:
 def redundancy(joint: ArrayLike) -> float:
     """Returns R = I(X;Y) − H(Y|X) in bits of a table of probabilities p[x, y] (004-01).
 
-    R = H(Y) − 2H(Y|X): it is negative when Y is mostly noise, and equals H(Y) when Y is a function of X: it
-    measures determinism and not how much is stored twice.
+    R = H(Y) − 2H(Y|X) is negative when Y is mostly noise, and equals H(Y) when Y is a function of X. It measures
+    determinism, not how much is stored twice.
 
     >>> redundancy([[0.5, 0.0], [0.0, 0.5]]), redundancy([[0.25, 0.25], [0.25, 0.25]])
     (1.0, -1.0)
@@ -151,7 +151,7 @@ def unique_information(joint: ArrayLike) -> float:
     conditional = _expected_log(table, table * both.sum(axis=0, keepdims=True), both * generic_y)
     whole_information = _expected_log(table, table, both * table.sum(axis=(0, 1), keepdims=True))
     if whole_information <= 1e-15:
-        raise InputError("joint has I(outlier, generic; y) = 0; the layers must tell something about y")
+        raise InputError("joint has I(outlier, generic; y) = 0; the layers must carry information about y")
     return conditional / whole_information
 
 

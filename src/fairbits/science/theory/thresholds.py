@@ -1,6 +1,6 @@
-"""Language-aware clip thresholds: the founding documents' three readings and the correct one.
+"""Clip thresholds as the founding documents propose them: per language, and by a formula in the kurtosis.
 
-All four answer "which α suits language λ?". They differ in what they take the language's weights to be:
+Four functions answer "which α is best for language λ?". They differ in what they take the language's weights to be:
 
 | function            | reading                                               | where         |
 |---------------------|-------------------------------------------------------|---------------|
@@ -9,8 +9,11 @@ All four answer "which α suits language λ?". They differ in what they take the
 | `alpha_by_product`  | argmin for the sample w ⊙ a                           | 004-13        |
 | `alpha_by_importance` | argmin of Σ_j h_j(λ)(w_j − Q(w_j))², h_j = E_λ[x_j²] | the error of the layer's output |
 
-Only the last is the error that a language feels. Where every block has its own threshold, the first two give every
+Only the last minimises the error of the language. Where every block has its own threshold, the first two give every
 language the same one (`separable`).
+
+`refit` finds the constants c_B, d_B of σ(c_B + d_B·ln(1 + κ)) that lose least over many families of laws. The form is
+the documents'; no choice of constants makes κ a sufficient statistic. `REFITTED_CONSTANTS` are its rounded results.
 """
 
 from collections.abc import Sequence
@@ -77,7 +80,7 @@ def alpha_by_mixture(parts: Sequence[Distribution], activation: ArrayLike, *, gr
 def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> float:
     """Returns the exact α of the sample w ⊙ a, as the founding documents' algorithm has it (004-13, 004-19).
 
-    Q(w ⊙ a) is not Q(w) ⊙ a: with a ≡ 0.1 it answers a tenth of the right threshold.
+    Q(w ⊙ a) is not Q(w) ⊙ a: with a ≡ 0.1 it returns a tenth of the right threshold.
 
     >>> w = [0.5, -1.0, 0.25, 0.75]
     >>> alpha_by_product(w, [0.5] * 4, grid=Grid(4)) / alpha_by_product(w, [1.0] * 4, grid=Grid(4))
@@ -104,8 +107,8 @@ def alpha_by_importance(w: ArrayLike, importance: ArrayLike, *, grid: Grid) -> f
 def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Grid) -> tuple[Floats, Floats]:
     """Returns D_λ = Σ_l ā_l(λ)·f_l with one α per part, and D_λ with one α shared by all parts and chosen for λ.
 
-    With a threshold per part, each part's own optimum is best for every language at once: language-awareness has
-    nothing left to choose. Rows of `activations` are languages.
+    With a threshold per part, each part's own optimum is best for every language at once, so nothing depends on the
+    language. Rows of `activations` are languages.
 
     >>> from fairbits.theory.distributions import Gaussian
     >>> own, shared = separable([Gaussian(1.0), Gaussian(3.0)], [[0.9, 0.1], [0.1, 0.9]], grid=Grid(4))

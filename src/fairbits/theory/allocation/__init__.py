@@ -1,4 +1,4 @@
-"""Which width each block is stored at, and which blocks stay in high precision, within a size budget."""
+"""The width of every block, and the blocks that stay in high precision, within a size budget."""
 
 from fairbits.theory.allocation.problem import Allocation, Problem, block_bytes
 from fairbits.theory.allocation.protection import (

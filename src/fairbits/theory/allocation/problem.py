@@ -1,4 +1,4 @@
-"""The question (sizes, damages, a budget in bytes) and the answer (one width per block)."""
+"""The allocation problem (sizes, damages, a budget in bytes) and its solution (one width per block)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Problem:
     """Sizes in bytes and additive damages of every block at every width.
 
     `damage[lang, block, option]` is the damage of `lang` when only `block` is stored at `bits[option]`; the
-    damage of a whole allocation is the sum over blocks (no interactions: re-measure what was chosen).
-    `sizes[block, option]` counts scales; `fixed_bytes` is everything that is never quantized.
+    damage of a whole allocation is the sum over blocks (interactions are ignored: measure the chosen one again).
+    `sizes[block, option]` includes scales; `fixed_bytes` is everything that is never quantized.
 
     >>> problem = Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]]], fixed_bytes=10)
     >>> problem.smallest_bytes
@@ -146,7 +146,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """One width per block, what it costs, what it damages and how near it is to the best possible."""
+    """One width per block, its size and damage, and how close it is to the best possible."""
 
     bits: tuple[int, ...]
     options: tuple[int, ...]
@@ -186,7 +186,7 @@ def block_bytes(
     return codes + np.where(widths < float_bits, scale_bytes[:, None], 0)
 
 
-def answer(
+def make_allocation(
     problem: Problem,
     options: ArrayLike,
     *,
@@ -196,7 +196,7 @@ def answer(
     solver: str,
     scale: float,
 ) -> Allocation:
-    """Returns the Allocation of these options; it is called optimal within 1e-7 of `scale`."""
+    """Returns the Allocation of these options; it counts as optimal within 1e-7 of `scale`."""
     in_range("value", value)
     chosen = tuple(int(option) for option in np.asarray(options))
     damage = problem.total_damage(chosen)

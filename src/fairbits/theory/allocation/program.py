@@ -26,7 +26,7 @@ class Program:
     reference: float  # the size of the objective value, for scaling
     allowed: NDArray[np.bool_]  # options that may be chosen
     caps: Floats | None = None  # the largest total per row
-    gap: bool = False  # minimise max − min in place of max
+    gap: bool = False  # minimise max − min instead of max
     exact_size: bool = False  # the total size equals the capacity
     known: Ints | None = None  # a choice known to be feasible
 
@@ -42,7 +42,7 @@ class Program:
         return float(totals.max() - totals.min()) if self.gap else float(totals.max())
 
     def feasible(self, options: Ints) -> bool:
-        """Says whether a choice keeps the size (exactly, in whole bytes) and the caps (to 1e-9)."""
+        """Returns whether a choice meets the size (exactly, in whole bytes) and the caps (to 1e-9)."""
         size = int(self.sizes[np.arange(len(self.sizes)), options].sum())
         size_ok = size == self.capacity if self.exact_size else size <= self.capacity
         return size_ok and (self.caps is None or bool((self.totals(options) <= loosened(self.caps, self.costs)).all()))
@@ -60,8 +60,8 @@ class Solution:
 def solve(program: Program, *, relative_gap: float = 0.0, time_limit: float | None = None) -> Solution | None:
     """Returns the best choice, or None when there is provably none; never worse than the known one.
 
-    HiGHS works to tolerances, so a rounded solution may break the budget by a few bytes; such a choice is
-    cut off (Σ x over it ≤ blocks − 1) and the program solved again, which keeps the answer exact.
+    HiGHS works to tolerances, so a rounded solution may exceed the budget by a few bytes. Such a choice is excluded
+    by a constraint (Σx over it ≤ blocks − 1) and the program is solved again, so that the result is exact.
     """
     n_blocks, n_options = program.sizes.shape
     n_x = n_blocks * n_options
@@ -92,13 +92,13 @@ def solve(program: Program, *, relative_gap: float = 0.0, time_limit: float | No
         cut[0, np.arange(n_blocks) * n_options + options] = 1.0
         constraints.append(LinearConstraint(csr_array(cut), -np.inf, n_blocks - 1))
     raise FairbitsError(
-        f"HiGHS gave {_MAX_CUTS} choices outside the budget by rounding; sizes from {program.sizes.min()} to "
+        f"HiGHS returned {_MAX_CUTS} choices that exceed the budget by rounding; sizes from {program.sizes.min()} to "
         f"{program.sizes.max()} bytes are too uneven for it: give sizes in larger units"
     )
 
 
 def _with_known(program: Program, options: Ints, *, bound: float) -> Solution:
-    """Returns the better of what HiGHS and the caller found, and refuses a bound that one of them breaks."""
+    """Returns the better of the solution of HiGHS and the known one; raises if either violates the bound."""
     best = options
     if program.known is not None and program.value(program.known) < program.value(options):
         best = program.known
@@ -112,7 +112,7 @@ def _with_known(program: Program, options: Ints, *, bound: float) -> Solution:
 
 
 def loosened(caps: Floats, costs: Floats) -> Floats:
-    """Returns caps raised by 1e-9 of themselves, so that a choice exactly at its cap survives round-off."""
+    """Returns caps raised by 1e-9 of themselves, so that rounding does not exclude a choice exactly at its cap."""
     raised: Floats = caps + 1e-9 * np.abs(caps) + 1e-12 * np.abs(costs).max()
     return raised
 

@@ -51,8 +51,8 @@ def protect(
     """Returns the set S of exactly k blocks to keep in high precision that minimises the objective (004-22).
 
     D_λ(S) = Σ_l (damage_high if l ∈ S else damage_low)[λ, l]; "worst" = max_λ D_λ, "gap" = max − min over λ,
-    "mean". The gap alone can be lowered by hurting the best language: report the worst beside it.
-    "exhaustive" looks at all C(L, k) sets, "milp" proves the same by HiGHS, "greedy" is a heuristic.
+    "mean". The gap can be lowered by damaging the best language: report the worst language as well.
+    "exhaustive" tries all C(L, k) sets, "milp" proves the same by HiGHS, "greedy" is a heuristic.
 
     >>> low = [[3, 1, 1, 2], [1, 1, 4, 1]]
     >>> protect(low, np.zeros((2, 4)), k=2).blocks
@@ -79,7 +79,7 @@ def protect(
 def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:
     """Returns the founding documents' set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
 
-    A rule, not an optimum: nothing in its derivation uses the damages. Ties go to the lower block, inside the
+    A rule, not an optimum: its derivation does not use the damages. Ties go to the lower block, inside the
     bottleneck L/2 … 3L/4 that the documents assume.
 
     >>> gateway_set(12, 3)
@@ -104,7 +104,7 @@ def gateway_misses(
     """Returns the share of random additive cases whose best set lacks the first or the last block (004-21).
 
     Sensitivities are Gamma(2) per language and block, those of both gateways multiplied by `gateway_factor`;
-    high precision does no damage. It shows that the theorem is not one, not how often it fails in a model.
+    high precision does no damage. This refutes the theorem; it does not show how often it fails in a model.
 
     >>> gateway_misses(100, rng=np.random.default_rng(0), objective="gap")
     0.91
@@ -127,8 +127,8 @@ def gateway_misses(
 def amplification_sensitivity(errors: ArrayLike, norms: ArrayLike) -> Floats:
     """Returns the founding documents' terms ε_i·Π_{j>i} ‖W_j‖, one per layer (004-23).
 
-    As written; wrong for pre-LN residual networks, whose blocks add to the stream. With equal errors it takes
-    the first layers when ‖W‖ > 1 and the last when ‖W‖ < 1, and never both ends.
+    As written; wrong for pre-LN residual networks, whose blocks add to the residual stream. With equal errors it
+    selects the first layers if ‖W‖ > 1 and the last if ‖W‖ < 1, never both ends.
 
     >>> amplification_sensitivity([1, 1, 1], [2, 2, 2])
     array([4., 2., 1.])

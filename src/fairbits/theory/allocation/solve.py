@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from fairbits.checks import Floats, finite_array, in_range, instance, one_of, positive, same_shape
 from fairbits.errors import InputError
 from fairbits.memory import DYNAMIC_PROGRAM_STATES
-from fairbits.theory.allocation.problem import Allocation, Ints, Problem, answer
+from fairbits.theory.allocation.problem import Allocation, Ints, Problem, make_allocation
 from fairbits.theory.allocation.program import Program, loosened, solve
 
 
@@ -41,7 +41,7 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None,
         return _mean_by_program(problem, costs, capacity=capacity)
     options = _knapsack(costs, extra // unit, room=room)
     value = float(costs[np.arange(problem.n_blocks), options].sum())
-    return answer(problem, options, objective="mean", value=value, bound=value, solver="dp", scale=value)
+    return make_allocation(problem, options, objective="mean", value=value, bound=value, solver="dp", scale=value)
 
 
 def allocate_worst(
@@ -59,8 +59,8 @@ def allocate_worst(
     `baseline` caps every language: none ends more damaged than that vector (for example under the uniform
     width of equal size). `floor` turns the objective into regret, max_λ (D_λ − floor_λ). HiGHS proves the
     result to within `relative_gap` of its value, or stops after `time_limit` seconds with `optimal` False (an
-    error if it has found nothing by then); the result is never worse than the greedy choice where that one
-    keeps the baseline.
+    error if it has found nothing by then); the result is never worse than the greedy choice if that meets
+    the baseline.
 
     >>> problem = Problem(bits=(4, 8), sizes=[[4, 8], [4, 8]], damage=[[[2, 0], [1, 0]], [[0, 0], [4, 0]]])
     >>> allocate_worst(problem, 12).bits, allocate_worst(problem, 12).value
@@ -83,7 +83,7 @@ def allocate_worst(
             f"{None if caps is None else caps.tolist()}; raise the budget or the baseline"
         )
     value = float((problem.total_damage(solution.options) - shift).max())
-    return answer(
+    return make_allocation(
         problem,
         solution.options,
         objective="worst" if floors is None else "regret",
@@ -106,7 +106,7 @@ def _mean_by_program(problem: Problem, costs: Floats, *, capacity: int) -> Alloc
     program = _program(costs[None], problem.sizes, capacity=capacity, caps=None)
     solution = solve(program)
     assert solution is not None  # the greedy choice is known
-    return answer(
+    return make_allocation(
         problem,
         solution.options,
         objective="mean",
@@ -118,7 +118,7 @@ def _mean_by_program(problem: Problem, costs: Floats, *, capacity: int) -> Alloc
 
 
 def _program(costs: Floats, sizes: Ints, *, capacity: int, caps: Floats | None) -> Program:
-    """Returns the program without the options that no choice as good as the greedy one can hold."""
+    """Returns the program without the options that no choice as good as the greedy one can contain."""
     start = greedy_options(costs, sizes, capacity=capacity)
     greedy_value = float(costs[:, np.arange(len(sizes)), start].sum(axis=1).max())
     span = float(np.abs(costs).max())
@@ -132,7 +132,12 @@ def _program(costs: Floats, sizes: Ints, *, capacity: int, caps: Floats | None) 
 
 
 def greedy_options(costs: Floats, sizes: Ints, *, capacity: int) -> Ints:
-    """Returns the greedy option per block for min max_row Σ costs[row, block, option] within `capacity`."""
+    """Returns a greedy choice per block for min max_row Σ costs[row, block, option] within `capacity`.
+
+    From the smallest option of every block on, the upgrade that lowers the objective most per byte is taken while one
+    fits; where none lowers it, the one that lowers the mean most without raising the maximum. The exact solvers start
+    from this choice, and leave out options that cannot be part of a better one.
+    """
     index = np.arange(len(sizes))
     order = np.lexsort((costs.mean(axis=0), sizes), axis=1)  # smallest size first, then smallest mean cost
     options = order[:, 0].astype(np.int64)

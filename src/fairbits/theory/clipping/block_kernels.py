@@ -1,14 +1,29 @@
-"""The exact step of one block of weights, compiled: branch and bound on residual sums.
+"""The exact step of one block of weights: branch and bound on residual sums, compiled by numba.
 
-For the nearest codes k at step s let r = x − k·s and F = Σhr², R = Σhkr, C = Σhk², N = Σk. Then f(s) = F, f′(s) =
-−2R, the piece of s has its vertex at s + R/C with value F − R²/C, and N(a) − N(b) counts the breakpoints between a
-and b. (Residual sums lose no digits where A − 2sB + s²C would cancel.) Breakpoints bend f downward and C falls with
-s, so on [a, b] f(s) − C(a)·s² is concave: f lies above its chord less C(a)(s − a)(b − s).
+**The function.** For magnitudes x with importance h let k(s) be the nearest codes at step s, clipped to the grid, and
+f(s) = Σh(x − k·s)². As long as no code changes, f is a parabola in s, a *piece*. It changes piece at the breakpoints
+s = x/(k − ½), where a weight reaches the threshold of its next code. Nearest codes are the minimum over all codes, so f
+is the minimum of all these parabolas, and at a breakpoint it can only bend down. Every local minimum is therefore the
+vertex of a piece. But there are up to size × codes pieces and f is not convex: a local search may end in the wrong
+valley.
 
-1. The optimum lies between the step whose clip error alone reaches the best value found and the step whose dead zone
-   does. 2. That range is cut into intervals of relative width ~ √(f/A), where the bound of an interval is of the
-   order of f. 3. Intervals that survive are halved. One that holds at most one breakpoint is done: both its pieces
-   were seen.
+**What one evaluation gives.** With the residuals r = x − k·s let F = Σhr², R = Σhkr, C = Σhk², N = Σk. Then F is f(s)
+itself, and on the piece of s, f(s + d) = F − 2dR + d²C: its vertex lies at s + R/C and has the value F − R²/C. Codes
+only fall as s grows, so N(a) − N(b) counts the breakpoints between a and b. Sums over residuals lose no digits where
+the equivalent A − 2sB + s²C would cancel.
+
+**The bound.** C falls as s grows, so on [a, b] every piece has a curvature of at most 2C(a), and breakpoints only bend
+f down: f(s) − C(a)·s² is concave there. A concave function lies above its chord, which gives
+
+    f(s) ≥ chord of f − C(a)·(s − a)·(b − s).
+
+The lowest point of the right-hand side has a closed form (`_interval_bound`) that needs F and C at the two ends only.
+
+**The search.** 1. The optimum lies between the step at which clipping alone costs as much as the best value found, and
+the step at which the weights that round to 0 do (`_bracket`). 2. That range is cut into intervals of relative width
+about 2√(f/A), A = Σhx², because there C(a)·(b − a)²/4, by which the bound falls below the chord, is of the order of f.
+3. Intervals whose bound is below the best value are halved. One with at most one breakpoint is done: its only pieces
+are those of its two ends, whose vertices have been tried.
 """
 
 import math
@@ -25,6 +40,7 @@ _WIDTH = 2.0
 
 @njit(cache=True, fastmath=FAST)
 def _residual_sums(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
+    """Returns F, R, C and N at step s; an h of None stands for ones."""
     t = 1.0 / s
     f, r1, c, n = 0.0, 0.0, 0.0, 0.0
     for j in range(x.size):
@@ -42,6 +58,7 @@ def _residual_sums(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, fastmath=FAST)
 def _clip_error(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
+    """Returns the error of the weights beyond the largest level: a lower bound of f(s) that falls with s."""
     total = 0.0
     for j in range(x.size):
         e = max(x[j] - (cap[j] + offset) * s, 0.0)
@@ -51,7 +68,10 @@ def _clip_error(x, h, cap, offset, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, fastmath=FAST)
 def _dead_zone_error(x, h, offset, s):  # type: ignore[no-untyped-def]
-    """What weights below s/2 cost, on the midrise grid at least those below s/4: its levels are s/4 away or more."""
+    """Returns the error of the weights that round to 0, those below s/2: a lower bound of f(s) that rises with s.
+
+    The midrise grid has no 0; there each weight below s/4 is at least s/4 away from the levels ±s/2.
+    """
     total = 0.0
     if offset > 0.0:
         for j in range(x.size):
@@ -66,7 +86,10 @@ def _dead_zone_error(x, h, offset, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
-    """Lower bound of f on [a, b]: the lowest point of the chord less C(a)(s − a)(b − s)."""
+    """Returns a lower bound of f on [a, b]: the lowest point of the chord minus C(a)(s − a)(b − s).
+
+    With u = s − a it is f(a) + u·(f(b) − f(a))/width − C(a)·u·(width − u), lowest at u = (width − slope/C(a))/2.
+    """
     width = b - a
     if ca * width <= 0.0:
         return min(fa, fb)
@@ -78,7 +101,7 @@ def _interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _bracket(x, h, cap, offset, start, largest, best):  # type: ignore[no-untyped-def]
-    """Steps below and above which the clip error and the dead zone alone reach `best`."""
+    """Returns a step below which the clip error alone reaches `best`, and one above which the dead zone does."""
     low = start
     while low > TINY and _clip_error(x, h, cap, offset, low) < best:
         low *= 0.7
@@ -91,7 +114,11 @@ def _bracket(x, h, cap, offset, start, largest, best):  # type: ignore[no-untype
 
 @njit(cache=True)
 def _branch(x, h, cap, offset, edges, at, best, step, stack):  # type: ignore[no-untyped-def]
-    """Searches between rows `at` and `at + 1` of the edge table (s, F, C, N); returns the improved (best, step)."""
+    """Returns the improved (best, step) after a search between rows `at` and `at + 1` of the edge table (s, F, C, N).
+
+    Depth first, lower half first: the stack holds the upper ends that wait, so an interval's lower end is always the
+    upper end of the one before it, and no sum is computed twice.
+    """
     a, fa, ca, na = edges[at, 0], edges[at, 1], edges[at, 2], edges[at, 3]
     b, fb, cb, nb = edges[at + 1, 0], edges[at + 1, 1], edges[at + 1, 2], edges[at + 1, 3]
     waiting = 0
@@ -116,13 +143,13 @@ def _branch(x, h, cap, offset, edges, at, best, step, stack):  # type: ignore[no
 
 @njit(cache=True)
 def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: ignore[no-untyped-def]
-    """Returns the improved (best, step) for normalised magnitudes x, given a best value from elsewhere (or ∞)."""
+    """Returns the improved (best, step) for normalised magnitudes x, given a best value found before (or ∞)."""
     energy = _clip_error(x, h, cap, offset, 0.0)
     start = largest / (top + 0.5 + offset)
     while offset > 0.0 and _dead_zone_error(x, h, offset, start) > energy:
-        start *= 0.5  # a value far above the energy would cancel in f − r²/c
+        start *= 0.5  # a value far above A would cancel in F − R²/C
     f, r1, c, n = _residual_sums(x, h, cap, offset, start)
-    if c > 0.0 and f - r1 * (r1 / c) < best:  # r² alone could underflow
+    if c > 0.0 and f - r1 * (r1 / c) < best:  # R² alone could underflow
         best, step = f - r1 * (r1 / c), start + r1 / c
     if best <= 1e-30 * energy:
         return best, step
@@ -144,9 +171,9 @@ def _solve(x, h, cap, top, offset, largest, best, step, edges, stack):  # type: 
 
 @njit(cache=True)
 def _polish(x, h, cap, offset, step):  # type: ignore[no-untyped-def]
-    """The directly summed error at `step`, or at the vertex of its piece where that is lower.
+    """Returns the directly summed error at `step`, or at the vertex of its piece where that is lower, and the step.
 
-    A step that vanished against the weights (midrise, zeros that matter 1e30 times more) leaves every value at 0.
+    A step that vanished next to the weights (midrise grid, zeros with 1e30 times the importance) makes every value 0.
     """
     if step <= 0.0:
         return _clip_error(x, h, cap, offset, 0.0), 0.0
@@ -161,7 +188,7 @@ def _polish(x, h, cap, offset, step):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, fastmath=FAST | {"nnan"})
 def _largest(row, h):  # type: ignore[no-untyped-def]
-    """The largest magnitude among the weights that matter."""
+    """Returns the largest magnitude among the weights with importance."""
     largest = 0.0
     for j in range(row.size):
         value = abs(np.float64(row[j]))
@@ -171,13 +198,13 @@ def _largest(row, h):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _unit(largest):  # type: ignore[no-untyped-def]
-    """The power of two just above `largest`, kept where it and its inverse are normal numbers."""
+    """Returns the power of two just above `largest`, limited so that it and its inverse are normal numbers."""
     return 2.0 ** min(max(math.frexp(largest)[1], -1021), 1021)
 
 
 @njit(cache=True, fastmath=FAST)
 def _scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
-    """Fills out = |row| / unit, 0 where h is; returns 0, or NaN if the row is not finite."""
+    """Fills out = |row| / unit, 0 where h is 0; returns 0, or NaN if the row is not finite (0·∞ is NaN)."""
     total = 0.0
     for j in range(row.size):
         value = np.float64(row[j])
@@ -188,6 +215,7 @@ def _scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _set_caps(row, up, down, cap):  # type: ignore[no-untyped-def]
+    """Fills the largest code of every weight: `up` for positive ones, `down` for the others."""
     for j in range(row.size):
         cap[j] = up if row[j] > 0 else down
 
@@ -196,8 +224,8 @@ def _set_caps(row, up, down, cap):  # type: ignore[no-untyped-def]
 def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack):  # type: ignore[no-untyped-def]
     """Returns (step, error) of one block; h is the importance scaled by 1/unit_h, None for ones.
 
-    NaN where the row is not finite. Where nothing that matters differs from 0, any step serves: the one that represents
-    the largest weight (0 on the midrise grid, which has no 0).
+    NaN where the row is not finite. Where no weight with importance differs from 0, any step is optimal: the one that
+    represents the largest weight is returned (0 on the midrise grid, which has no level at 0).
     """
     up, down = caps
     top, largest = max(up, down), _largest(row, h)
@@ -223,7 +251,7 @@ def _best_step(row, h, unit_h, caps, offset, both_signs, x, cap, edges, stack): 
 
 @njit(cache=True, parallel=True)
 def best_steps(W, importance, caps, offset, both_signs, steps, errors):  # type: ignore[no-untyped-def]
-    """Fills `steps` and `errors` of the rows of W (blocks, size); row i weighs by importance[i % rows] (None: ones)."""
+    """Fills `steps` and `errors` for the rows of W (blocks, size); row i has importance[i % rows] (None: ones)."""
     blocks, size = W.shape
     chunk = max(1, min(64, blocks // 8))
     for task in prange((blocks + chunk - 1) // chunk):

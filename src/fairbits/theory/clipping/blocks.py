@@ -12,7 +12,7 @@ from fairbits.theory.clipping.exact import check_signed, clip_sample
 from fairbits.theory.grid import Grid
 
 _LONG = 65_536
-"""Longer blocks are sorted instead of scanned: the two cost the same at 50 (8 bit) to 130 (4 bit) thousand weights."""
+"""Longer blocks are sorted instead of scanned; both take equally long at 50 (8 bit) to 130 (4 bit) thousand weights."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,8 @@ class BlockSteps:
 class SharedSteps:
     """The minimax step of each block, the error of each language, and the certificate.
 
-    `error` and `multipliers` are (rows, blocks per row, languages). A multiplier above 0 marks a language that holds
-    the step where it is; they sum to 1, and Σ μ_λ f′_λ = 0 on the piece of the step, each f_λ
-    scaled as the objective scales it.
+    `error` and `multipliers` are (rows, blocks per row, languages). A multiplier above 0 marks a language that
+    determines the step; they sum to 1, and Σμ_λf′_λ = 0 on the piece of the step, each f_λ scaled as in the objective.
     """
 
     step: Floats
@@ -84,8 +83,8 @@ def minimax_blocks(
     """Returns the step of every block that minimises the worst language's error, exactly.
 
     `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to
-    mean 1, so that loud languages do not win by loudness; `"regret"` takes max_λ f_λ / f_λ*, f_λ* being the block's
-    optimum for that language alone.
+    mean 1, so that languages with large activations do not dominate; `"regret"` takes max_λ f_λ / f_λ*, with f_λ* the
+    block's optimum for that language alone.
 
     >>> w = [[0.9, -0.31, 0.2, 0.05]]
     >>> both = minimax_blocks(w, Grid(2), importance=[[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]])
@@ -98,7 +97,9 @@ def minimax_blocks(
     out, columns = weights.shape[0], weights.shape[1] // size
     H = nonnegative_array("importance", importance, ndim=2)
     if H.shape[1] != weights.shape[1]:
-        raise InputError(f"importance has shape {H.shape} but W is {weights.shape}; its rows must match W's inputs")
+        raise InputError(
+            f"importance has shape {H.shape} and W {weights.shape}; the rows of importance must match W's inputs"
+        )
     if not H.any(axis=1).all():
         raise InputError("importance is 0 everywhere for a language; leave that language out or measure it again")
     H = np.stack([near_one(h)[0] for h in H])  # so that the sums cannot overflow
@@ -139,7 +140,7 @@ def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, int]:
 def _importance(importance: ArrayLike, shape: tuple[int, ...], size: int) -> Floats:
     h = nonnegative_array("importance", importance)
     if h.shape not in ((shape[1],), shape):
-        raise InputError(f"importance has shape {h.shape} but W is {shape}; it must be {(shape[1],)} or {shape}")
+        raise InputError(f"importance has shape {h.shape} and W {shape}; importance must have {(shape[1],)} or {shape}")
     return h.reshape(-1, size)
 
 

@@ -1,9 +1,13 @@
 """Branch and bound over the step, with a certificate: the exact optimum of one language, the exact minimax of several.
 
-f bends down at every breakpoint and C falls with the step, so on [a, b] f(s) − C(a)·s² is concave: f lies above its
-chord less C(a)(s − a)(b − s), and above A − B(a)²/C(b). Intervals whose bound reaches the best value found are
-dropped, the rest cut. For several languages F = max_λ f_λ ≥ Σ μ_λ f_λ for any weights μ; with μ the
-multipliers at the best step found, that bound closes as fast as the one of a single language.
+The function is f(s) = A − 2s·B(s) + s²·C(s) (see `sums`). It bends down at every breakpoint and C falls with the step,
+so on [a, b] f(s) − C(a)·s² is concave, and f lies above its chord minus C(a)(s − a)(b − s); `block_kernels` derives it.
+A second bound is better on wide intervals: B ≤ B(a) and C ≥ C(b) there, so f(s) ≥ A − 2s·B(a) + s²·C(b) ≥
+A − B(a)²/C(b). Intervals whose bound reaches the best value found are closed, the others cut. The lowest bound of a
+closed interval is a lower bound of f everywhere: the certificate.
+
+For several languages F = max_λ f_λ ≥ Σμ_λf_λ for any weights μ ≥ 0 with sum 1. With μ the multipliers at the best step
+found, this bound closes as fast as that of a single language (see `minimax_kernels`).
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +26,7 @@ _RESOLUTION = 2e-15
 
 @dataclass(frozen=True)
 class Certified:
-    """A step, its objective, a proven lower bound of the objective, and how many steps were tried.
+    """A step, its objective value, a proven lower bound of the objective, and how many steps were tried.
 
     `multipliers` are the KKT weights of the languages at that step: at most two are above 0.
     """
@@ -69,7 +73,7 @@ class _Search:
         self.mu = np.full(sums.energy.size, 1 / sums.energy.size)
 
     def start(self) -> bool:
-        """Finds a first value on a coarse scan, then opens the steps it leaves possible; returns whether none are."""
+        """Returns whether a coarse scan found an exact fit; else opens the steps that can be better as intervals."""
         energy, magnitude = self.sums.energy, self.sums.magnitude
         scale = float(np.max(np.divide(energy, magnitude, out=np.zeros_like(energy), where=magnitude > 0)))
         self._evaluate(scale * np.geomspace(2.0 ** (1 - self.sums.grid.bits), 2.0, 8))
@@ -86,8 +90,8 @@ class _Search:
         return False
 
     def refine(self) -> bool:
-        """Closes intervals that cannot hold the optimum and cuts the rest; returns whether any were left."""
-        if self.best <= self._floor():  # an exact fit: rounding alone decides what lies below
+        """Returns whether intervals are left after closing those without the optimum and cutting the others."""
+        if self.best <= self._floor():  # an exact fit: everything below is rounding
             self.closed = 0.0
             return False
         bounds = self._bounds()
@@ -96,7 +100,7 @@ class _Search:
         if not keep.any():
             return False
         low, high, (b_low, c_low, b_high, c_high) = self.low[keep], self.high[keep], self.ends[:, :, keep]
-        cuts = 4 if low.size <= _FEW else 2  # rounds cost as much as few evaluations, less than many
+        cuts = 4 if low.size <= _FEW else 2  # a round costs as much as a few evaluations
         inner = low[:, None] + (high - low)[:, None] * (np.arange(1, cuts) / cuts)
         first, second = self._evaluate(inner.ravel())
         edges = np.column_stack([low, inner, high])
@@ -115,16 +119,16 @@ class _Search:
         return Certified(self.step, self.best, bound, self.evaluations, tuple(self.mu.tolist()))
 
     def _rounding(self) -> float:
-        """What float64 may lose of an error: it is a difference of sums as large as the energy."""
+        """Returns what float64 may lose of an error, which is a difference of sums as large as the energy."""
         return self.sums.rounding * float(np.max(self.sums.energy))
 
     def _floor(self) -> float:
-        """The difference from the best value that does not count: the tolerance, or what float64 cannot resolve."""
+        """Returns the difference from the best value that is ignored: the tolerance, or what float64 cannot resolve."""
         energy = float(np.max(self.sums.energy))
         return max(self.tolerance * self.best - self._rounding(), _RESOLUTION * energy)
 
     def _evaluate(self, steps: Floats) -> tuple[Floats, Floats]:
-        """Returns B and C at the steps, keeping the best piece met on the way."""
+        """Returns B and C at the steps, and keeps the best minimum of their pieces."""
         first, second = self.sums.at(steps)
         self.evaluations += steps.size
         energy = self.sums.energy

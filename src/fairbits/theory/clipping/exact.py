@@ -25,16 +25,16 @@ from fairbits.theory.grid import Grid
 from fairbits.theory.noise import mse
 
 _ROUNDING = 1e-28
-"""An error below this part of Σhw² is what rounding leaves of 0."""
+"""An error below this part of Σhw² is 0 up to rounding."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """One step for several languages, with the proof that no other step serves the worst of them better.
+    """One step for several languages, with the proof that no other step is better for the worst of them.
 
-    `values` are the languages' objectives, `multipliers` their KKT weights (they sum to 1 and at most two are above 0:
-    the active set), `stationarity` is |Σ μ_λ f′_λ| on the piece of the step, relative to 2Σ μ_λ B_λ, the larger of the
-    two terms of which f′ is the difference, and `gap` the proven relative distance to the optimum.
+    `values` are the languages' objectives. `multipliers` are their KKT weights: they sum to 1 and at most two are above
+    0, the active set. `stationarity` is |Σμ_λf′_λ| on the piece of the step, relative to 2Σμ_λB_λ, the larger of
+    the two terms whose difference is f′. `gap` is the proven relative distance to the optimum.
     """
 
     step: float
@@ -50,7 +50,7 @@ class Shared:
 
     @property
     def active(self) -> tuple[int, ...]:
-        """The languages that hold the step where it is."""
+        """The languages that determine the step."""
         return tuple(i for i, mu in enumerate(self.multipliers) if mu > 0)
 
 
@@ -128,7 +128,7 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     check_signed(grid, False)
     x, h, units = _sample(w, as_array("importance", importance), alone=relative)
     if h is None or not x.any():
-        raise InputError("w holds only zeros where it matters; at least one weight must differ from 0")
+        raise InputError("w is 0 wherever importance is above 0; at least one weight must differ from 0")
     own = np.ones(len(h))
     if relative:
         own = np.array([clip_sample(x, grid, importance=row).value for row in h])
@@ -144,10 +144,10 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
 
 
 def check_signed(grid: Grid, signed: bool) -> None:
-    """Raises if `grid` is none, or if signed steps are asked for on a grid that gains nothing from them."""
+    """Raises if `grid` is not a Grid, or if signed steps are requested on a grid that gains nothing from them."""
     instance("grid", grid, Grid)
     if signed and grid.kind != "twos":
-        raise InputError(f"signed steps were asked for on the {grid.kind} grid; only the twos grid gains from a sign")
+        raise InputError(f"signed steps were requested on the {grid.kind} grid; only the twos grid gains from a sign")
 
 
 def _error(x: np.ndarray, h: Floats | None, grid: Grid, step: float) -> float:
@@ -165,7 +165,7 @@ def _shared(sums: CodeSums, found: Certified, step: float, values: Sequence[floa
 
 @dataclass(frozen=True)
 class _Units:
-    """The powers of two that weights and importance were divided by: their products stay in the range of float64."""
+    """The powers of two by which weights and importance were divided, so that their products fit float64."""
 
     weight: float = 1.0
     importance: float = 1.0
@@ -194,7 +194,7 @@ def _sample(
             h = np.stack([near_one(row)[0] for row in h])
         h, unit_h = near_one(h)
         x = np.where((h > 0).any(axis=0), x, x.dtype.type(0))
-    if x.dtype == np.float32:  # its squares fit
+    if x.dtype == np.float32:  # its squares fit float64
         return x, h, _Units(importance=unit_h)
     x, unit = near_one(x)
     return x, h, _Units(unit, unit_h)
@@ -206,5 +206,5 @@ def _importance(importance: np.ndarray, size: int) -> Floats:
         raise InputError(f"importance has shape {h.shape}; it must hold one number for each of the {size} weight(s)")
     h = h.reshape(len(h), -1)
     if not h.any(axis=1).all():
-        raise InputError("importance is 0 everywhere; at least one weight must matter")
+        raise InputError("importance is 0 everywhere; it must be above 0 for at least one weight")
     return h

@@ -2,7 +2,7 @@
 
 The additive model is f(α) = E[(|X| − α)²₊] + c·α². Three constants c are in use:
 
-| model    | c              | what it describes                                      |
+| model    | c              | grid                                                   |
 |----------|----------------|--------------------------------------------------------|
 | `banner` | 1/(3·4^B)      | step 2α/2^B: Banner et al. 2019                        |
 | `seed`   | 1/(3(2^B−1)²)  | step 2α/(2^B−1): the founding documents                |
@@ -60,7 +60,7 @@ def additive_alpha(source: Distribution, c: float) -> float:
     positive("c", c)
     instance("source", source, Distribution)
     if source.second_moment <= 0:
-        raise InputError("the distribution is a point mass at 0; it has no clip threshold")
+        raise InputError("the distribution is a point mass at 0, which has no clip threshold; give one that varies")
     alpha = 0.0
     for _ in range(500):
         p, first, _ = (float(tail) for tail in source.beyond(alpha))
@@ -92,8 +92,8 @@ def banner_laplace(laplace_b: float, bits: int) -> float:
 def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = SEED_CONSTANTS) -> float:
     """Returns σ·(c_B + d_B·ln(1 + κ)), the founding documents' f(κ, B) (000-21, 002-05).
 
-    A heuristic: κ does not determine the best threshold. `SEED_CONSTANTS` are theirs, for 4 bits;
-    `REFITTED_CONSTANTS[bits]` lose least over many families. Undefined for κ ≤ −1.
+    A heuristic: κ does not determine the best threshold. `SEED_CONSTANTS` are those of the documents, for 4 bits;
+    `REFITTED_CONSTANTS[bits]` lose least over many families. The formula is undefined for κ ≤ −1.
 
     >>> round(kappa_alpha(1.0, 43.0), 3), round(kappa_alpha(1.0, 43.0, constants=REFITTED_CONSTANTS[4]), 3)
     (3.635, 4.867)

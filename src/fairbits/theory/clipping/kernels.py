@@ -1,7 +1,7 @@
-"""Compiled kernels of exact clipping (numba): the loops that NumPy cannot fuse.
+"""Compiled kernels that all of exact clipping shares: sums over sorted weights, and the minimum of several parabolas.
 
-Per block of weights the work is a few passes over data that fit the L1 cache: numba compiles them to vector code,
-runs blocks on all cores, needs no compiler on the user's machine and keeps `fairbits.theory` free of torch.
+They are loops that NumPy cannot fuse. numba compiles them to vector code, runs them on all cores, needs no compiler on
+the user's machine and keeps `fairbits.theory` free of torch.
 """
 
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 """Floating-point liberties that let the compiler vectorise sums; NaN and infinity keep their meaning."""
 
 TINY = 1e-200
-"""Steps below this part of the largest weight are not looked at."""
+"""Steps below this part of the largest weight are not tried."""
 
 LAUNCH = RLock()
-"""Held while parallel kernels run: one call uses all cores, and numba's fall-back threads bear only one caller."""
+"""Held while parallel kernels run: one call uses all cores, and numba's fallback threads allow only one caller."""
 
 
 @dataclass(frozen=True)
 class SortedSide:
-    """Magnitudes in ascending order, in pages of 64, with Σ h·x and Σ h over all pages from each one on, per language.
+    """Magnitudes in ascending order, in pages of 64, with Σhx and Σh over all pages from each one on, per language.
 
-    `tops` holds the last magnitude of each page: small enough for the cache, it is what binary search runs over.
+    `tops` holds the last magnitude of each page. It is small enough for the cache, so the binary search runs over it.
     """
 
     x: np.ndarray
@@ -90,7 +90,7 @@ def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, parallel=True, fastmath=FAST)
 def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyped-def]
-    """Σ h (w − Q(w))² at one step other than 0, summed from the residuals (an empty h stands for ones)."""
+    """Returns Σh(w − Q(w))² at one step other than 0, summed from the residuals; an empty h stands for ones."""
     chunks = (w.size + _CHUNK - 1) // _CHUNK
     partial = np.zeros(chunks)
     for c in prange(chunks):
@@ -125,6 +125,13 @@ def add_code_sums(side: SortedSide, steps: Floats, *, cap: int, offset: float, f
 
 @njit(cache=True, parallel=True, fastmath=FAST)
 def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
+    """Adds B and C of every step to `first` and `second`.
+
+    A magnitude gets its k-th code at the threshold (k − ½ + offset)·s. So B, the sum of h·x over all codes, is a sum
+    over thresholds of Σhx beyond each; and C is a sum of (2k − 1 + 2·offset)·Σh beyond each, because k² is the sum of
+    the odd numbers up to 2k − 1. What lies beyond a threshold is the rest of one page, which is scanned, and all later
+    pages, whose sums are stored. Thresholds rise with k, so each binary search starts at the page of the last one.
+    """
     for m in prange(steps.size):
         page = 0
         for k in range(1, cap + 1):
@@ -155,9 +162,11 @@ def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first
 def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-def]
     """Returns (s, max_λ q_λ(s), p, q, μ) at the minimum over s of max_λ q_λ, q_λ(s) = A − 2sB + s²C.
 
-    p and q are the active languages with multipliers μ and 1 − μ; one of them may be enough. Languages of curvature 0
-    are constants: where one lies above the minimum of the others it is active alone. The pair is exchanged until no
-    third language lies above it, which ends because the minimum rises with every exchange.
+    p and q are the active languages with multipliers μ and 1 − μ; one may be enough. In one dimension the maximum of
+    convex functions has its minimum where a single one has its own, or where a falling and a rising one cross. So the
+    minimum of a pair is found, and as long as a third language lies above it there, that one replaces the member of
+    the pair that slopes the same way. The minimum rises with every exchange, so this ends. Languages of curvature 0
+    are constants: one that lies above the minimum of the others is active alone.
     """
     low, high, constant = np.inf, -np.inf, 0
     for i in range(first.size):
@@ -181,7 +190,7 @@ def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-
     value = _value(energy, first, second, _active(energy, first, second, s), s)
     if second[constant] <= 0 and energy[constant] >= value:
         return s, energy[constant], constant, constant, 1.0
-    if p != q and mu > 0.5:  # μ belongs to the fainter one: 1 − μ would lose a multiplier below 1e-16
+    if p != q and mu > 0.5:  # let μ be the smaller one: 1 − μ would lose a multiplier below 1e-16
         slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
         p, q, mu = q, p, max(0.0, slope_p / (slope_p - slope_q)) if slope_p != slope_q else 0.5
     return s, value, p, q, mu
@@ -194,7 +203,7 @@ def _value(energy, first, second, i, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
-    """The highest at s of the languages with curvature."""
+    """Returns the language with curvature that is the highest at s."""
     best, at = -np.inf, 0
     for i in range(energy.size):
         value = _value(energy, first, second, i, s)
@@ -205,7 +214,11 @@ def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _minimise_pair(energy, first, second, p, q):  # type: ignore[no-untyped-def]
-    """The minimum over s of max(q_p, q_q): (s, p, q, μ), p falling and q rising there, or one language twice."""
+    """Returns (s, p, q, μ) at the minimum over s of max(q_p, q_q): p falls and q rises there, or both are one language.
+
+    If neither has its vertex above the other there, the two cross between the vertices; the crossing is bisected down
+    to the spacing of float64.
+    """
     vertex_p, vertex_q = first[p] / second[p], first[q] / second[q]
     if p == q or _value(energy, first, second, p, vertex_p) >= _value(energy, first, second, q, vertex_p):
         return vertex_p, p, p, 1.0

@@ -1,8 +1,14 @@
-"""The exact minimax step of one block over several languages, compiled.
+"""The exact minimax step of one block over several languages, compiled by numba.
 
-The same search as `block_kernels`, on F = max_λ f_λ. Rounding to nearest is best for every language at once, so all
-f_λ share their breakpoints and each piece is a maximum of parabolas, solved exactly. An interval is bounded by the
-highest of the languages' chord bounds and by that of Σ μ_λ f_λ, μ being the multipliers at the best step found.
+The search of `block_kernels`, on F(s) = max_λ f_λ(s). Nearest codes minimise each term h·(x − k·s)² whatever h ≥ 0 is,
+so they are best for every language at once. All f_λ therefore share their breakpoints, and between two breakpoints F is
+a maximum of parabolas, which `minimise_worst_quadratic` minimises exactly.
+
+Two kinds of bounds hold on an interval, and the higher one is used. F ≥ f_λ for every λ, so the highest of the
+languages' own bounds holds. And F ≥ Σμ_λf_λ for any weights μ ≥ 0 with sum 1; the sum is the error of one language
+with importance Σμ_λh_λ, so it has a bound of the same form. The second is what lets the search end quickly: where the
+optimum is a crossing of two languages, each f_λ alone falls below F on one side, and intervals around the crossing
+would never be excluded. With μ the multipliers of the best step found, Σμ_λf_λ has its minimum where F has.
 """
 
 import numpy as np
@@ -17,7 +23,7 @@ _DEPTH = 160
 
 @njit(cache=True, fastmath=FAST)
 def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-untyped-def]
-    """Fills out[0..2, λ] = Σhr², Σhkr, Σhk² at step s; returns Σ of the codes."""
+    """Fills out[0..2, λ] = F, R, C of every language at step s; returns N, the sum of the codes."""
     t, n = 1.0 / s, 0.0
     for j in range(x.size):
         k = min(np.floor(x[j] * t + (0.5 - offset)), cap[j])
@@ -37,7 +43,7 @@ def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-un
 
 @njit(cache=True, fastmath=FAST)
 def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped-def]
-    """The worst language's error from clipping alone (`clipped`) or from the dead zone alone at step s."""
+    """Returns the worst language's error from clipping alone (`clipped`), or from the dead zone alone, at step s."""
     worst = 0.0
     edge = 0.25 * s if offset > 0.0 else 0.5 * s
     for lang in range(H.shape[0]):
@@ -52,7 +58,10 @@ def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def _try_piece(s, sums, best):  # type: ignore[no-untyped-def]
-    """best = (value, step, p, q, μ), improved by the piece of s if that can be lower."""
+    """Returns best = (value, step, p, q, μ), improved by the minimum on the piece of s where that is lower.
+
+    The highest vertex of a language is a lower bound of that minimum, and much cheaper to compute.
+    """
     floor = 0.0
     for lang in range(sums.shape[1]):
         if sums[2, lang] > 0.0:
@@ -67,6 +76,7 @@ def _try_piece(s, sums, best):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
+    """Returns a lower bound of F on [a, b]: the highest of the languages' bounds and that of μf_p + (1 − μ)f_q."""
     bound = _interval_bound(
         a,
         mu * at_a[0, p] + (1.0 - mu) * at_a[0, q],
@@ -81,6 +91,7 @@ def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-def]
+    """Returns a step below which clipping alone costs some language `best`, and one above which the dead zone does."""
     low = start
     while low > TINY and _worst_edge_error(x, H, cap, offset, low, True) < best:
         low *= 0.7
@@ -92,11 +103,11 @@ def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-de
 
 @njit(cache=True)
 def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, counts):  # type: ignore[no-untyped-def]
-    """Returns the improved best = (value, step, p, q, μ); sums[i], steps[i], counts[i] are a stack of interval ends."""
+    """Returns the improved best = (value, step, p, q, μ); sums, steps and counts are a stack of interval ends."""
     start = largest / (top_cap + 0.5 + offset)
     energy = _worst_edge_error(x, H, cap, offset, 0.0, True)
     while offset > 0.0 and _worst_edge_error(x, H, cap, offset, start, False) > energy:
-        start *= 0.5  # a value far above the energy would cancel
+        start *= 0.5  # a value far above Σhx² would cancel
     _language_sums(x, H, cap, offset, start, code, rest, sums[0])
     best = _try_piece(start, sums[0], best)
     low, high = _bracket(x, H, cap, offset, start, largest * (2.0 if offset > 0.0 else 1.0), best[0])
@@ -128,8 +139,8 @@ def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, c
 def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipliers):  # type: ignore[no-untyped-def]
     """Fills steps, errors (blocks, languages) and multipliers (blocks, languages) for every row of W.
 
-    H is (languages, 1 or columns of blocks, size); block i uses H[:, i % columns]. Language λ of block i counts
-    scales[λ, i % scales.shape[1]] times.
+    H is (languages, 1 or columns of blocks, size); block i uses H[:, i % columns]. The error of language λ in block i
+    is multiplied by scales[λ, i % scales.shape[1]].
     """
     blocks, size = W.shape
     languages = H.shape[0]

@@ -1,7 +1,8 @@
-"""What the certified search needs to know of its data: monotone sums over codes.
+"""The sums over codes on which the certified search runs, of a law or of a sample.
 
-For the nearest codes at a step s, f(s) = A − 2sB(s) + s²C(s) with B and C non-increasing in s. Laws, sorted samples and
-histograms differ only in how B and C are found. A first axis holds the languages that share the step.
+For the nearest codes k at a step s, Σh(x − k·s)² = A − 2s·B(s) + s²·C(s) with A = Σhx², B = Σh|x||k| and C = Σhk².
+Codes fall as s grows, so B and C do too. Laws and sorted samples differ only in how B and C are computed. A first axis
+holds the languages that share the step.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +39,7 @@ class CodeSums(ABC):
 
     @abstractmethod
     def turned(self) -> Self:
-        """Returns the same sums for steps of the other sign, which gives the longer side of the twos grid away."""
+        """Returns the same sums for steps of the other sign, which exchanges the two sides of the twos grid."""
 
     @abstractmethod
     def longest(self, best: float) -> float:
@@ -47,15 +48,15 @@ class CodeSums(ABC):
     def possible(self, best: float) -> tuple[float, float]:
         """Returns the range of steps where every language's error may be below `best`.
 
-        Below it clipping alone costs as much: Σh(|x| − c)²₊ ≥ (Σh(|x| − c)₊)² / Σh over |x| > c, c = (largest level).
-        Above it the dead zone does: Σh x² over |x| < s/2 is at least (Σh|x|)² / Σh over the same x. (On the midrise
-        grid the levels ±s/2 are s/4 away from all |x| < s/4.)
+        Below it clipping alone costs as much: with c the largest level, Σh(|x| − c)²₊ ≥ (Σh(|x| − c)₊)² / Σh over
+        |x| > c, by Cauchy–Schwarz. Above it the weights that round to 0 do: Σhx² over |x| < s/2 is at least
+        (Σh|x|)² / Σh over the same x. (On the midrise grid all |x| < s/4 are at least s/4 away from ±s/2.)
         """
         top = max(self.grid.caps) + self.grid.offset
         loudest = int(np.argmax(self.energy))
         least = np.zeros_like(self.energy)
         np.divide(self.energy - best, 2 * top * self.magnitude, out=least, where=self.magnitude > 0)
-        # where the best is no lower than Σhx² yet, the range ends where float64 no longer tells the error from Σhx²
+        # as long as the best value is not below Σhx², the range ends where float64 cannot distinguish the two
         low = float(max(np.max(least), 1e-15 * self.energy[loudest] / (2 * top * self.magnitude[loudest])))
         high = self.longest(best)
         steps = np.geomspace(min(low, high), high, 64)
@@ -72,7 +73,7 @@ class CodeSums(ABC):
 
 
 def _square_over(first: Floats, count: Floats) -> Floats:
-    # differences of sums: what is left of a sum after cancellation must not count
+    # both are differences of sums: what cancellation leaves must not count
     safe = np.maximum(first, 0.0)
     ratio: Floats = np.divide(safe**2, count, out=np.zeros_like(safe), where=count > 1e-12 * count.max())
     return ratio
@@ -164,6 +165,6 @@ class SampleSums(CodeSums):
             kernels.add_code_sums(side, points, cap=1, offset=0.5, first=first, second=count)
         return count / 2, first
 
-    def longest(self, best: float) -> float:  # noqa: ARG002 - holds whatever the best is
+    def longest(self, best: float) -> float:  # noqa: ARG002 - the same for every best
         """Returns max|w|, twice that on the midrise grid: above it f only grows with the step."""
         return self._largest * (2.0 if self.grid.kind == "midrise" else 1.0)

@@ -1,7 +1,7 @@
-"""What every distribution of weights answers.
+"""The interface of distributions of weights, and mixtures of them.
 
-`upper(x)` and `lower(x)` are the moments of order 0, 1, 2 of what lies beyond x on either side. The exact error of the
-true quantizer is a finite sum of them (`fairbits.theory.noise`).
+`upper(x)` and `lower(x)` are the moments of order 0, 1, 2 beyond x on either side. The exact error of the true
+quantizer is a finite sum of them (`fairbits.theory.noise`).
 """
 
 from abc import ABC, abstractmethod

@@ -17,7 +17,7 @@ from fairbits.theory.distributions.distribution import Distribution, Tails
 from fairbits.theory.moments import Moments
 
 _SIZE = 1e100
-"""Means and standard deviations of laws lie below it and above its inverse: squares of squares stay in float64."""
+"""Means and standard deviations lie below this and above its inverse, so that fourth powers fit float64."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _ggd_share_beyond(y: Floats, p: float, k: int) -> Floats:
     """Returns Γ(k/p, yᵖ)/Γ(k/p)."""
     with np.errstate(over="ignore"):
         u = y**p
-    # where yᵖ is next to nothing, 1 − yᵏ/Γ(1 + k/p): for large p it underflows long before y does
+    # where yᵖ is tiny, 1 − yᵏ/Γ(1 + k/p): for large p, yᵖ underflows long before y does
     near = 1 - np.minimum(y, 1.0) ** k / special.gamma(1 + k / p)
     return np.where(u < 1e-30, near, special.gammaincc(k / p, u))
 

@@ -81,7 +81,7 @@ def test_bad_input_is_refused():
         redundancy(np.ones((2, 2)))
     with pytest.raises(InputError, match="3 dimension"):
         unique_information(np.full((2, 2), 0.25))
-    with pytest.raises(InputError, match="tell something"):
+    with pytest.raises(InputError, match="carry information"):
         unique_information(np.full((2, 2, 2), 0.125))
     with pytest.raises(InputError, match="at least 0"):
         redundancy([[1.5, -0.5]])
