@@ -12,13 +12,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from fairbits.serve.answers import model_data
 from fairbits.serve.metrics import Metrics
 from fairbits.serve.middleware import AccessMiddleware, error_response
-from fairbits.serve.problems import CLIENT_CLOSED_REQUEST, RequestError
 from fairbits.serve.prompts import ChoiceEvent, PromptReader, read_body
-from fairbits.serve.request import Limits, parse_request
-from fairbits.serve.response import Responder
+from fairbits.serve.request import CLIENT_CLOSED_REQUEST, Limits, RequestError, parse_request
+from fairbits.serve.response import Responder, model_data
 from fairbits.serve.scheduler import Scheduler
 
 if TYPE_CHECKING:

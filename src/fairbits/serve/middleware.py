@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from fairbits.serve.problems import CLIENT_CLOSED_REQUEST, RequestError
+from fairbits.serve.request import CLIENT_CLOSED_REQUEST, RequestError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

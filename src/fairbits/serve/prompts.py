@@ -9,8 +9,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.overlays.model import AdaptiveModel, Choice
 from fairbits.serve.choice import Failure, PendingChoice, TextChunk
-from fairbits.serve.problems import RequestError, bad_request
-from fairbits.serve.request import CompletionRequest, Limits, Sampling, prompt_too_long
+from fairbits.serve.request import CompletionRequest, Limits, RequestError, Sampling, bad_request, prompt_too_long
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from fairbits.overlays.generation import settings_for
 from fairbits.serve.choice import Failure, PendingChoice
 from fairbits.serve.decoding import decode
-from fairbits.serve.problems import RequestError
-from fairbits.serve.request import Limits
+from fairbits.serve.request import Limits, RequestError
 
 if TYPE_CHECKING:
     from fairbits.overlays.model import AdaptiveModel

@@ -12,10 +12,9 @@ import openai
 import pytest
 
 from fairbits.overlays.model import AdaptiveModel
-from fairbits.serve import connection
 from fairbits.serve import prompts as reading
-from fairbits.serve.problems import RequestError
-from fairbits.serve.request import Limits, parse_request, read_object
+from fairbits.serve import server as connection
+from fairbits.serve.request import Limits, RequestError, parse_request, read_object
 
 from .conftest import PROMPTS, Running, until
 

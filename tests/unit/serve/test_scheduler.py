@@ -10,8 +10,7 @@ from fairbits.overlays.model import AdaptiveModel
 from fairbits.serve import scheduler as module
 from fairbits.serve.choice import Failure, PendingChoice, TextChunk
 from fairbits.serve.metrics import Metrics
-from fairbits.serve.problems import RequestError
-from fairbits.serve.request import Limits, Sampling
+from fairbits.serve.request import Limits, RequestError, Sampling
 from fairbits.serve.scheduler import Scheduler
 
 from .conftest import PROMPTS, Running, until
