@@ -23,8 +23,7 @@ from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.codes import Codes
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
-from fairbits.model.files.safetensors_files import INDEX, map_tensor
-from fairbits.model.files.safetensors_header import read_header
+from fairbits.model.files.safetensors_header import INDEX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
     in_memory,
     on_disk,
