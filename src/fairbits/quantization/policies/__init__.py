@@ -15,9 +15,9 @@ from fairbits.checks import one_of
 from fairbits.errors import InputError
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
-from fairbits.quantization.policies.common import Embeddings, PolicyOptions
 from fairbits.quantization.policies.fair import fair
 from fairbits.quantization.policies.gptq import Mixture, gptq
+from fairbits.quantization.policies.option import Embeddings, PolicyOptions
 from fairbits.quantization.policies.policy import COMMON, Policy
 from fairbits.quantization.policies.precision import allocate, gateway, mixed, protect
 

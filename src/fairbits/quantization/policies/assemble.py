@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairbits.errors import InputError
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.policies.common import PolicyOptions
+from fairbits.quantization.policies.option import PolicyOptions
 
 if TYPE_CHECKING:
     from fairbits.quantization.plan import Plan

@@ -7,8 +7,7 @@ from fairbits.checks import one_of
 from fairbits.model.scheme import Objective
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies.assemble import assemble, equal_mix, one_language
-from fairbits.quantization.policies.common import PolicyOptions, input_weighted
-from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted
 from fairbits.quantization.policies.policy import policy
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from fairbits.errors import InputError
 from fairbits.memory import END_TO_END_WEIGHTS
 from fairbits.quantization.evidence import Evidence, How
-from fairbits.quantization.policies.common import PolicyOptions
 from fairbits.quantization.policies.gptq import gptq
-from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.option import Option, PolicyOptions
 from fairbits.quantization.policies.policy import TOKENS, policy
 from fairbits.quantization.policies.precision import (
     ALLOWED,

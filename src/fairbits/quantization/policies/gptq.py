@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fairbits.checks import one_of
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies.assemble import assemble, equal_mix, one_language
-from fairbits.quantization.policies.common import PolicyOptions, input_weighted, with_all_text
-from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, with_all_text
 from fairbits.quantization.policies.policy import policy
 
 if TYPE_CHECKING:

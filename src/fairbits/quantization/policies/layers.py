@@ -11,7 +11,7 @@ from fairbits.model.files.stored_weights import is_table
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.evidence import Evidence, is_rounded
 from fairbits.quantization.plan import LayerPlan
-from fairbits.quantization.policies.common import PolicyOptions
+from fairbits.quantization.policies.option import PolicyOptions
 
 EMBEDDING_BITS = DEFAULT_FORMAT.embedding_bits
 

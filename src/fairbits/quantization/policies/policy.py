@@ -10,8 +10,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.policies.common import PolicyOptions
-from fairbits.quantization.policies.option import PolicyOption
+from fairbits.quantization.policies.option import PolicyOption, PolicyOptions
 
 if TYPE_CHECKING:
     from fairbits.quantization.plan import Plan

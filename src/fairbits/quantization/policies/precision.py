@@ -9,8 +9,7 @@ from fairbits.model.scheme import Objective, Rounding, Scheme
 from fairbits.quantization.evidence import Evidence, How
 from fairbits.quantization.policies.assemble import assemble
 from fairbits.quantization.policies.clipping import OBJECTIVE
-from fairbits.quantization.policies.common import PolicyOptions, input_weighted
-from fairbits.quantization.policies.option import Option
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted
 from fairbits.quantization.policies.policy import policy
 from fairbits.quantization.policies.widths import (
     HIGH,
