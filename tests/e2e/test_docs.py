@@ -32,7 +32,7 @@ FILES = {
     "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.files"],
-    "compare": ["fairbits.verbs.comparison_file"],
+    "compare": ["fairbits.verbs.comparison"],
     "verdict": ["fairbits.verbs.gate"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.files", "fairbits.verbs.run.job"],
