@@ -15,9 +15,8 @@ from fairbits.quantization.policies import decide
 from fairbits.reports.files import RUN, RunFile
 from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE
-from fairbits.verbs.run.directory import RunDirectory, run_bytes
+from fairbits.verbs.run.directory import LOCK, RunDirectory, lock_directory, run_bytes
 from fairbits.verbs.run.job import Job
-from fairbits.verbs.run.lock import LOCK, lock_directory
 
 PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 """Files that `write_files` leaves behind when it is killed."""
