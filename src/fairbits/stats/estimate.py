@@ -2,8 +2,12 @@
 
 from dataclasses import asdict, dataclass
 
-from fairbits.checks import in_range, whole
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbits.checks import Floats, finite_array, in_range, whole
 from fairbits.errors import InputError
+from fairbits.stats.resample import Replicates
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,117 @@ class Estimate:
 
 def _short(number: float) -> str:
     return f"{number:.4f}" if number == 0 or abs(number) >= 0.001 else f"{number:.3g}"
+
+
+def studentised(deviation: Floats, error: Floats) -> Floats:
+    """Returns deviation/error elementwise: 0 where the deviation is 0, ±∞ where only the error is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = deviation / error
+    return np.where(deviation == 0, 0.0, t)
+
+
+def order_quantile(t: Floats, level: float) -> Floats:
+    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis.
+
+    Nothing is interpolated, so infinite values are allowed as long as the quantile itself is finite.
+
+    >>> order_quantile(np.arange(99.0), 0.95).item()
+    94.0
+    """
+    count = t.shape[0]
+    rank = int(np.clip(np.ceil(round(level * (count + 1), 9)) - 1, 0, count - 1))
+    quantile: Floats = np.asarray(np.partition(t, rank, axis=0)[rank])
+    if not np.isfinite(quantile).all():
+        raise InputError(
+            "too many resamples hold copies of one document, so the interval is unbounded; "
+            "give more documents or a lower confidence"
+        )
+    return quantile
+
+
+def marginal(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
+    """Returns the equal-tailed bootstrap-t limits of every language.
+
+    They are v − t*_{(1+c)/2}·se and v − t*_{(1−c)/2}·se with t* = (v* − v)/se*: second-order correct under skewness.
+    """
+    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    t = studentised(replicates.deviation, replicates.replicate_error)
+    low = replicates.value - order_quantile(t, level) * replicates.error
+    high = replicates.value + order_quantile(-t, level) * replicates.error
+    return low, high
+
+
+def simultaneous(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
+    """Returns max-T limits that cover all languages at once with the given confidence.
+
+    They are v ± q·se with q the quantile of max_λ |t*_λ|. The dependence between languages is that of the resamples,
+    so they are narrower than Bonferroni limits.
+    """
+    in_range("confidence", confidence, above=0, below=1)
+    t = studentised(replicates.deviation, replicates.replicate_error)
+    reach = order_quantile(np.abs(t).max(axis=1), confidence) * replicates.error
+    return replicates.value - reach, replicates.value + reach
+
+
+def combination(replicates: Replicates, coefficients: Floats, confidence: float) -> tuple[float, float, float]:
+    """Returns value and bootstrap-t limits of Σ a_λ v_λ."""
+    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    value, error, t = _combined(replicates, coefficients)
+    if error == 0:
+        return value, value, value
+    return (
+        value,
+        value - float(order_quantile(t, level)) * error,
+        value + float(order_quantile(-t, level)) * error,
+    )
+
+
+def combination_p(replicates: Replicates, coefficients: Floats) -> float:
+    """Returns the two-sided bootstrap-t p value of Σ a_λ v_λ = 0: the test that inverts `combination`."""
+    value, error, star = _combined(replicates, coefficients)
+    return float(_two_sided(studentised(np.array(value), np.array(error)), star))
+
+
+def _combined(replicates: Replicates, coefficients: Floats) -> tuple[float, float, Floats]:
+    """Returns Σ a_λ v_λ, its standard error, and t* of every replicate.
+
+    se*² = Σ a_λ a_μ ρ_λμ se*_λ se*_μ, with the correlations ρ of the estimates held fixed.
+    """
+    value = float(coefficients @ replicates.value)
+    error = float(np.sqrt(max(float(coefficients @ replicates.covariance @ coefficients), 0.0)))
+    scaled = coefficients * replicates.replicate_error
+    spread = np.sqrt(np.maximum(np.einsum("bi,ij,bj->b", scaled, replicates.correlation, scaled, optimize=True), 0))
+    return value, error, studentised(replicates.deviation @ coefficients, spread)
+
+
+def p_values(replicates: Replicates) -> Floats:
+    """Returns the two-sided bootstrap-t p value of v_λ = 0 for every language.
+
+    p = min(1, 2(1 + min(#{t* ≥ t}, #{t* ≤ t}))/(B+1)), t = v/se: the test that inverts `marginal`.
+    """
+    t = studentised(replicates.value, replicates.error)
+    star = studentised(replicates.deviation, replicates.replicate_error)
+    return _two_sided(t, star)
+
+
+def holm(pvalues: ArrayLike) -> Floats:
+    """Returns the p values adjusted by Holm's step-down method, in the given order.
+
+    p̃₍ᵢ₎ = max_{j≤i} min(1, (m−j+1) p₍ⱼ₎); family-wise error is controlled under any dependence.
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = finite_array("pvalues", pvalues, ndim=1)
+    if p.min() < 0 or p.max() > 1:
+        raise InputError(f"pvalues range from {p.min():g} to {p.max():g}; each must lie in [0, 1]")
+    from statsmodels.stats.multitest import multipletests  # heavy: 100 MB that most users of this module never need
+
+    adjusted: Floats = np.asarray(multipletests(p, method="holm")[1], dtype=np.float64)
+    return adjusted
+
+
+def _two_sided(t: Floats, star: Floats) -> Floats:
+    tail = np.minimum((star >= t).sum(axis=0), (star <= t).sum(axis=0))
+    p: Floats = np.minimum(1.0, 2.0 * (1 + tail) / (len(star) + 1))
+    return p
