@@ -3,10 +3,17 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fairbits.model.groups import dequantize, nearest_codes
+from fairbits.checks import Floats, nonnegative_array, weights_vector
+from fairbits.errors import InputError
+from fairbits.memory import MINIMAX_TABLE_NUMBERS
+from fairbits.model.scheme import Scheme
+from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
+from fairbits.theory.clipping.exact import minimax_sample
+from fairbits.theory.clipping.formulas import SEED_CONSTANTS, banner_gaussian, banner_laplace
 from fairbits.theory.grid import Grid
 
 
@@ -36,3 +43,198 @@ def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
     """
     codes = nearest_codes(W, scales, grid=grid)
     return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)
+
+
+Notes = tuple[str, ...]
+
+
+def grid_of(scheme: Scheme) -> Grid:
+    """Returns the grid that a scheme rounds to."""
+    return Grid(scheme.bits, scheme.grid)
+
+
+def split_groups(W: Tensor, scheme: Scheme) -> Tensor:
+    """Returns W (out, in) as (out, groups, weights of a group); if the whole tensor is a group, as (1, 1, weights)."""
+    if scheme.group == "tensor":
+        return W.reshape(1, 1, -1)
+    return W.reshape(W.shape[0], scheme.groups(W.shape[1]), -1)
+
+
+def split_like(W: Tensor, scales: Tensor) -> Tensor:
+    """Returns W (out, in) as (out, groups, weights that share one of the scales), for scales (out, groups)."""
+    if W.ndim != 2 or scales.shape[0] != W.shape[0] or W.shape[1] % scales.shape[1]:
+        raise InputError(
+            f"scales of shape {tuple(scales.shape)} do not fit weights of shape {tuple(W.shape)}; "
+            "they must be (out, groups), and all groups must have the same size"
+        )
+    return W.reshape(*scales.shape, -1)
+
+
+def divisors(scales: Tensor) -> Tensor:
+    """Returns scales that are safe to divide by: a group of zeros has scale 0, and its codes must become 0."""
+    return torch.where(scales == 0, 1.0, scales)
+
+
+def nearest_codes(W: Tensor, scales: Tensor, *, grid: Grid) -> Tensor:
+    """Returns the nearest code of every weight in float32, split like the scales."""
+    codes = split_like(W, scales).float() / divisors(scales.float())[:, :, None]
+    return codes.round_().clamp_(grid.lowest, grid.highest)
+
+
+def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
+    """Returns the weights (out, in) that a loader computes from codes (out, in), in the type of the scales."""
+    return (split_like(codes, scales).to(scales.dtype) * scales[:, :, None]).reshape(codes.shape)
+
+
+def error_of(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
+    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are those of the scheme if they are known.
+
+    >>> error_of(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
+    [[0.0, -0.40..., -0.39...]]
+    """
+    if scales is None:
+        scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
+    wide = W.float()
+    codes = nearest_codes(wide, scales, grid=grid_of(scheme))
+    return codes.mul_(scales[:, :, None]).sub_(split_like(wide, scales)).reshape(W.shape)
+
+
+def choose_scales(
+    W: Tensor,
+    scheme: Scheme,
+    *,
+    importance: Floats | None = None,
+    pi: Floats | None = None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Notes]:
+    """Returns the scale of every group of W as (out, groups) in `dtype`, and notes on any fall-back.
+
+    `importance` is h_j(λ) = E_λ[x_j²], (languages, in), and `pi` the weights of the languages (None: equal). The
+    exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
+    None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
+    "worst", "regret"  the worst of all languages with π > 0
+
+    >>> choose_scales(torch.tensor([[0.7, -0.35, 0.1]]), Scheme(4, "channel"), dtype=torch.float32)[0]
+    tensor([[0.1000]])
+    """
+    notes: Notes = ()
+    grid, blocks = grid_of(scheme), split_groups(W.cpu(), scheme)
+    if scheme.clip == "exact":
+        scales, notes = _exact(blocks.float(), scheme, grid, importance=_importance(scheme, importance), pi=pi)
+    elif scheme.clip == "absmax":
+        scales = _absmax(blocks, grid)
+    else:
+        scales, notes = _closed_form(blocks.float(), scheme, grid)
+    stored, rounding = _stored(scales, dtype)
+    return (stored.expand(W.shape[0], 1).contiguous() if scheme.group == "tensor" else stored), (*notes, *rounding)
+
+
+def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor:
+    """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for given codes k, each group on its own.
+
+    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no positive scale helps, for example because all codes of a group
+    are 0, the given scale is kept.
+
+    >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
+    >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
+    tensor([[0.5000]])
+    """
+    blocks = split_like(W, scales)
+    size, found = blocks.shape[2], []
+    for group in range(blocks.shape[1]):
+        part, k = slice(group * size, (group + 1) * size), split_like(codes, scales)[:, group].float()
+        weighted = k @ H[part, part]
+        over, under = (blocks[:, group] * weighted).sum(1), (k * weighted).sum(1)
+        fits = (under > 0) & (over > 0)
+        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), scales[:, group].float()))
+    return torch.stack(found, dim=1)
+
+
+def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
+    """Returns max|w| / n, on the twos grid max|w| / (n + ½): the highest code rounds down by half a scale at most."""
+    largest: Tensor = torch.linalg.vector_norm(blocks, torch.inf, dim=2)  # makes no copy of the weights
+    return largest.float().double() / (grid.highest + (0.5 if grid.kind == "twos" else 0.0))
+
+
+def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
+    """Returns the scale of every group from the threshold α(σ), α(b) or α(σ, κ), as the grid divides it."""
+    notes: list[str] = []
+    away = blocks - blocks.mean(2, keepdim=True, dtype=torch.float64).float()
+    sigma = away.square().mean(2, dtype=torch.float64).sqrt()
+    if scheme.clip == "gaussian":
+        alpha = banner_gaussian(1.0, grid.bits) * sigma
+    elif scheme.clip == "laplace":
+        alpha = banner_laplace(1.0, grid.bits) * away.abs().mean(2, dtype=torch.float64)
+    else:
+        c, d = SEED_CONSTANTS
+        unit = torch.where(sigma > 0, sigma, 1.0)[..., None].float()  # fourth powers stay in range
+        kappa = away.div_(unit).pow_(4).mean(2, dtype=torch.float64) - 3
+        below = int((kappa[sigma > 0] < 0).sum())
+        if below:
+            notes.append(f"κ is below 0 in {below} of {kappa.numel()} blocks: taken as max(0, κ), as 003-13 has it")
+        alpha = sigma * (c + d * torch.log1p(kappa.clamp(min=0)))
+    flat = (sigma == 0) & (blocks != 0).any(2)
+    if flat.any():
+        notes.append(f"all weights are alike in {int(flat.sum())} of {flat.numel()} blocks: there the largest is kept")
+    return torch.where(flat, _absmax(blocks, grid), alpha / grid.steps_per_alpha), tuple(notes)
+
+
+def _exact(
+    blocks: Tensor, scheme: Scheme, grid: Grid, *, importance: Floats | None, pi: Floats | None
+) -> tuple[Tensor, Notes]:
+    out, groups, size = blocks.shape
+    W = blocks.reshape(out, -1).numpy()
+    if importance is None:
+        return torch.from_numpy(clip_blocks(W, grid, group=size).step), ()
+    share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
+    if scheme.group != "tensor" and importance.shape[1] != W.shape[1]:
+        raise InputError(f"importance has shape {importance.shape} but W is {W.shape}; its rows must match W's inputs")
+    counts, silent = share > 0, ~importance.any(axis=1)
+    notes: Notes = ()
+    if (counts & silent).any():
+        left = counts & ~silent
+        notes = (f"its input is 0 in {int((counts & silent).sum())} of {int(counts.sum())} languages, left out here",)
+        if not left.any():
+            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight is a level",)
+        counts = left
+    counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
+    if scheme.objective in (None, "mean"):
+        h = share[counts] @ counted
+        scales = clip_blocks(W, grid, group=size, importance=np.resize(h, W.shape[1])).step
+    elif scheme.group == "tensor":
+        scales = _worst_of_tensor(W[0], counted, scheme, grid)
+    else:
+        scales = minimax_blocks(W, grid, group=size, importance=counted, objective=str(scheme.objective)).step
+    return torch.from_numpy(scales.reshape(out, groups)), notes
+
+
+def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
+    if not w.any():
+        return np.zeros((1, 1))
+    if len(importance) * w.size > MINIMAX_TABLE_NUMBERS:
+        raise InputError(
+            f"{w.size:,} weights are to share one scale for the worst of {len(importance)} languages; that is sought "
+            f"for up to {MINIMAX_TABLE_NUMBERS // len(importance):,}: take one scale per channel or group"
+        )
+    tiled = np.tile(importance, w.size // importance.shape[1])
+    found = minimax_sample(w, grid, importance=tiled, relative=scheme.objective == "regret")
+    return np.full((1, 1), found.step)
+
+
+def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:
+    if importance is None and scheme.objective is not None:
+        raise InputError(f"the clip weighs languages ({scheme.objective}); E[x²] of its input must be given")
+    return None if importance is None else nonnegative_array("importance", importance, ndim=2)
+
+
+def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
+    """Returns the scales in `dtype`, clamped to its range."""
+    limits = torch.finfo(dtype)
+    least = limits.smallest_normal * limits.eps  # the smallest number above 0
+    small, large = (scales > 0) & (scales < least), scales > limits.max
+    notes = [
+        f"{int(beyond.sum())} of {scales.numel()} scales are {what} {dtype} can hold: taken as {limit:.3g}"
+        for beyond, what, limit in ((small, "smaller than", least), (large, "larger than", limits.max))
+        if beyond.any()
+    ]
+    return torch.where(small, least, scales.clamp(max=limits.max)).to(dtype), tuple(notes)

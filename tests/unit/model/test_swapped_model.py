@@ -3,8 +3,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, round_to_nearest
-from fairbits.model.groups import choose_scales
+from fairbits.model.codes import Codes, choose_scales, round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.theory.grid import Grid
