@@ -18,7 +18,7 @@ import numba
 import torch
 from safetensors.torch import save_file
 
-from fairbits.model.files.safetensors_header import map_tensor, read_header
+from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.moments import moments_of
 
 BAR_TIME = 3.0

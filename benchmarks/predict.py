@@ -30,8 +30,8 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.recorder import probed_linears
 from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
-from fairbits.model.codes import error_of
 from fairbits.model.embedded import embedded_languages
+from fairbits.model.groups import error_of
 from fairbits.model.moments import weight_moments
 from fairbits.stats import spearman
 from fairbits.verbs.audit import conclude

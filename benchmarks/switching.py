@@ -24,7 +24,7 @@ import torch
 
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
-from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import round_to_nearest
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.model import AdaptiveModel
 from fairbits.overlays.overlay import BASE, Overlay, Patch

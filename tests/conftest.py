@@ -16,7 +16,7 @@ import transformers as t
 
 from fairbits.cli import main
 from fairbits.model import Checkpoint, embedded
-from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay, Patch

@@ -31,11 +31,11 @@ FILES = {
     "plan": ["fairbits.quantization.plan"],
     "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
-    "sweep": ["fairbits.reports.files"],
+    "sweep": ["fairbits.reports.sources"],
     "compare": ["fairbits.verbs.comparison"],
     "verdict": ["fairbits.verbs.gate"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.reports.files", "fairbits.verbs.run.job"],
+    "run": ["fairbits.reports.sources", "fairbits.verbs.run.job"],
     "research": ["fairbits.science.experiments.result"],
 }
 """The modules that describe each file of docs/reference/files.md."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import round_to_nearest
 from fairbits.quantization.rounding.gptq import gptq
 from fairbits.theory.grid import Grid
 

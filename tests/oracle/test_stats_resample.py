@@ -6,7 +6,7 @@ from scipy import integrate, stats
 from statsmodels.stats.meta_analysis import combine_effects
 
 from fairbits.stats import LanguageFrame, Replicates, bias_corrected_range, random_effects_sd, worst_of
-from fairbits.stats.estimate import simultaneous
+from fairbits.stats.intervals import simultaneous
 
 
 def normal_replicates(value, error, *, resamples=20_000, seed=0):

@@ -17,7 +17,7 @@ from fairbits.overlays.files import Overlays
 from fairbits.overlays.manifest import MANIFEST
 from fairbits.quantization.plan import Plan
 from fairbits.records import Kind, to_json
-from fairbits.reports.files import RUN, SWEEP
+from fairbits.reports.sources import RUN, SWEEP
 from fairbits.verbs.comparison import COMPARE
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize

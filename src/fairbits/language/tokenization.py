@@ -19,8 +19,8 @@ from fairbits.checks import Floats, instance, sequence
 from fairbits.errors import InputError
 from fairbits.language.documents import encodable
 from fairbits.language.lookup import find_language, own_language
-from fairbits.stats.estimate import Estimate
 from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

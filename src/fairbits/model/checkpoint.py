@@ -13,7 +13,7 @@ import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
-from fairbits.model.files.safetensors_header import TensorInfo, map_tensor, read_weights
+from fairbits.model.files.safetensors_files import TensorInfo, map_tensor, read_weights
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source

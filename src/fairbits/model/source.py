@@ -10,7 +10,7 @@ from typing import Literal
 from fairbits.errors import InputError
 from fairbits.model.embedded import PREFIX, find_embedded
 from fairbits.model.files.gguf import dequantized
-from fairbits.model.files.safetensors_header import INDEX, SINGLE
+from fairbits.model.files.safetensors_files import INDEX, SINGLE
 
 Kind = Literal["directory", "hub", "gguf", "embedded"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}

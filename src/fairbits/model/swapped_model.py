@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes
 from fairbits.model.device import move
+from fairbits.model.groups import Codes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

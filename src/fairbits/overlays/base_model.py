@@ -16,9 +16,9 @@ from fairbits.measure.passes.text import Text
 from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes
 from fairbits.model.device import move
 from fairbits.model.files.packed import read_packed
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import Plan, schemes_of
 from fairbits.quantization.rounding.hessian import HessianAccumulator, InputPoint, InputStatistics

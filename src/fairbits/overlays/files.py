@@ -17,7 +17,7 @@ from torch import Tensor
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import WORD_BITS, read_packed
-from fairbits.model.files.safetensors_header import map_tensor, read_header
+from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
 from fairbits.overlays.activation_table import ActivationTable
 from fairbits.overlays.manifest import MANIFEST, OVERLAYS, Manifest, OverlayEntry, PatchEntry, TableEntry

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fairbits.measure.passes.text import Text
-from fairbits.model.codes import Codes, fit_scales
 from fairbits.model.files.stored_weights import scale_dtype
+from fairbits.model.groups import Codes, fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
 from fairbits.overlays.overlay import Form, Patch

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes
 from fairbits.model.files.packed import packed_tensors
+from fairbits.model.groups import Codes
 
 BASE = "base"
 """The name of the shared base itself."""

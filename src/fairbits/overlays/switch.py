@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes, dequantize, divisors, split_like
+from fairbits.model.groups import Codes, dequantize, divisors, split_like
 from fairbits.model.swapped_model import matrix_at
 from fairbits.overlays.overlay import BASE, Overlay, Patch
 

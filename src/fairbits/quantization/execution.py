@@ -19,8 +19,8 @@ from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes, grid_of
 from fairbits.model.files.safetensors_writing import write_whole
+from fairbits.model.groups import Codes, grid_of
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
 from fairbits.quantization.learning.block_distillation import BlockDistiller, block_distiller

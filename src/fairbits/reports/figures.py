@@ -6,9 +6,8 @@ from typing import Any
 from fairbits.measure.audit.audit_file import AuditedScheme, AuditFile
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.quantization.plan import Plan
-from fairbits.reports.files import SweepFile
 from fairbits.reports.languages import describe, interval
-from fairbits.reports.sources import Sources
+from fairbits.reports.sources import Sources, SweepFile
 from fairbits.stats import spearman
 
 LEAST_LANGUAGES = 4

@@ -11,7 +11,7 @@ from scipy import stats
 from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
 from fairbits.memory import RESAMPLED_COUNTS
-from fairbits.stats.estimate import Estimate
+from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import Rng, generator
 
 INTERVALS = ("fisher", "percentile", "bca")

@@ -20,7 +20,7 @@ from scipy import optimize, stats
 
 from fairbits.checks import Floats, in_range, instance, one_of
 from fairbits.errors import InputError
-from fairbits.stats.estimate import Estimate, marginal, order_quantile, studentised
+from fairbits.stats.intervals import Estimate, marginal, order_quantile, studentised
 from fairbits.stats.resample import Replicates
 
 METHODS = ("shrinkage", "bootstrap", "naive")

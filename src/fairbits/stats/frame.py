@@ -18,9 +18,9 @@ from fairbits.checks import (
     whole,
 )
 from fairbits.errors import InputError
-from fairbits.stats.estimate import Estimate, combination, combination_p, holm, marginal, p_values
-from fairbits.stats.estimate import simultaneous as simultaneous_limits
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
+from fairbits.stats.intervals import Estimate, combination, combination_p, holm, marginal, p_values
+from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.resample import LinkedLanguages, Replicates, generator, link_languages, replicate
 from fairbits.units import UNITS, bits
 

@@ -14,7 +14,7 @@ from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import error_of
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress

@@ -1,4 +1,4 @@
-"""Comparison: the damage of policies to every language on the same text, their sizes, and significant differences."""
+"""Comparison: the damage of policies to every language on the same text, their sizes, what is significant; its file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

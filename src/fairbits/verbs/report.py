@@ -8,8 +8,7 @@ from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports import Method, Report, Sources
-from fairbits.reports.files import RUN, SWEEP
-from fairbits.reports.sources import digest
+from fairbits.reports.sources import RUN, SWEEP, digest
 from fairbits.trials.plan_trial import method_of
 
 RUN_FILE, SCORES_FILE = "run.json", "scores.json"

@@ -26,7 +26,7 @@ from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.variants import variant
 from fairbits.records import to_json
-from fairbits.reports.files import SWEEP
+from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import UNIT_LABELS

@@ -14,7 +14,7 @@ from safetensors.torch import save, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.safetensors_header import DTYPES, read_header, read_weights
+from fairbits.model.files.safetensors_files import DTYPES, read_header, read_weights
 
 INDEX = "model.safetensors.index.json"
 

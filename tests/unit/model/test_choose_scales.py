@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model import codes as module
-from fairbits.model.codes import choose_scales
+from fairbits.model import groups as module
+from fairbits.model.groups import choose_scales
 from fairbits.model.scheme import Scheme
 from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.clipping.formulas import banner_gaussian, banner_laplace, kappa_alpha

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes
 from fairbits.model.files import quantization_config as module
 from fairbits.model.files.formats import DEFAULT_FORMAT, FORMATS, OutputFormat, planned_bytes
 from fairbits.model.files.packed import stored_bytes
-from fairbits.model.files.safetensors_header import read_weights
+from fairbits.model.files.safetensors_files import read_weights
 from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]

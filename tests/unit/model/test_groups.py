@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import choose_scales, error_of, fit_scales
+from fairbits.model.groups import choose_scales, error_of, fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.theory import Grid
 

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes
 from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
 from fairbits.model.files.quantization_config import check_storable, quantization_config
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]

@@ -11,7 +11,7 @@ from gguf.quants import dequantize, quantize
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.gguf_header import read_gguf_metadata
+from fairbits.model.files.gguf import read_gguf_metadata
 
 WIDTH, HIDDEN, VOCABULARY = 64, 96, 260
 SHAPES = {

@@ -3,7 +3,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, choose_scales, round_to_nearest
+from fairbits.model.groups import Codes, choose_scales, round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.theory.grid import Grid

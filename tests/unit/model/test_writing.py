@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, round_to_nearest
 from fairbits.model.files.formats import DEFAULT_FORMAT, planned_bytes
 from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.model.groups import Codes, round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.theory.grid import Grid
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairbits.model.files.safetensors_header import read_header
+from fairbits.model.files.safetensors_files import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 from fairbits.overlays.base_model import dequantize_in_float32
 from fairbits.overlays.builder import OverlayBuilder

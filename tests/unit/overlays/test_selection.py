@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbits.model.codes import Codes
+from fairbits.model.groups import Codes
 from fairbits.overlays.builder import patches_within
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import Form, Overlay, Patch

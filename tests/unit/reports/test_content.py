@@ -17,7 +17,7 @@ from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import check_name, content, format_of
 from fairbits.reports.figures import prediction
-from fairbits.reports.files import RUN, SWEEP
+from fairbits.reports.sources import RUN, SWEEP
 from fairbits.units import UNITS
 from fairbits.verbs.report import sources_of_run
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.reports.files import RUN, SWEEP
+from fairbits.reports.sources import RUN, SWEEP
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
 

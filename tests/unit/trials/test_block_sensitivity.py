@@ -12,7 +12,7 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.run import document_losses
 from fairbits.measure.passes.text import Text
 from fairbits.model import Checkpoint
-from fairbits.model.codes import error_of
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 from fairbits.trials.block_sensitivity import (
     LossTrial,

@@ -17,7 +17,7 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
-from fairbits.model.codes import Codes, round_to_nearest
+from fairbits.model.groups import Codes, round_to_nearest
 from fairbits.theory.grid import Grid
 from fairbits.verbs.evaluate import evaluate
 

@@ -14,7 +14,7 @@ from fairbits.measure.passes.recorder import Point, PointKind
 from fairbits.measure.passes.text import Task
 from fairbits.memory import ERROR_ROWS
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import error_of
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 
 Codes = NDArray[np.intp]

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.model.architecture import Architecture, Weight
-from fairbits.model.codes import choose_scales, error_of
+from fairbits.model.groups import choose_scales, error_of
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:

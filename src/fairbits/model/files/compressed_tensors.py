@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairbits.model.codes import Codes
 from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
 from fairbits.model.files.quantization_config import TABLE_BITS, check_storable, quantization_config, why_not
 from fairbits.model.files.stored_weights import is_table
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from fairbits.model.codes import Codes
 from fairbits.model.files.compressed_tensors import CompressedTensors
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.memory import PACKED_WEIGHTS
-from fairbits.model.codes import Codes
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 WORD_BITS = 32

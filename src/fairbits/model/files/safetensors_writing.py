@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairbits.memory import WRITTEN_BYTES
-from fairbits.model.files.safetensors_header import DTYPES, LENGTH_BYTES, TensorInfo, map_tensor
+from fairbits.model.files.safetensors_files import DTYPES, LENGTH_BYTES, TensorInfo, map_tensor
 from fairbits.progress import Progress
 
 Chunk = bytes | memoryview

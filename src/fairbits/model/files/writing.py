@@ -20,10 +20,9 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
-from fairbits.model.codes import Codes
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
-from fairbits.model.files.safetensors_header import INDEX, map_tensor, read_header
+from fairbits.model.files.safetensors_files import INDEX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
     in_memory,
     on_disk,
@@ -33,6 +32,7 @@ from fairbits.model.files.safetensors_writing import (
     write_whole,
 )
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
+from fairbits.model.groups import Codes
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress

@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes
 from fairbits.model.device import autocast
+from fairbits.model.groups import Codes
 from fairbits.quantization.learning.distillation import distill
 from fairbits.quantization.learning.holdout import HoldoutSplit
 from fairbits.quantization.learning.learnable_codes import learnable_codes

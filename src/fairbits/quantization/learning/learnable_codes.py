@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
-from fairbits.model.codes import Codes, divisors, split_like
 from fairbits.model.device import autocast_dtype
+from fairbits.model.groups import Codes, divisors, split_like
 from fairbits.theory.grid import Grid
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes
-from fairbits.model.files.safetensors_header import map_tensor, read_header
+from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
+from fairbits.model.groups import Codes
 from fairbits.model.scheme import Objective
 from fairbits.quantization.learning.learnable_codes import LearnableCodes
 from fairbits.quantization.plan import LearningResult

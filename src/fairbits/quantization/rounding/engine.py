@@ -25,9 +25,9 @@ from fairbits.measure.passes.text import Text, Window
 from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
 from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes, grid_of
 from fairbits.model.device import is_gpu
 from fairbits.model.files.stored_weights import scale_dtype
+from fairbits.model.groups import Codes, grid_of
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
-from fairbits.model.codes import Codes, divisors, round_to_nearest
+from fairbits.model.groups import Codes, divisors, round_to_nearest
 from fairbits.theory.grid import Grid
 
 TRIES = 4

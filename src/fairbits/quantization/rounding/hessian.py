@@ -18,7 +18,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.model.architecture import Weight
-from fairbits.model.codes import Notes
+from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.rounding.gptq import Factor, factorize
 from fairbits.quantization.rounding.lockstep import StopBlock

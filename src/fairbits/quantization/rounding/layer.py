@@ -10,8 +10,8 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes, Notes, choose_scales, grid_of, round_to_nearest
 from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.model.groups import Codes, Notes, choose_scales, grid_of, round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import LayerResult
 from fairbits.quantization.rounding.gptq import gptq

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.model.architecture import Block, Weight
-from fairbits.model.codes import Codes
+from fairbits.model.groups import Codes
 from fairbits.quantization.rounding.lockstep import PausedBatch
 from fairbits.quantization.rounding.streaming_model import StreamingModel
 from fairbits.theory.grid import Grid

@@ -17,7 +17,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Block, model_class
 from fairbits.model.architecture.names import resolve
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.codes import Codes
+from fairbits.model.groups import Codes
 
 
 class StreamingModel:

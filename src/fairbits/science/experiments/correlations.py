@@ -25,7 +25,7 @@ from fairbits.science.experiments.trait_correlation import (
 )
 from fairbits.science.experiments.traits import MANY, LanguageTraits, combine_languages, measure_all
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.estimate import combination
+from fairbits.stats.intervals import combination
 
 NAME = "correlations"
 PRIMARY = "nearest, 4 bits"

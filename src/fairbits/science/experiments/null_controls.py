@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbits.model.codes import error_of
+from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme, within_rows
 from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, language_values

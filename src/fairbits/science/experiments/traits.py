@@ -25,7 +25,7 @@ from fairbits.science.experiments.laboratory import Laboratory, ModelLab, langua
 from fairbits.science.experiments.language_screening import many_languages
 from fairbits.science.experiments.result import Table, number_text
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.estimate import combination
+from fairbits.stats.intervals import combination
 from fairbits.verbs.audit import MEASURES, PATTERNS, redundancy_of
 
 OWN, MANY, KNOWN = "own", "many", "known"

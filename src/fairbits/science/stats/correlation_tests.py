@@ -16,7 +16,7 @@ from scipy import integrate, special, stats
 from fairbits.checks import Floats, finite_array, in_range, labels, near_one, one_of, positive, whole
 from fairbits.errors import InputError
 from fairbits.stats.correlation import fisher_interval, paired
-from fairbits.stats.estimate import Estimate
+from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import Rng, generator
 
 Integers = NDArray[np.intp]

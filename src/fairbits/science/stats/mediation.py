@@ -15,7 +15,7 @@ from scipy import stats
 from fairbits.checks import Floats, finite_array, in_range, labels, one_of, same_shape, sequence, whole
 from fairbits.errors import InputError
 from fairbits.science.stats.correlation_tests import e_value, robustness_value
-from fairbits.stats.estimate import Estimate
+from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import Rng, generator
 
 LEAST_FAMILIES = 5

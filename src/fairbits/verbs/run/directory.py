@@ -1,4 +1,4 @@
-"""The directory of a run: which of its files are finished, and which must be made again."""
+"""The directory of a run: its lock, which of its files are finished, and which must be made again."""
 
 import os
 import socket
@@ -20,8 +20,7 @@ from fairbits.model.files.draft import PLAN, draft_of
 from fairbits.quantization.plan import Plan
 from fairbits.records import to_json
 from fairbits.reports.figures import curves
-from fairbits.reports.files import RUN, SWEEP, RunFile
-from fairbits.reports.sources import digest
+from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
 from fairbits.trials.plan_trial import method_of
 from fairbits.verbs.quantize import draft_plan
 from fairbits.verbs.report import RUN_FILE, SCORES_FILE

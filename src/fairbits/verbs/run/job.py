@@ -23,8 +23,8 @@ from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantization.policies import Embeddings
 from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.reports.files import Baseline, RunFile
 from fairbits.reports.provenance import THREADS, versions
+from fairbits.reports.sources import Baseline, RunFile
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.verbs.plan import check_variants
 from fairbits.version import __version__

@@ -12,7 +12,7 @@ from fairbits.artifacts import write_files
 from fairbits.errors import InputError
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies import decide
-from fairbits.reports.files import RUN, RunFile
+from fairbits.reports.sources import RUN, RunFile
 from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE
 from fairbits.verbs.run.directory import LOCK, RunDirectory, lock_directory, run_bytes

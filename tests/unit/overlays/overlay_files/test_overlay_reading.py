@@ -11,7 +11,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.safetensors_header import map_tensor, read_header
+from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.manifest import MANIFEST

@@ -3,7 +3,7 @@ import torch
 import transformers as t
 
 from fairbits.errors import InputError
-from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import round_to_nearest
 from fairbits.quantization.learning.learnable_codes import MAX_OFFSET, LearnableCodes, learnable_codes
 from fairbits.theory.grid import Grid
 

@@ -14,7 +14,7 @@ from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
-from fairbits.model.codes import choose_scales, round_to_nearest
+from fairbits.model.groups import choose_scales, round_to_nearest
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.rounding.engine import round_model
 from fairbits.quantization.rounding.gptq import gptq
@@ -337,7 +337,7 @@ def test_refusals(llama, plan_of, weather):
 
 
 def test_a_layer_that_cannot_be_rounded_is_named(llama, plan_of, weather, monkeypatch):
-    monkeypatch.setattr("fairbits.model.codes.MINIMAX_TABLE_NUMBERS", 500)
+    monkeypatch.setattr("fairbits.model.groups.MINIMAX_TABLE_NUMBERS", 500)
     plan = plan_of(llama, group="tensor", objective="worst", languages=LANGUAGES)
     with pytest.raises(InputError, match=r"^model\.layers\.0\.\S+\.weight: [\d,]+ weights are to share one scale"):
         next(round_model(llama, plan, text=weather(llama)))

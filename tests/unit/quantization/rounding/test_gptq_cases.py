@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
-from fairbits.model.codes import round_to_nearest
+from fairbits.model.groups import round_to_nearest
 from fairbits.quantization.rounding.gptq import factorize, gptq
 from fairbits.theory.grid import Grid
 

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, checked before anything in it is believed.
+"""The safetensors files of a model: one file, or shards with an index. Headers are checked before they are believed.
 
 The file: 8 bytes that give the header's length N (little endian), N bytes of JSON
 `{name: {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {…}}`, then the data.

@@ -1,4 +1,8 @@
-"""Codes: a linear map as integers and scales, exactly as it is stored."""
+"""Groups of weights that share a scale: how the scale is chosen, the codes, and the rounding error.
+
+A matrix W (out, in) is split into (out, groups, weights of a group), and W ≈ codes · scale within each group. Scales
+are (out, groups); a scale of a whole tensor is repeated for every row, as it is stored.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
