@@ -1,4 +1,4 @@
-"""Estimates with their intervals: bootstrap-t intervals and tests of one language, of all languages at once, and of sums over languages.
+"""Estimates with intervals: bootstrap-t intervals and tests of one language, of all at once, and of sums of languages.
 
 A bootstrap-t interval studentises every resample by the standard error of that resample, t* = (v* − v)/se*, and uses
 the quantiles of t* where the normal interval would use ±1.96. That corrects for skewness of the damage, which is
