@@ -70,7 +70,7 @@ def test_too_few_documents_are_told(builder: OverlayBuilder) -> None:
     text = builder.text
     own = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
     windows = tuple(window for window in text.windows if window.document not in own[2:])
-    with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* need 3 of every language"):
+    with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* takes 3 of every language"):
         held_out_documents(replace(text, windows=windows))
 
 
