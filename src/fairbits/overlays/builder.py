@@ -24,7 +24,7 @@ from fairbits.progress import Progress
 from fairbits.quantization.learning.model_distillation import Teacher
 from fairbits.units import bits
 
-APART = 3
+HOLDOUT_EVERY = 3
 """One in this many documents of a language is held out."""
 Cluster = tuple[str, ...]
 
@@ -109,13 +109,13 @@ def held_out_documents(text: Text) -> frozenset[int]:
     documents: dict[str, list[int]] = {code: [] for code in text.languages}
     for document in sorted({window.document for window in text.windows}):
         documents[str(text.lang[document])].append(document)
-    few = sorted(code for code, own in documents.items() if len(own) < APART)
+    few = sorted(code for code, own in documents.items() if len(own) < HOLDOUT_EVERY)
     if few:
         raise InputError(
             f"the calibration text has {len(documents[few[0]])} document(s) in {few[0]}; overlays are fitted to some "
-            f"and evaluated on others, which takes {APART} of every language: give more text, or more --tokens"
+            f"and evaluated on others, which takes {HOLDOUT_EVERY} of every language: give more text, or more --tokens"
         )
-    return frozenset(own[i] for own in documents.values() for i in range(APART - 1, len(own), APART))
+    return frozenset(own[i] for own in documents.values() for i in range(HOLDOUT_EVERY - 1, len(own), HOLDOUT_EVERY))
 
 
 def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> int:

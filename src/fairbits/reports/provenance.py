@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fairbits.measure.scores.scores import ASKED
+from fairbits.measure.scores.scores import TASK_NAMES
 from fairbits.reports.sources import Sources
 from fairbits.version import __version__
 
@@ -31,7 +31,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
             "text": asked.corpus,
             "split": asked.split,
             "parallel": asked.parallel,
-            "asked": ASKED[asked.task],
+            "asked": TASK_NAMES[asked.task],
             "documents": len(own.documents.lang),
             "tokens": int(own.documents.tokens.sum()),
             "budget": asked.tokens,

@@ -21,7 +21,7 @@ from fairbits.cli.tables.layout import (
 from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.measure.scores.disparity import Disparity
-from fairbits.measure.scores.scores import ASKED, Scores
+from fairbits.measure.scores.scores import TASK_NAMES, Scores
 from fairbits.units import megabytes
 
 LEGEND = (
@@ -58,7 +58,7 @@ def _heading(scores: Scores) -> Iterator[Text]:
     yield Text.assemble((printable(after.target), "bold cyan"), "  ", (share, "bold"))
     yield Text(f"reference: {printable(before.target)}", style="dim")
     yield Text(printable(f"{asked.split} text of {asked.corpus}: {', '.join(amounts)}"), style="dim")
-    yield Text(f"predicting {ASKED[asked.task]}; at least {count_of(least, 'document')} per language", style="dim")
+    yield Text(f"predicting {TASK_NAMES[asked.task]}; at least {count_of(least, 'document')} per language", style="dim")
 
 
 def _languages(scores: Scores) -> Table:

@@ -26,7 +26,7 @@ from fairbits.units import UNITS, bits_per_byte
 from fairbits.version import __version__
 
 Sums = Annotated[Floats, Column(NonNegative)]
-ASKED: Mapping[Task, str] = {
+TASK_NAMES: Mapping[Task, str] = {
     "causal": "every token, given those before it",
     "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
     "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
@@ -233,7 +233,7 @@ class Scores:
             "fairbits": __version__,
             "quantized": asdict(self.quantized),
             "reference": asdict(self.reference),
-            "question": asdict(self.question) | {"asked": ASKED[self.question.task]},
+            "question": asdict(self.question) | {"asked": TASK_NAMES[self.question.task]},
             "languages": {code: self._language(code, units) for code in self.languages},
             "disparity": {unit: self.disparity(unit).as_data() for unit in units},
             "notes": list(self.notes),
