@@ -10,7 +10,7 @@ from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
-from fairbits.overlays.builder import APART, OverlayBuilder, held_out_documents
+from fairbits.overlays.builder import HOLDOUT_EVERY, OverlayBuilder, held_out_documents
 from fairbits.overlays.overlay import Overlay
 
 BUDGET = 0.05
@@ -26,7 +26,7 @@ def overlays(builder: OverlayBuilder) -> dict[str, Overlay]:
     return made
 
 
-def test_an_overlay_lowers_the_damage_of_its_language_on_text_kept_apart(
+def test_an_overlay_lowers_the_damage_of_its_language_on_text_held_out(
     builder: OverlayBuilder, overlays: dict[str, Overlay]
 ) -> None:
     before = builder.damage(builder.text.languages)
@@ -54,13 +54,13 @@ def test_an_overlay_that_fails_leaves_the_base(builder: OverlayBuilder, overlays
     assert builder.damage(("eng_Latn",)) == before
 
 
-def test_a_third_of_the_documents_of_every_language_is_kept_apart(builder: OverlayBuilder) -> None:
+def test_a_third_of_the_documents_of_every_language_is_held_out(builder: OverlayBuilder) -> None:
     text = builder.text
     apart = held_out_documents(text)
     used = {window.document for window in text.windows}
     every = Counter(str(text.lang[document]) for document in used)
     for code, count in Counter(str(text.lang[document]) for document in apart).items():
-        assert count == every[code] // APART
+        assert count == every[code] // HOLDOUT_EVERY
     fitting = {window.document for window in builder._fitting(text.languages).windows}
     assert fitting | apart == used
     assert not fitting & apart
