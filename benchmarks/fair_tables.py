@@ -9,42 +9,14 @@ that to the full-precision model, per token.
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
-from fair import Setting
+from bench import Setting
 from fairbits.measure.scores.scores import Scores
-from fairbits.stats import Estimate, LanguageFrame
+from measured import Measured, contrast_counts, shown
 
 UNIT = "nats_per_token"
 HEADS = ("worst before", "after", "ratio", "mean", "KL worst", "KL mean", "lower", "higher", "better", "worse")
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One policy on one text, once for every seed."""
-
-    policy: str
-    scores: tuple[Scores, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """What the model takes; the most of all seeds."""
-        return max(each.quantized.size_bytes for each in self.scores)
-
-    @cached_property
-    def damage(self) -> LanguageFrame:
-        """Added nats per token, the mean over seeds."""
-        frames = [each.frame(UNIT) for each in self.scores]
-        return replace(frames[0], values=np.mean([frame.values for frame in frames], axis=0))
-
-    @cached_property
-    def kl(self) -> LanguageFrame:
-        """The divergence per token, the mean over seeds."""
-        return replace(self.damage, values=np.mean([each.documents.kl for each in self.scores], axis=0))
 
 
 def groups(root: Path) -> Iterator[tuple[str, list[Measured]]]:
@@ -134,17 +106,7 @@ def counts(each: Measured, base: Measured) -> list[str]:
     """Returns how many languages have a lower or higher damage than at the base, and how many beyond doubt."""
     if each is base:
         return [""] * 4
-    contrast = each.damage.contrast(base.damage)
-    sides: list[str] = []
-    for chosen in (contrast.differences, contrast.significant()):
-        values = [difference.value for difference in chosen.values()]
-        sides += [str(sum(value < 0 for value in values)), str(sum(value > 0 for value in values))]
-    return sides
-
-
-def shown(estimate: Estimate) -> str:
-    """Returns an estimate with its interval."""
-    return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+    return [str(count) for count in contrast_counts(each.damage, base.damage)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,97 @@
+"""Measured: the scores of a policy on one text over several seeds, as frames of languages; and numbers for tables."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from fairbits.measure.scores.scores import Scores
+from fairbits.stats import Estimate, LanguageFrame
+from fairbits.units import bits
+
+Measure = Literal["divergence", "loss"]
+"""KL(p_reference ‖ p_quantized), or the loss of the quantized model minus that of the reference."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One policy on one text, once for every seed."""
+
+    policy: str
+    scores: tuple[Scores, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the quantized model; the largest over the seeds."""
+        return max(each.quantized.size_bytes for each in self.scores)
+
+    @property
+    def damage(self) -> LanguageFrame:
+        """Added nats per token, the mean over seeds."""
+        return self.frame("loss", "nats_per_token")
+
+    @property
+    def kl(self) -> LanguageFrame:
+        """The divergence in nats per token, the mean over seeds."""
+        return self.frame("divergence", "nats_per_token")
+
+    def frame(self, measure: Measure, unit: str) -> LanguageFrame:
+        """Returns a measure of every document in a unit, the mean over seeds."""
+        if (measure, unit) not in self._frames:
+            frames = [frame_of(each, measure, unit) for each in self.scores]
+            values = np.mean([frame.values for frame in frames], axis=0)
+            self._frames[measure, unit] = replace(frames[0], values=values)
+        return self._frames[measure, unit]
+
+    @cached_property
+    def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
+        return {}
+
+
+def frame_of(scores: Scores, measure: Measure, unit: str) -> LanguageFrame:
+    """Returns a measure of every document in bits per byte or nats per token."""
+    if measure == "loss":
+        return scores.frame(unit)
+    own, per_byte = scores.documents, unit == "bits_per_byte"
+    values, weights = (bits(own.kl), own.bytes) if per_byte else (own.kl, own.tokens)
+    return LanguageFrame(own.lang, own.document, values=values, weights=weights, unit=unit)
+
+
+def only(frame: LanguageFrame, languages: Collection[str]) -> LanguageFrame:
+    """Returns a frame with some of its languages."""
+    rows = np.isin(frame.lang, list(languages))
+    return replace(
+        frame,
+        lang=frame.lang[rows],
+        document=frame.document[rows],
+        values=frame.values[rows],
+        weights=frame.weights[rows],
+    )
+
+
+def contrast_counts(mine: LanguageFrame, base: LanguageFrame) -> tuple[int, int, int, int]:
+    """Returns how many languages are lower and higher than at the base, and how many significantly so."""
+    contrast = mine.contrast(base)
+    sides: list[int] = []
+    for chosen in (contrast.differences, contrast.significant()):
+        values = [difference.value for difference in chosen.values()]
+        sides += [sum(value < 0 for value in values), sum(value > 0 for value in values)]
+    return sides[0], sides[1], sides[2], sides[3]
+
+
+def number(value: float, decimals: int = 4) -> str:
+    """Returns a number as tables write it.
+
+    >>> number(0.04321), number(-0.5, 2), number(12.3456, 2)
+    ('.0432', '−.50', '12.35')
+    """
+    text = f"{abs(value):.{decimals}f}"
+    sign = "−" if value < 0 and float(text) else ""
+    return sign + (text[1:] if text.startswith("0.") else text)
+
+
+def shown(estimate: Estimate) -> str:
+    """Returns an estimate with its interval."""
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"

