@@ -171,8 +171,8 @@ def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
     policies = sorted({policy for group in main for policy in group.policies}, key=rank)
     seeds = sorted({len(group.base.scores) for group in main})
     yield (
-        f"The worst language of real models under {len(policies)} policies, {main[0].setting}: KL between the model before and "
-        f"after in bits per byte, its 95 % interval over documents, and its ratio to GPTQ with an equal mix. "
+        f"The worst language of real models under {len(policies)} policies, {main[0].setting}: KL between the model "
+        "before and after in bits per byte, its 95 % interval over documents, and its ratio to GPTQ with an equal mix. "
         f"{len(first.languages)} languages, {len(first.documents.lang):,} documents of "
         f"{TEXTS.get(main[0].text, main[0].text)} that calibration has not seen; calibration on `{shared['text']}` "
         f"with the same number of tokens for all; seeds: {'–'.join(map(str, (seeds[0], seeds[-1])[: len(seeds)]))}. "
