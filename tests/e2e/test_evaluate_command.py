@@ -10,8 +10,6 @@ from rich.cells import cell_len
 
 from fairbits.cli import main
 
-pytestmark = pytest.mark.usefixtures("two_block_embedded")
-
 TINY = "embedded:tiny"
 LANGUAGES = ("--languages", "eng_Latn,heb_Hebr", "--sequence", "64")
 RTN = ("--policy", "rtn", "--bits", "3", "--group", "channel")
@@ -22,10 +20,10 @@ def fits(printed: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def quantized(two_block_embedded, tmp_path_factory) -> Path:
+def quantized(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("models") / "w3"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fairbits", "quantize", two_block_embedded.target, *RTN, "--out", str(directory)])
+        patch.setattr(sys, "argv", ["fairbits", "quantize", TINY, *RTN, "--out", str(directory)])
         with pytest.raises(SystemExit) as ended:
             main()
     assert not ended.value.code

@@ -176,16 +176,17 @@ def test_a_block_inside_another_gives_back_what_that_had(model: AdaptiveModel, p
 
 def test_an_end_of_text_ends_it(model: AdaptiveModel, prompts: list[str]) -> None:
     longer, other = prompts[4], prompts[5]  # both of "a", of different lengths
-    plain = model.generate([longer, other], max_new_tokens=NEW)
+    drawn: dict[str, Any] = {"do_sample": True, "seed": 3, "top_k": 0, "max_new_tokens": NEW}  # tokens that differ
+    plain = model.generate([longer, other], **drawn)
     ids = model.tokenizer(longer + plain[0].text)["input_ids"][-NEW:]
     end = next(token for i, token in enumerate(ids) if i and token not in ids[:i])
-    ended = model.generate([longer, other], max_new_tokens=NEW, eos_token_id=end)
+    ended = model.generate([longer, other], **drawn, eos_token_id=end)
     assert ended[0].finish_reason == "stop"
     assert ended[0].completion_tokens == ids.index(end) + 1
     assert plain[0].text.startswith(ended[0].text)
-    assert ended[0] == model.generate(longer, max_new_tokens=NEW, eos_token_id=end)[0]
+    assert ended[0] == model.generate(longer, **drawn, eos_token_id=end)[0]
     stop = plain[0].text[:3]
-    stopped = model.generate([longer, other], max_new_tokens=NEW, stop_strings=[stop])[0]
+    stopped = model.generate([longer, other], **drawn, stop_strings=[stop])[0]
     assert (stopped.finish_reason, stop in stopped.text) == ("stop", True)
     assert stopped.completion_tokens < NEW
 

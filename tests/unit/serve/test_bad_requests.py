@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from fairbits.overlays.model import AdaptiveModel
+from fairbits.serve import connection
 from fairbits.serve import prompts as reading
-from fairbits.serve import server as connection
 from fairbits.serve.request import Limits, RequestError, parse_request, read_object
 
 from .conftest import PROMPTS, Running, until

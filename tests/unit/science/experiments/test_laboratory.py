@@ -8,8 +8,6 @@ from fairbits.errors import InputError
 from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, language_values
 
-pytestmark = pytest.mark.usefixtures("four_block_embedded")
-
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
 
 
