@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,16 +37,18 @@ class Measured:
         """The divergence in nats per token, the mean over seeds."""
         return self.frame("divergence", "nats_per_token")
 
-    def frame(self, measure: Measure, unit: str) -> LanguageFrame:
-        """Returns a measure of every document in a unit, the mean over seeds."""
-        if (measure, unit) not in self._frames:
+    def frame(self, measure: Measure, unit: str, languages: Collection[str] | None = None) -> LanguageFrame:
+        """Returns a measure of every document in a unit, the mean over seeds, in all or some languages."""
+        key = measure, unit, None if languages is None else frozenset(languages)
+        if key not in self._frames:
             frames = [frame_of(each, measure, unit) for each in self.scores]
             values = np.mean([frame.values for frame in frames], axis=0)
-            self._frames[measure, unit] = replace(frames[0], values=values)
-        return self._frames[measure, unit]
+            together = replace(frames[0], values=values)
+            self._frames[key] = together if languages is None else only(together, languages)
+        return self._frames[key]
 
     @cached_property
-    def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
+    def _frames(self) -> dict[Any, LanguageFrame]:
         return {}
 
 

@@ -4,10 +4,11 @@
     python benchmarks/real.py run [--budget 600 …]   measures what is not measured yet; needs no network
     python benchmarks/real.py tables                 writes the tables of docs/real-models.md and README.md
 
-Every policy is calibrated on the calibration split of `--text`, sampled again for every seed, with the same number of
-tokens; English alone gets as many as all languages together. It is evaluated on the evaluation split of the same text
-and on all of every other `--evaluation` text, also in languages that calibration has not seen. The scores go to
-`--out`, one file for each model, setting, policy, seed and text.
+Policies are calibrated on the calibration split of `--text`, sampled again for every seed, with the same number of
+tokens: English alone gets as many as all languages together. A policy named with @all, such as gptq@all, reads all of
+it instead. They are evaluated on the evaluation split of the same text and on all of every other `--evaluation` text,
+also in languages that calibration has not seen. The scores go to `--out`, one file for each model, setting, policy,
+seed and text.
 """
 
 import argparse
@@ -26,28 +27,36 @@ import torch
 import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
-from fairbits.language import Corpus, udhr, udhr_languages
+from fairbits.language import Corpus, resolve, udhr, udhr_languages
 from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.model.device import check_device, is_gpu
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.policies.variants import variant
+from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.units import gigabytes
 from fairbits.verbs.plan import plan as make_plan
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/real"
 MODELS = ("gemma-3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-POLICIES = ("gptq", "gptq:mix=english", "rtn", "fair")
-"""The first is what the others are compared with."""
+POLICIES = ("gptq", "gptq:mix=english", "rtn", "gptq@all", "fair@all")
 SETTINGS = ("4:128", "3:128", "4:channel")
 DECLARATION = "udhr"
-LANGUAGES = (
-    *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "ell_Grek", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr"),
-    *("hin_Deva", "ind_Latn", "ita_Latn", "jpn_Jpan", "kor_Hang", "nld_Latn", "por_Latn", "rus_Cyrl", "spa_Latn"),
-    *("swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn", "yor_Latn", "zho_Hans"),
+CALIBRATED = (
+    *("deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn"),
+    *("tur_Latn", "vie_Latn", "zho_Hans"),
 )
-"""The languages of the declaration that models are evaluated in."""
+"""The languages of calibration."""
+LANGUAGES = (
+    *CALIBRATED,
+    *("amh_Ethi", "arb_Arab", "ben_Beng", "ell_Grek", "heb_Hebr", "hin_Deva", "ita_Latn", "nld_Latn", "por_Latn"),
+    *("swh_Latn", "tha_Thai", "yor_Latn"),
+)
+"""The languages of evaluation, as far as a text has them."""
+TOKENS = 560
+"""Calibration tokens of each language: 12 times as many is about all English text of `help`."""
+ALL = 10**9
+"""More calibration tokens than any text has."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,15 @@ class Item:
     setting: str
     policy: str
     seed: int
+
+    @property
+    def variant(self) -> Variant:
+        """The policy without the amount of text."""
+        return variant(self.policy.removesuffix("@all"))
+
+    def tokens(self, usual: int) -> int:
+        """Returns the calibration tokens of each language."""
+        return ALL if self.policy.endswith("@all") else usual
 
     def __str__(self) -> str:
         return f"{self.model}, {Setting.of(self.setting)}, {self.policy}, seed {self.seed}"
@@ -71,27 +89,30 @@ class Texts:
     evaluation: Mapping[str, Corpus]
 
     @classmethod
-    def of(cls, text: str, evaluation: Iterable[str], languages: Sequence[str] | None) -> "Texts":
-        """Returns the evaluation split of the text that is calibrated on, and all of the others.
-
-        The others are in the languages named, or in those of the calibration text and of LANGUAGES, as far as they
-        have them.
-        """
-        corpus = udhr(languages or LANGUAGES) if text == DECLARATION else open_corpus(text, languages)
-        wanted = [*corpus.calibration] if languages else [*dict.fromkeys([*corpus.calibration, *LANGUAGES])]
+    def of(cls, options: argparse.Namespace) -> "Texts":
+        """Returns the texts that were requested."""
+        own = open_text(options.text, [*options.languages, *options.evaluation_languages])
         return cls(
-            corpus, {Path(name).name: corpus if name == text else other_text(name, wanted) for name in evaluation}
+            own.restrict(options.languages),
+            {Path(name).name: evaluation_text(name, own, options) for name in options.evaluation},
         )
 
 
-def other_text(name: str, languages: Sequence[str]) -> Corpus:
-    """Returns a text that is not calibrated on, all of it for evaluation, in those of the languages that it has."""
-    if name == DECLARATION:
-        declared = {language.code for language in udhr_languages()}
-        corpus = udhr([code for code in languages if code in declared])
-    else:
-        found = open_corpus(name, None)
-        corpus = found.restrict([code for code in languages if code in found.calibration])
+def open_text(name: str, languages: Iterable[str]) -> Corpus:
+    """Returns a text by its name or path, in those of the languages that it has."""
+    wanted = dict.fromkeys(resolve(each).language.code for each in languages)
+    corpus = None if name == DECLARATION else open_corpus(name, None)
+    known = {each.code for each in (udhr_languages() if corpus is None else corpus.languages)}
+    codes = [code for code in wanted if code in known]
+    return udhr(codes) if corpus is None else corpus.restrict(codes)
+
+
+def evaluation_text(name: str, own: Corpus, options: argparse.Namespace) -> Corpus:
+    """Returns the evaluation split of the text that is calibrated on, or all of another text."""
+    wanted = [resolve(each).language.code for each in options.evaluation_languages]
+    if name == options.text:
+        return own.restrict([code for code in wanted if code in own.evaluation])
+    corpus = open_text(name, wanted)
     together = {code: (*texts, *corpus.evaluation[code]) for code, texts in corpus.calibration.items()}
     return replace(corpus, calibration={}, evaluation=together)
 
@@ -103,13 +124,12 @@ def items_of(options: argparse.Namespace) -> list[Item]:
     one seed.
     """
     first = options.settings[0]
-    seeds = {each: options.seeds if variant(each).reads_text else options.seeds[:1] for each in options.policies}
     found = [
         Item(model, setting, policy, seed)
         for seed, setting, model, policy in product(options.seeds, options.settings, options.models, options.policies)
-        if seed in seeds[policy]
     ]
-    return sorted(found, key=lambda item: item.setting != first)
+    wanted = (item for item in found if item.seed == options.seeds[0] or item.variant.reads_text)
+    return sorted(wanted, key=lambda item: item.setting != first)
 
 
 class Run:
@@ -118,7 +138,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = check_device(device_of(options.device))
-        self.texts = Texts.of(options.text, options.evaluation, options.languages)
+        self.texts = Texts.of(options)
         self.store = Store(options.out)
         self._benches: dict[str, Bench] = {}
 
@@ -136,7 +156,7 @@ class Run:
             "calibration": digest(self.texts.calibration.hashes["calibration"]),
             "languages": list(self.texts.calibration.calibration),
             "evaluation": hashes,
-            "tokens": options.tokens,
+            "tokens": item.tokens(options.tokens),
             "evaluation_tokens": options.evaluation_tokens,
             "sequence": options.sequence,
         }
@@ -186,12 +206,12 @@ class Run:
 
     def plan(self, checkpoint: Checkpoint, item: Item) -> Plan:
         """Returns the plan of an item."""
-        own, setting, options = variant(item.policy), Setting.of(item.setting), self.options
+        own, setting, options = item.variant, Setting.of(item.setting), self.options
         return make_plan(
             checkpoint,
             policy=own.policy,
             text=self.texts.calibration if own.reads_text else None,
-            tokens=options.tokens,
+            tokens=item.tokens(options.tokens),
             sequence=options.sequence,
             seed=item.seed,
             device=self.device,
@@ -274,8 +294,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     running.add_argument("--text", default="help", help="to calibrate on: help, udhr or a path")
     running.add_argument("--evaluation", nargs="+", default=["help", DECLARATION], help="texts to evaluate on")
-    running.add_argument("--languages", type=lambda names: names.split(","), help="such as eng,fra; by default all")
-    running.add_argument("--tokens", type=int, default=4096, help="of every language, for calibration")
+    for name, default in (("--languages", CALIBRATED), ("--evaluation-languages", LANGUAGES)):
+        running.add_argument(name, type=lambda names: names.split(","), default=default, help="such as eng,fra")
+    running.add_argument("--tokens", type=int, default=TOKENS, help="of every language, for calibration")
     running.add_argument("--evaluation-tokens", type=int, default=8192, help="of every language and text")
     running.add_argument("--sequence", type=int, default=512)
     running.add_argument("--device", default="auto", help="cuda, cpu or auto")

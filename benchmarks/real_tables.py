@@ -19,16 +19,23 @@ from bench import FACTS, Setting
 from fairbits.language.lookup import language_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.units import GB, MB, bits_per_byte
-from measured import Measure, Measured, contrast_counts, number, only, shown
+from measured import Measure, Measured, contrast_counts, number, shown
 
 BEGIN, END = "<!-- real models: written by benchmarks/real.py tables -->", "<!-- end of real models -->"
 BASE = "gptq"
-NAMES = {"rtn": "plain rounding", "gptq:mix=english": "GPTQ, English", BASE: "GPTQ, equal mix", "fair": "`fair`"}
+NAMES = {
+    "rtn": "plain rounding",
+    "gptq:mix=english": "GPTQ, English",
+    BASE: "GPTQ, equal mix",
+    "fair": "`fair`",
+    "gptq@all": "GPTQ, equal mix, all text",
+    "fair@all": "`fair`, all text",
+}
 """Policies in the order of the tables, and how they are written there."""
 TEXTS = {"help": "LibreOffice help", "udhr": "Universal Declaration of Human Rights"}
 MEASURES: Mapping[Measure, str] = {"divergence": "KL", "loss": "added loss"}
 UNIT, PER_TOKEN = "bits_per_byte", "nats_per_token"
-SHARED = ("text", "calibration", "languages", "evaluation", "tokens", "evaluation_tokens", "sequence")
+SHARED = ("text", "calibration", "languages", "evaluation", "evaluation_tokens", "sequence")
 """Settings that all scores of one page must share."""
 
 Facts = Mapping[str, Any]
@@ -174,9 +181,9 @@ def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
         f"The worst language of real models under {len(policies)} policies, {main[0].setting}: KL between the model "
         "before and after in bits per byte, its 95 % interval over documents, and its ratio to GPTQ with an equal mix. "
         f"{len(first.languages)} languages, {len(first.documents.lang):,} documents of "
-        f"{TEXTS.get(main[0].text, main[0].text)} that calibration has not seen; calibration on `{shared['text']}` "
-        f"with the same number of tokens for all; seeds: {'–'.join(map(str, (seeds[0], seeds[-1])[: len(seeds)]))}. "
-        "[All languages, widths and texts](docs/real-models.md).\n"
+        f"{TEXTS.get(main[0].text, main[0].text)} that calibration has not seen; calibration on `{shared['text']}`, "
+        f"with the same number of tokens or all text; {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
+        "seeds. [All languages, widths and texts](docs/real-models.md).\n"
     )
     heads = ["", *map(name_of, policies)]
     rows = []
@@ -198,7 +205,7 @@ def page_lines(groups: Sequence[Group]) -> Iterator[str]:
         others = [code for code in own[0].languages if code not in own[0].calibrated]
         yield f"\n## {TEXTS.get(text, text)}"
         for languages, title in ((known, "languages of the calibration text"), (others, "other languages")):
-            if len(languages) > 1:
+            if languages:
                 yield from summary_lines(own, languages, title)
     yield "\n## Every language"
     yield "\n![KL of every language under every policy](assets/real-models.svg)"
@@ -214,16 +221,13 @@ def amount_lines(groups: Sequence[Group]) -> Iterator[str]:
     """Yields how much text there was, and what computed the numbers."""
     facts = groups[0].facts
     shared = facts[BASE][0]["settings"]
-    tokens = {policy: sum(each[0]["calibration_tokens"].values()) for policy, each in facts.items()}
-    counts = "; ".join(f"{name_of(policy)} {count:,}" for policy, count in tokens.items() if count)
     yield (
         f"Calibration on `{shared['text']}`, {len(shared['languages'])} languages, about {shared['tokens']:,} tokens "
-        f"of each. Tokens in all for {groups[0].title}, first seed: {counts}. Evaluation on at most about "
-        f"{shared['evaluation_tokens']:,} tokens per language and text, in windows of {shared['sequence']}. "
-        f"Computed with {facts[BASE][0]['environment']}."
+        f"of each, or all. Evaluation on at most about {shared['evaluation_tokens']:,} tokens per language and text, "
+        f"in windows of {shared['sequence']}. Computed with {facts[BASE][0]['environment']}."
     )
-    every = (one for group in groups for each in group.facts.values() for one in each)
-    notes = dict.fromkeys(note for one in every for note in one["notes"])
+    every = (one for group in groups for policy, each in group.facts.items() if "@" not in policy for one in each)
+    notes = dict.fromkeys(note for one in every for note in one["notes"])  # all text is less than requested
     yield from (f"\n- {note}" for note in notes)
 
 
@@ -231,7 +235,7 @@ def summary_lines(groups: Sequence[Group], languages: Collection[str], title: st
     """Yields, for each measure, one row for every model, setting and policy."""
     documents = sum(code in languages for code in groups[0].base.scores[0].documents.lang.tolist())
     heads = (
-        *("model", "setting", "policy", "seeds", "MB", "worst", "ratio", "mean", "ratio", "lower", "higher"),
+        *("model", "setting", "policy", "tokens", "seeds", "worst", "ratio", "mean", "ratio", "lower", "higher"),
         *("worst, nats per token", "mean, nats per token"),
     )
     for measure, name in MEASURES.items():
@@ -239,17 +243,16 @@ def summary_lines(groups: Sequence[Group], languages: Collection[str], title: st
         rows = []
         for group in groups:
             for policy, each in group.policies.items():
-                start = [group.title, str(group.setting), name_of(policy), str(len(each.scores))]
-                size = f"{each.size_bytes / MB:,.0f}"
-                rows.append([*start, size, *comparison(each, group.base, measure, languages)])
+                tokens = sum(group.facts[policy][0]["calibration_tokens"].values())
+                start = [group.title, str(group.setting), name_of(policy), f"{tokens:,}", str(len(each.scores))]
+                rows.append([*start, *comparison(each, group.base, measure, languages)])
         yield from table(heads, rows)
 
 
 def comparison(each: Measured, base: Measured, measure: Measure, languages: Collection[str]) -> list[str]:
     """Returns worst and mean with their ratios to the base, and how many languages differ significantly."""
-    mine, theirs, nats = (
-        only(one.frame(measure, unit), languages) for one, unit in ((each, UNIT), (base, UNIT), (each, PER_TOKEN))
-    )
+    mine, theirs = (one.frame(measure, UNIT, languages) for one in (each, base))
+    nats = each.frame(measure, PER_TOKEN, languages)
     code, worst = mine.worst()
     cells = [f"{shown(worst)} {code[:3]}", ratio(worst.value, theirs.worst()[1].value)]
     cells += [shown(mine.mean()), ratio(mine.mean().value, theirs.mean().value)]
@@ -291,8 +294,8 @@ def cost_lines(groups: Sequence[Group]) -> Iterator[str]:
             seconds = [np.mean([each[name] for each in facts]) for name in ("seconds", "evaluation_seconds")]
             peak = max(each.get("peak_gpu_bytes", 0) for each in facts)
             start = [group.title, str(group.setting), name_of(policy), *(f"{each:,.0f}" for each in seconds)]
-            rows.append([*start, f"{peak / GB:.1f}" if peak else ""])
-    heads = ("model", "setting", "policy", "seconds to quantize", "seconds to evaluate", "GPU memory, GB")
+            rows.append([*start, f"{peak / GB:.1f}" if peak else "", f"{group.policies[policy].size_bytes / MB:,.0f}"])
+    heads = ("model", "setting", "policy", "seconds to quantize", "seconds to evaluate", "GPU memory, GB", "size, MB")
     yield from table(heads, rows)
 
 

@@ -1,6 +1,7 @@
 """benchmarks/real.py from measuring to pages, on a part of the embedded model."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from fairbits.model import embedded
 from real_tables import BEGIN, END
 
 FEW = (
-    *("--models", "embedded:tiny", "--text", "udhr", "--evaluation", "udhr", "--languages", "eng,heb,swh"),
+    *("--models", "embedded:tiny", "--text", "udhr", "--evaluation", "udhr"),
+    *("--languages", "eng,heb,swh", "--evaluation-languages", "eng,heb,swh,fra"),
     *("--settings", "4:128", "--seeds", "0", "--tokens", "64", "--evaluation-tokens", "128", "--sequence", "64"),
     *("--policies", "gptq", "gptq:mix=english", "rtn", "fair:block_steps=1:model_steps=0", "--device", "cpu"),
 )
@@ -42,11 +44,12 @@ def test_from_measuring_to_pages(tmp_path: Path, pages: tuple[Path, Path], monke
     written = page.read_text()
     assert written.startswith(f"Before.\n\n{BEGIN}\n")
     assert written.endswith(f"{END}\n\nAfter.\n")
-    assert written.count("| GPTQ, equal mix | 1 |") == 2  # of divergence and of loss
+    assert len(re.findall(r"\| GPTQ, equal mix \| [\d,]+ \| 1 \| −?\.\d", written)) == 4  # measures, sets of languages
     assert "| Hebrew |" in written
+    assert "| French * |" in written  # not in the calibration text
     assert "| embedded_tiny | " in readme.read_text()
     rows = list(csv.DictReader((tmp_path / "assets/real-models.csv").read_text().splitlines()))
-    assert len(rows) == 4 * 3 * 2 * 2  # policies, languages, measures, units
+    assert len(rows) == 4 * 4 * 2 * 2  # policies, languages, measures, units
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     assert "Swahili" in (tmp_path / "assets/real-models.svg").read_text()
 
@@ -55,6 +58,12 @@ def test_scores_with_other_settings_are_measured_again() -> None:
     item = real.Item("embedded:tiny", "4:128", "gptq", 0)
     usual, other = (real.Run(real.parse(["run", *FEW, "--tokens", tokens])) for tokens in ("64", "128"))
     assert usual.settings(item) != other.settings(item)
+
+
+def test_a_policy_may_read_all_text() -> None:
+    usual, all_text = (real.Item("embedded:tiny", "4:128", policy, 0) for policy in ("gptq", "gptq@all"))
+    assert usual.variant.policy == all_text.variant.policy == "gptq"
+    assert usual.tokens(560) == 560 < all_text.tokens(560)
 
 
 def test_the_most_important_come_first_and_what_reads_no_text_has_one_seed() -> None:
@@ -75,10 +84,12 @@ def test_the_most_important_come_first_and_what_reads_no_text_has_one_seed() -> 
 def test_another_text_is_evaluated_on_as_a_whole_and_in_more_languages(tmp_path: Path) -> None:
     for code in ("eng", "fra"):
         (tmp_path / f"{code}.txt").write_text("".join(f"{code}, line {i}.\n" for i in range(40)))
-    texts = real.Texts.of(str(tmp_path), [str(tmp_path), "udhr"], None)
+    options = ["--text", str(tmp_path), "--evaluation", str(tmp_path), "udhr", "--languages", "eng"]
+    texts = real.Texts.of(real.parse(["run", *options, "--evaluation-languages", "fra,eng,amh"]))
     own, declaration = texts.evaluation[tmp_path.name], texts.evaluation["udhr"]
-    assert own is texts.calibration
-    assert set(declaration.evaluation) == set(real.LANGUAGES)
+    assert list(texts.calibration.calibration) == ["eng_Latn"]
+    assert list(own.evaluation) == ["fra_Latn", "eng_Latn"]
+    assert list(declaration.evaluation) == ["fra_Latn", "eng_Latn", "amh_Ethi"]
     assert {len(sections) for sections in declaration.evaluation.values()} == {30}  # Amharic has no preamble
     assert not any(declaration.calibration.values())
 
