@@ -10,6 +10,9 @@ import torch
 from gguf.quants import dequantize, quantize
 
 from fairbits.errors import InputError
+from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
 from fairbits.model.files.gguf import read_gguf_metadata
 
@@ -27,7 +30,7 @@ SHAPES = {
 }
 
 
-def write_tokenizer(writer: gguf.GGUFWriter) -> None:
+def write_tokenizer(writer: gguf.GGUFWriter, *, add_bos: bool) -> None:
     letters = [f"<0x{i:02X}>" for i in range(256)]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(["<unk>", "<s>", "</s>", *letters, "▁"])
@@ -36,10 +39,10 @@ def write_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(add_bos)
 
 
-def write_gguf(path: Path, file_type: gguf.LlamaFileType) -> dict[str, np.ndarray]:
+def write_gguf(path: Path, file_type: gguf.LlamaFileType, *, add_bos: bool = True) -> dict[str, np.ndarray]:
     """Writes a Llama of two blocks and random weights; returns what a reader must find, by GGUF name."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(2)
@@ -51,7 +54,7 @@ def write_gguf(path: Path, file_type: gguf.LlamaFileType) -> dict[str, np.ndarra
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(VOCABULARY)
     writer.add_file_type(file_type)
-    write_tokenizer(writer)
+    write_tokenizer(writer, add_bos=add_bos)
     shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
     shapes |= {f"blk.{block}.{name}.weight": shape for block in range(2) for name, shape in SHAPES.items()}
     rng, expected = np.random.default_rng(0), {}
@@ -100,6 +103,15 @@ def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: 
 def test_a_file_in_full_precision_is_not_called_quantized(path: Path) -> None:
     write_gguf(path, gguf.LlamaFileType.ALL_F32)
     assert Checkpoint(path).notes == ("read from a GGUF file (F32)",)
+
+
+def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path) -> None:
+    write_gguf(path, gguf.LlamaFileType.ALL_F32, add_bos=False)
+    checkpoint = Checkpoint(path)
+    assert checkpoint.tokenizer().bos_token_id is None
+    corpus = Corpus("letters", {}, {code: [f"text number {i}" for i in range(5)] for code in ("eng", "fra")})
+    windows = text_for(checkpoint, corpus, request=TextRequest("evaluation")).windows
+    assert all(window.main.text[0] for window in windows)
 
 
 def test_metadata_are_read_without_the_library(path: Path) -> None:
