@@ -1,6 +1,6 @@
 """A claim of the founding documents, and the finding on it: computed here, or measured by experiments."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -67,10 +67,11 @@ class Claim:
 
 
 class StoredJudgement(NamedTuple):
-    """What one stored result says about one claim; `where` is its set, `experiment` the name of the experiment."""
+    """What one stored result says about one claim; `where` is its set, `model` the model that was measured."""
 
     where: str
     experiment: str
+    model: str
     answer: str
     because: str
     numbers: dict[str, float]
@@ -97,21 +98,44 @@ def judge(holds: bool, summary: str, /, *, condition: float = False, **numbers: 
     return Finding(verdict, summary, {key: float(value) for key, value in numbers.items()})
 
 
-def from_experiments(claim: str, summary: str, /, **numbers: float) -> Finding:
+def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), **numbers: float) -> Finding:
     """Returns the finding of the experiments on a claim: their common verdict, or undecided where they disagree.
 
-    `summary` and the numbers are what the documents' own data say.
+    `summary` and the numbers are what the documents' own data say. `about` names the models of a claim that is about
+    these models only. It is undecided unless each experiment measured one of them: what another model shows is
+    evidence and not a verdict.
     """
     found = stored_judgements().get(claim, ())
     if not found:
         raise InputError(f"no experiment has judged claim {claim}; files are missing in {RECORDS}: reinstall fairbits")
     verdicts = {VERDICTS[each.answer] for each in found}
-    verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.UNDECIDED
+    others = bool(about) and not all(_is_any_of(each.model, about) for each in found)
+    verdict = verdicts.pop() if len(verdicts) == 1 and not others else Verdict.UNDECIDED
     said = "; ".join(f"{SETS[each.where]}: {each.because}" for each in found)
+    if others:
+        said = f"undecided because the claim is about {_listed(about)}, not measured here. Evidence from others: {said}"
     values = {name: float(value) for name, value in numbers.items()}
     for each in found:
         values |= {f"{name}, {each.where.replace('-', ' ')}": float(value) for name, value in each.numbers.items()}
     return Finding(verdict, f"{summary}; {said}", values, f"fairbits research {found[0].experiment}")
+
+
+def _is_any_of(model: str, names: Sequence[str]) -> bool:
+    """Returns whether a model's directory or Hub id names one of these models.
+
+    >>> _is_any_of("bigscience/bloom-560m", ["BLOOM-560M"]), _is_any_of("embedded:tiny", ["mT5", "Aya 23"])
+    (True, False)
+    """
+    return any(name.lower().replace(" ", "-") in model.lower() for name in names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns names as a list in words.
+
+    >>> _listed(["mT5"]), _listed(["Command R", "Command R+", "Aya 23"])
+    ('mT5', 'Command R, Command R+ and Aya 23')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 @cache
@@ -120,7 +144,8 @@ def stored_judgements() -> dict[str, tuple[StoredJudgement, ...]]:
     found: dict[str, tuple[StoredJudgement, ...]] = {}
     for where, data in stored_records():
         for each in data["judgements"]:
-            judgement = StoredJudgement(where, data["name"], each["answer"], each["because"], each["numbers"])
+            model = data["subject"]["model"]
+            judgement = StoredJudgement(where, data["name"], model, each["answer"], each["because"], each["numbers"])
             found[each["claim"]] = (*found.get(each["claim"], ()), judgement)
     return found
 

@@ -25,7 +25,8 @@ def fivefold_gap() -> Finding:
     english, arabic = (table.degradation[row] for row in table.rows("eng", "ara"))
     return from_experiments(
         "000-09",
-        "arithmetic on numbers read off another study's figures",
+        "the ratio is arithmetic on numbers read off the figures of a study that cannot be repeated here",
+        about=("Command R", "Command R+", "Aya 23"),
         ratio=arabic / english,
     )
 
@@ -121,6 +122,7 @@ def listed_rows() -> Finding:
     return from_experiments(
         "000-14",
         "the listed values are those of the public table, from one sentence per language",
+        about=("BLOOM-560M",),
         largest_difference_in_activation=off[0],
         largest_difference_in_kappa=off[1],
         fewest_tokens=table.tokens.min(),

@@ -183,7 +183,7 @@ def fill_by_sensitivity() -> Finding:
     "{0, 11}.",
     derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be unlikely if "
     "sets were exchangeable; overlapping sets are not. Protection need not lower disparity: with additive damages it "
-    "raises it whenever it helps the best language more. GPT-2 itself was not measured.",
+    "raises it whenever it helps the best language more.",
 )
 def gpt2_gateways() -> Finding:
     sets, both = math.comb(_LAYERS, _PROTECTED), _LAYERS - 2
@@ -196,6 +196,7 @@ def gpt2_gateways() -> Finding:
     return from_experiments(
         "004-26",
         "chance alone would rarely put both ends into the four best sets",
+        about=("GPT-2",),
         sets_of_three=sets,
         sets_with_both_ends=both,
         chance_of_the_top_four=math.comb(both, 4) / math.comb(sets, 4),

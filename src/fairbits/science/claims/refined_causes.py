@@ -125,6 +125,7 @@ def activation_spread() -> Finding:
     return from_experiments(
         "001-04",
         "the spread is that of the public table, which does not show the cause",
+        about=("BLOOM-560M",),
         spread=np.ptp(a),
         r_activation_script=pearson(a, table.latin).estimate.value,
         r_activation_tokens_in_the_sentence=pearson(a, table.tokens).estimate.value,
@@ -268,7 +269,8 @@ def low_kappa_no_disparity() -> Finding:
 def mt5_prediction() -> Finding:
     return from_experiments(
         "001-10",
-        "mT5 was not measured, and 14 languages would be too few",
+        "14 languages would be too few to test it",
+        about=("mT5",),
         power_at_14_languages=correlation_power(-0.5, LANGUAGES),
         languages_for_80_percent_power=sample_size_for_power(-0.5, 0.8),
         max_kappa_mt5=founding_statistics().max_kurtosis["mT5-small"],

@@ -79,6 +79,7 @@ def layer_protection() -> Finding:
     return from_experiments(
         "001-18",
         "the documents' own model gives a wider gap or a much narrower one, depending on the shape of the tails",
+        about=("BLOOM-560M",),
         reduction_t_laws=protection_effect("t"),
         reduction_generalised_gaussians=protection_effect("ggd"),
         reduction_outliers_one_in_a_hundred=protection_effect("gsm 0.01"),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
 def test_the_readme_counts_them(results) -> None:
     said = count_words(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
     assert f"Of {len(CLAIMS)} claims, {said} |" in (PAGE.parents[1] / "README.md").read_text()
+    measured = said.replace("hold under a condition", "under a condition").replace("do not hold", "do not")
+    assert f"Of {len(CLAIMS)} claims {measured} |" in (PAGE.parent / "measured.md").read_text()
+    tally = Counter(finding.verdict for finding in results.values())
+    faq = f"{tally[Verdict.FAILS]} of the {len(CLAIMS)} claims do not, and {tally[Verdict.UNDECIDED]} are undecided"
+    assert faq in (PAGE.parent / "faq.md").read_text()
 
 
 def test_claims_that_take_a_model_name_the_experiment(results) -> None:
@@ -54,8 +60,8 @@ def test_a_claim_that_no_experiment_judged_is_no_finding() -> None:
 
 
 def test_sets_that_disagree_leave_a_claim_undecided(monkeypatch) -> None:
-    one = StoredJudgement("declaration", "bounds", "supported", "it does", {"n": 3})
-    other = StoredJudgement("second-model", "bounds", "not supported", "it does not", {"n": 4})
+    one = StoredJudgement("declaration", "bounds", "embedded:tiny", "supported", "it does", {"n": 3})
+    other = StoredJudgement("second-model", "bounds", "build/llama", "not supported", "it does not", {"n": 4})
     monkeypatch.setattr(
         "fairbits.science.claims.claim.stored_judgements", lambda: {"009-01": (one,), "009-02": (one, other)}
     )
@@ -63,6 +69,29 @@ def test_sets_that_disagree_leave_a_claim_undecided(monkeypatch) -> None:
     both = from_experiments("009-02", "x", before=1.0)
     assert both.verdict is Verdict.UNDECIDED
     assert both.numbers == {"before": 1.0, "n, declaration": 3.0, "n, second model": 4.0}
+
+
+def test_a_claim_about_other_models_is_undecided_until_one_of_them_is_measured(monkeypatch) -> None:
+    ours = StoredJudgement("declaration", "bounds", "embedded:tiny", "not supported", "it does not", {"n": 3})
+    theirs = ours._replace(model="google/mt5-small")
+    monkeypatch.setattr(
+        "fairbits.science.claims.claim.stored_judgements",
+        lambda: {"009-01": (ours,), "009-02": (theirs,), "009-03": (ours, theirs)},
+    )
+    other = from_experiments("009-01", "x", about=("mT5", "GPT-2"), before=1.0)
+    assert other.verdict is Verdict.UNDECIDED
+    assert "undecided because the claim is about mT5 and GPT-2, not measured here" in other.summary
+    assert "it does not" in other.summary
+    assert other.numbers == {"before": 1.0, "n, declaration": 3.0}
+    assert from_experiments("009-01", "x").verdict is Verdict.FAILS
+    assert from_experiments("009-02", "x", about=("mT5",)).verdict is Verdict.FAILS
+    assert from_experiments("009-03", "x", about=("mT5",)).verdict is Verdict.UNDECIDED
+
+
+def test_claims_about_other_models_are_not_decided_by_the_embedded_one(results) -> None:
+    about = {claim.id for claim, finding in results.items() if "because the claim is about" in finding.summary}
+    assert about == {"000-09", "000-14", "001-04", "001-10", "001-18", "004-26"}
+    assert all(finding.verdict is Verdict.UNDECIDED for claim, finding in results.items() if claim.id in about)
 
 
 def test_numbers_are_finite_and_texts_complete(results) -> None:
