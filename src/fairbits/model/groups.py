@@ -155,7 +155,12 @@ def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor
 
 
 def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
-    """Returns max|w| / n, on the twos grid max|w| / (n + ½): the highest code rounds down by half a scale at most."""
+    """Returns max|w| / n, on the twos grid max|w| / (n + ½).
+
+    On the symmetric grid the largest weight is a level. On the twos grid, which is the one that checkpoints hold by
+    default, it lies half a scale from its level: no weight of either sign is further from its level than that, and
+    scales are smaller than with max|w| / n.
+    """
     largest: Tensor = torch.linalg.vector_norm(blocks, torch.inf, dim=2)  # makes no copy of the weights
     return largest.float().double() / (grid.highest + (0.5 if grid.kind == "twos" else 0.0))
 
@@ -199,7 +204,7 @@ def _exact(
         left = counts & ~silent
         notes = (f"its input is 0 in {int((counts & silent).sum())} of {int(counts.sum())} languages, left out here",)
         if not left.any():
-            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight is a level",)
+            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight sets the scale",)
         counts = left
     counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
     if scheme.objective in (None, "mean"):

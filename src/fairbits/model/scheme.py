@@ -27,9 +27,12 @@ class Scheme:
     """How a linear map is rounded to whole numbers of `bits` bits.
 
     `group`      how many neighbouring weights of a row share a scale; "channel" (or None): all of a row; "tensor": all
-    `clip`       how the scale of a group is chosen. "absmax": the largest weight is a level; "gaussian" and "laplace":
-                 Banner's closed forms; "kappa": that of the founding documents; "exact": the least squared error
-    `grid`       "symmetric": codes −n … n; "twos": all codes of two's complement, of scale max|w|/(n + ½) under absmax
+    `clip`       how the scale of a group is chosen. "absmax": by the largest weight, see `grid`; "gaussian" and
+                 "laplace": Banner's closed forms; "kappa": that of the founding documents; "exact": the least squared
+                 error
+    `grid`       "symmetric": codes −n … n, n = 2^(bits−1) − 1; under absmax the scale is max|w|/n, and the largest
+                 weight is a level. "twos": all codes of two's complement, −n − 1 … n; under absmax the scale is
+                 max|w|/(n + ½), and the largest weight lies half a scale from its level
     `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
     mean, the worst of them, or the worst regret; None: all weights count equally
     `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight

@@ -28,7 +28,7 @@ class Sensitivity:
 
     "predicted" is half the mean square of the change of log p, in linear approximation; it is never negative.
     "measured" is the loss with the block rounded minus the loss without, which noise can make negative. Blocks are
-    rounded to nearest with the largest weight as a level, as a clip that ignores the inputs can destroy a block.
+    rounded to nearest with absmax scales, as a clip that ignores the inputs can destroy a block.
     """
 
     how: How

@@ -111,7 +111,7 @@ def test_languages_whose_input_is_zero_are_left_out(objective):
 def test_an_input_that_is_always_zero_keeps_the_largest_weight():
     found, notes = scales_of(importance=np.zeros((2, 48)), objective="mean")
     torch.testing.assert_close(found, scales_of(clip="absmax")[0])
-    assert notes == ("its input is 0 everywhere: the largest weight is a level",)
+    assert notes == ("its input is 0 everywhere: the largest weight sets the scale",)
 
 
 def test_refusals(monkeypatch):

@@ -64,6 +64,10 @@ def test_absmax_scales(bits):
     assert (error.abs() <= scales_of(W, Scheme(bits, 16)).repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
     flat = error.reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
     assert flat.abs().max() <= 1e-6 * W.abs().max()  # the largest weight is a level
+    written = Scheme(bits, 16, grid="twos")
+    scales = scales_of(W, written)
+    at_largest = error_of(W, written).reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
+    torch.testing.assert_close(at_largest.abs()[..., 0], scales / 2)  # here it lies half a scale from its level
 
 
 @pytest.mark.parametrize("grid", GRIDS)

@@ -27,7 +27,7 @@ PER_LAYER = (
 
 @policy(reads_text=False)
 def rtn(evidence: Evidence, options: PolicyOptions) -> "Plan":
-    """Returns rounding to nearest with the largest weight of every group as a level."""
+    """Returns rounding to nearest with scales set by the largest weight of every group."""
     return assemble("rtn", evidence, options, scheme=options.scheme)
 
 

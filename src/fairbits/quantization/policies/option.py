@@ -144,7 +144,7 @@ class PolicyOptions:
 
     @property
     def scheme(self) -> Scheme:
-        """Rounding to nearest with the largest weight of every group as a level; policies replace what they decide."""
+        """Rounding to nearest with scales set by the largest weight; policies replace what they decide."""
         return Scheme(self.bits, self.group, "absmax", self.grid)
 
 

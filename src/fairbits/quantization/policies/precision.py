@@ -187,6 +187,6 @@ def _sensitivity_note(scheme: Scheme) -> str:
     """Returns how the rounding that sensitivities are computed for differs from that of the plan."""
     own = "by gptq" if scheme.rounding == "gptq" else "to nearest"
     return (
-        "sensitivities are for rounding to nearest with the largest weight as a level; the plan itself rounds "
+        "sensitivities are for rounding to nearest with scales set by the largest weight; the plan itself rounds "
         f"{own} with a clip weighted by the inputs"
     )

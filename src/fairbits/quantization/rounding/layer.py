@@ -17,7 +17,7 @@ from fairbits.quantization.plan import LayerResult
 from fairbits.quantization.rounding.gptq import gptq
 from fairbits.quantization.rounding.hessian import InputStatistics
 
-UNSEEN = "its input cannot be observed: rounded to nearest, with the largest weight as a level"
+UNSEEN = "its input cannot be observed: rounded to nearest, with scales set by the largest weight"
 
 
 def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:

@@ -81,11 +81,11 @@ def bounds(laboratory: Laboratory) -> Result:
         ),
         design=(
             f"The unchanged model, and the same function with κ = {' and '.join(f'{k:g}' for k in OUTLIER_KAPPA)} in "
-            f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with the largest weight as "
-            "a level and with the exact clip. The bounded quantities are Σ ā·MSE by block, the documents' own model; Σ "
-            "p·m over input channels, weighted by E[x²]; and the measured gap in bits per byte, which violates a bound "
-            "if its interval lies above it. |g′| = 0.1 as written; the revised formula needs blocks with κ > 100 and "
-            "is given the r of the damage that it estimates."
+            f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with scales set by the "
+            "largest weight and with the exact clip. The bounded quantities are Σ ā·MSE by block, the documents' own "
+            "model; Σ p·m over input channels, weighted by E[x²]; and the measured gap in bits per byte, which "
+            "violates a bound if its interval lies above it. |g′| = 0.1 as written; the revised formula needs blocks "
+            "with κ > 100 and is given the r of the damage that it estimates."
         ),
         subject=subject,
         answer=answer,

@@ -234,7 +234,7 @@ def test_allocate_spends_on_the_worst_language(llama: Evidence) -> None:
 
 @pytest.mark.parametrize(("name", "told"), [("allocate", {"avg_bits": 4.5}), ("protect", {"k": 1})])
 def test_a_note_says_how_sensitivities_differ_from_the_plan(llama: Evidence, name: str, told: dict[str, Any]) -> None:
-    judged = "sensitivities are for rounding to nearest with the largest weight as a level; the plan itself rounds "
+    judged = "sensitivities are for rounding to nearest with scales set by the largest weight; the plan itself rounds "
     notes = [made(name, llama, rounding=rounding, **told).notes for rounding in ("gptq", "nearest")]
     assert [next(note for note in each if note.startswith(judged)).removeprefix(judged) for each in notes] == [
         "by gptq with a clip weighted by the inputs",
