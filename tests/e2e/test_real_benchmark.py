@@ -10,9 +10,10 @@ import published
 import real
 from fairbits.model import embedded
 from real_tables import BEGIN, END
+from real_texts import Texts
 
 FEW = (
-    *("--models", "embedded:tiny", "--text", "udhr", "--evaluation", "udhr"),
+    *("--models", "embedded:tiny", "--text", "declaration", "--evaluation", "declaration"),
     *("--languages", "eng,heb,swh", "--evaluation-languages", "eng,heb,swh,fra"),
     *("--settings", "4:128", "--seeds", "0", "--tokens", "64", "--evaluation-tokens", "128", "--sequence", "64"),
     *("--policies", "gptq", "gptq:mix=english", "rtn", "fair:block_steps=1:model_steps=0", "--device", "cpu"),
@@ -36,7 +37,7 @@ def test_from_measuring_to_pages(tmp_path: Path, pages: tuple[Path, Path], monke
     assert "0 of 4 done" in capsys.readouterr().out.splitlines()[-1]
     real.main(run)
     assert "4 of 4 done" in capsys.readouterr().out.splitlines()[-1]
-    assert len(list(out.rglob("udhr.json"))) == 4
+    assert len(list(out.rglob("declaration.json"))) == 4
     real.main(run)
     assert "4 of 4 done before" in capsys.readouterr().out
     page, readme = pages
@@ -84,9 +85,9 @@ def test_the_most_important_come_first_and_what_reads_no_text_has_one_seed() -> 
 def test_another_text_is_evaluated_on_as_a_whole_and_in_more_languages(tmp_path: Path) -> None:
     for code in ("eng", "fra"):
         (tmp_path / f"{code}.txt").write_text("".join(f"{code}, line {i}.\n" for i in range(40)))
-    options = ["--text", str(tmp_path), "--evaluation", str(tmp_path), "udhr", "--languages", "eng"]
-    texts = real.Texts.of(real.parse(["run", *options, "--evaluation-languages", "fra,eng,amh"]))
-    own, declaration = texts.evaluation[tmp_path.name], texts.evaluation["udhr"]
+    options = ["--text", str(tmp_path), "--evaluation", str(tmp_path), "declaration", "--languages", "eng"]
+    texts = Texts.of(real.parse(["run", *options, "--evaluation-languages", "fra,eng,amh"]))
+    own, declaration = texts.evaluation[tmp_path.name], texts.evaluation["declaration"]
     assert list(texts.calibration.calibration) == ["eng_Latn"]
     assert list(own.evaluation) == ["fra_Latn", "eng_Latn"]
     assert list(declaration.evaluation) == ["fra_Latn", "eng_Latn", "amh_Ethi"]
