@@ -280,7 +280,9 @@ class LanguageFrame:
                 f"there, such as {example}); a paired contrast needs the same documents: keep the common ones"
             )
         if not np.allclose(self.weights[mine], other.weights[theirs], rtol=1e-9, atol=0):
-            raise InputError("the frames weigh the same documents differently; sizes must agree for a contrast")
+            raise InputError(
+                "the frames weigh the same documents differently; sizes must agree for a contrast: measure both again"
+            )
         return theirs
 
     def _refuse_duplicates(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import short_text_notes, text_for
+from fairbits.measure.passes.prepare import estimated_size_notes, short_text_notes, text_for
 from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import EvaluationSetting, Identity, Scores
@@ -48,9 +48,10 @@ class ReferenceAnswers:
         setting = EvaluationSetting.of(checkpoint, corpus, request)
         text = text_for(checkpoint, corpus, request=request)
         short = short_text_notes(text, request, parallel=corpus.parallel)
+        on_text = (*short, *estimated_size_notes(text.estimated, len(text.lang)))
         identity = Identity.of(checkpoint)
         reference = Reference.of(checkpoint, text, device=device, progress=progress)
-        return cls(setting, identity, reference, (*corpus.notes, *short, *reference.notes))
+        return cls(setting, identity, reference, (*corpus.notes, *on_text, *reference.notes))
 
     def scores(
         self,

@@ -21,6 +21,7 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy, redundancy
 from fairbits.measure.passes import Measurements, probe
 from fairbits.measure.passes.measurements import Measure, column_errors
+from fairbits.measure.passes.prepare import estimated_size_notes
 from fairbits.measure.passes.recorder import FORMS, PointKind
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
@@ -159,7 +160,7 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
 
 
 def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> AuditedModel:
-    notes = [*checkpoint.notes, *corpus.notes]
+    notes = [*checkpoint.notes, *corpus.notes, *estimated_size_notes(measured.estimated, len(measured.lang))]
     notes += _notes_on_foreign_text(measured)
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear layers are left out: {r}" for r in reasons]

@@ -35,6 +35,8 @@ class Measurements:
     `seen_by` names the point that is the input of each linear map; `left_out` says which maps were not measured, and
     why.
 
+    `estimated` is how many documents have an estimated size, as in `Text`.
+
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
     """
 
@@ -58,6 +60,7 @@ class Measurements:
     left_out: Mapping[str, str]
     damage: Mapping[Scheme, Mapping[str, Floats]]
     unigrams: NDArray[np.int64]
+    estimated: int = 0
 
     def blocks(self, kind: PointKind) -> list[int]:
         """Returns the blocks that have a point of this kind."""

@@ -6,6 +6,7 @@ from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
+from fairbits.measure.passes.token_bytes import encoder_of
 from fairbits.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = D
     rows = checkpoint.config.get_text_config().vocab_size
     text = read_text(
         corpus.split(request.split),
-        lambda documents: tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"],
+        encoder_of(tokenizer),
         cutter_for(tokenizer, task_of(checkpoint), length=length, seed=request.seed, start=start),
         request=request,
         parallel=corpus.parallel,
@@ -72,6 +73,16 @@ def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tup
     named = [f"{first} of {request.tokens:,} tokens", *others]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
     return (f"{request.split} text is shorter than requested: {', '.join(named)}{more}",)
+
+
+def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
+    """Returns a note if the bytes of documents are estimates (`Text.estimated`)."""
+    if not estimated:
+        return ()
+    return (
+        f"in {estimated} of {documents} documents only some tokens are predicted, and the tokenizer does not "
+        "report which characters a token stands for: the bytes of these documents are estimated from their tokens",
+    )
 
 
 def task_of(checkpoint: Checkpoint) -> Task:

@@ -179,6 +179,7 @@ def _measurements(
             scheme: {form: sums.numpy() for form, sums in forms.items()} for scheme, forms in recorder.damage.items()
         },
         unigrams=unigrams(text),
+        estimated=text.estimated,
     )
 
 

@@ -12,6 +12,7 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language.documents import Documents, seeded_hash
 from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.token_bytes import EncodedDocument
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ class Window:
 class Text:
     """The documents of all languages: `lang`, `document` and `size_bytes` have one entry per document.
 
-    `size_bytes` is a document's size in bytes times the predicted share of its tokens. Documents with the same number
-    have the same content in several languages.
+    `size_bytes` holds the bytes of the predicted tokens of each document; `estimated` is how many of these sizes are
+    the document's size times the predicted share of its tokens, because the tokenizer does not report what each token
+    stands for. Documents with the same number have the same content in several languages.
     """
 
     languages: tuple[str, ...]
@@ -65,6 +67,7 @@ class Text:
     size_bytes: Floats
     windows: tuple[Window, ...]
     padding: int
+    estimated: int = 0
 
     @property
     def language_of(self) -> NDArray[np.intp]:
@@ -88,6 +91,11 @@ class Cutter:
         """Returns whether a document of this many tokens has anything to predict."""
         needs_two = self.task == "completion" or (self.task == "causal" and self.start is None)
         return tokens > needs_two
+
+    def predicted_positions(self, document: int, tokens: int) -> Ids:
+        """Returns which tokens of a document of this many tokens are predicted."""
+        windows = self.windows(document, list(range(tokens)))  # positions in place of ids
+        return [label for window in windows for label in window.main.labels if label != NO_LABEL]
 
     def windows(self, document: int, ids: Ids) -> Iterator[Window]:
         """Yields the windows of one document."""
@@ -153,7 +161,7 @@ def cutter_for(
 
 def read_text(
     documents: Documents,
-    encode: Callable[[list[str]], list[Ids]],
+    encode: Callable[[list[str]], list[EncodedDocument]],
     cut: Cutter,
     *,
     request: TextRequest,
@@ -178,33 +186,52 @@ def read_text(
     numbers: list[int] = []
     sizes: list[float] = []
     windows: list[Window] = []
+    estimated = 0
     for code, chosen in coded.items():
-        limit = math.inf if parallel else _limit([len(ids) for ids in chosen.values()], tokens)
-        for index, ids in chosen.items():
-            pieces = list(cut.windows(len(numbers), ids[: int(min(limit, len(ids)))]))
-            predicted = sum(label != NO_LABEL for window in pieces for label in window.main.labels)
+        limit = math.inf if parallel else _limit([len(each.ids) for each in chosen.values()], tokens)
+        for index, each in chosen.items():
+            number, used = len(numbers), int(min(limit, len(each.ids)))
+            predicted = cut.predicted_positions(number, used)
             lang.append(code)
-            numbers.append(index if parallel else len(numbers))
-            sizes.append(len(documents[code][index].encode()) * predicted / len(ids))
-            windows += pieces
-    return Text(tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding)
+            numbers.append(index if parallel else number)
+            sizes.append(_predicted_bytes(documents[code][index], each, predicted))
+            estimated += each.token_bytes is None and len(predicted) < len(each.ids)
+            windows += cut.windows(number, each.ids[:used])
+    return Text(
+        tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding, estimated
+    )
+
+
+def _predicted_bytes(document: str, encoded: EncodedDocument, predicted: Ids) -> float:
+    """Returns the bytes of the predicted tokens; an estimate where the bytes of tokens are not known."""
+    size = float(len(document.encode()))
+    if len(predicted) == len(encoded.ids):
+        return size
+    if encoded.token_bytes is None:
+        return size * len(predicted) / len(encoded.ids)
+    return float(encoded.token_bytes[predicted].sum())
 
 
 def _encoded(
-    texts: tuple[str, ...], encode: Callable[[list[str]], list[Ids]], cut: Cutter, *, tokens: float, seed: int
-) -> Mapping[int, Ids]:
-    """Returns the token ids of documents by position, as many as the budget allows and at least five."""
+    texts: tuple[str, ...],
+    encode: Callable[[list[str]], list[EncodedDocument]],
+    cut: Cutter,
+    *,
+    tokens: float,
+    seed: int,
+) -> Mapping[int, EncodedDocument]:
+    """Returns encoded documents by position, as many as the budget allows and at least five."""
     order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
-    chosen: dict[int, Ids] = {}
+    chosen: dict[int, EncodedDocument] = {}
     total = 0
     for begin in range(0, len(order), ENCODED_AT_ONCE):
         indices = order[begin : begin + ENCODED_AT_ONCE]
-        for index, ids in zip(indices, encode([texts[i] for i in indices]), strict=True):
+        for index, each in zip(indices, encode([texts[i] for i in indices]), strict=True):
             if total >= tokens and len(chosen) >= LEAST_DOCUMENTS:
                 return chosen
-            if cut.predicts(len(ids)):
-                chosen[index] = ids
-                total += min(len(ids), AMPLE)
+            if cut.predicts(len(each.ids)):
+                chosen[index] = each
+                total += min(len(each.ids), AMPLE)
     return chosen
 
 
@@ -224,7 +251,7 @@ def _limit(lengths: Iterable[int], tokens: int) -> float:
     return math.inf
 
 
-def _check_number(coded: Mapping[str, Mapping[int, Ids]], what: str) -> None:
+def _check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], what: str) -> None:
     for code, chosen in coded.items():
         if len(chosen) < LEAST_DOCUMENTS:
             raise InputError(
@@ -233,13 +260,15 @@ def _check_number(coded: Mapping[str, Mapping[int, Ids]], what: str) -> None:
             )
 
 
-def _common(coded: Mapping[str, Mapping[int, Ids]], tokens: int) -> dict[str, Mapping[int, Ids]]:
+def _common(
+    coded: Mapping[str, Mapping[int, EncodedDocument]], tokens: int
+) -> dict[str, Mapping[int, EncodedDocument]]:
     """Returns as many of the documents common to all languages as the budget allows for the mean language.
 
     A language that needs many tokens for the same content exceeds the budget, others fall short of it.
     """
     shared = [index for index in next(iter(coded.values())) if all(index in chosen for chosen in coded.values())]
-    means = [float(np.mean([len(chosen[index]) for chosen in coded.values()])) for index in shared]
+    means = [float(np.mean([len(chosen[index].ids) for chosen in coded.values()])) for index in shared]
     enough = int(np.searchsorted(np.cumsum(means), tokens)) + 1
     kept = shared[: max(enough, LEAST_DOCUMENTS)]
     return {code: {index: chosen[index] for index in kept} for code, chosen in coded.items()}

@@ -105,6 +105,8 @@ class FinerCheckpoint(Checkpoint):
 
 
 class _FinerTokenizer:
+    is_fast = False  # the spans of characters are those of the tokens before they are split
+
     def __init__(self, tokenizer: Any, seed: int) -> None:
         self._tokenizer, self._seed, self._splits = tokenizer, seed, splits_of(tokenizer)
 

@@ -4,8 +4,9 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import longest_input, task_of, text_for
+from fairbits.measure.passes.prepare import estimated_size_notes, longest_input, task_of, text_for
 from fairbits.measure.passes.text import NO_LABEL, Cutter, cutter_for, read_text, unigrams
+from fairbits.measure.passes.token_bytes import EncodedDocument
 from fairbits.model import Checkpoint
 
 CAUSAL = Cutter("causal", 5, 0, start=1, end=None, mask=None)
@@ -16,7 +17,9 @@ COMPLETION = Cutter("completion", 6, 0, start=3, end=2, mask=None)
 
 def letters(texts):
     """A token per letter."""
-    return [[ord(letter) for letter in text] for text in texts]
+    return [
+        EncodedDocument([ord(each) for each in text], np.array([len(each.encode()) for each in text])) for text in texts
+    ]
 
 
 def read(documents, *, tokens, parallel=False, seed=0, cut=CAUSAL):
@@ -151,6 +154,35 @@ def test_sizes_are_bytes_of_utf8():
     assert sorted(text.size_bytes.tolist()) == [2, 2, 3, 4, 8]
 
 
+def test_of_cut_documents_the_bytes_of_the_predicted_tokens_count():
+    documents = {"heb": tuple("שלום" * 3 + letter * 100 for letter in "abcdefgh")}
+    assert read(documents, tokens=75).size_bytes.tolist() == [12 * 2 + 3] * 5
+    whole, cut = (read(documents, tokens=tokens, cut=NO_START) for tokens in (10**6, 75))
+    # the first token of every window of 5 has no prediction
+    assert whole.size_bytes.tolist() == [12 * 2 + 100 - (2 + 2 + 2) - 20] * 8
+    assert cut.size_bytes.tolist() == [12 * 2 + 3 - 3 * 2] * 5
+    assert whole.estimated == cut.estimated == 0
+
+
+@pytest.mark.parametrize(("cut", "estimated"), [(CAUSAL, 5), (NO_START, 5), (MASKED, 5), (COMPLETION, 5)])
+def test_without_spans_the_bytes_of_cut_documents_are_estimated(cut, estimated):
+    def encode(texts):
+        return [EncodedDocument([ord(letter) for letter in text], None) for text in texts]
+
+    documents = {"heb": tuple("שלום" * 3 + letter * 100 for letter in "abcdefgh")}
+    text = read_text(documents, encode, cut, request=TextRequest(tokens=75), parallel=False, padding=0)
+    predicted = np.zeros(len(text.lang))
+    for window in text.windows:
+        predicted[window.document] += sum(label != NO_LABEL for label in window.main.labels)
+    np.testing.assert_allclose(text.size_bytes, (24 + 100) * predicted / 112)
+    assert text.estimated == estimated
+    whole = read_text(documents, encode, CAUSAL, request=TextRequest(tokens=10**6), parallel=False, padding=0)
+    assert whole.size_bytes.tolist() == [124] * 8
+    assert whole.estimated == 0
+    assert estimated_size_notes(whole.estimated, 8) == ()
+    assert "in 5 of 8 documents" in estimated_size_notes(text.estimated, 8)[0]
+
+
 def test_parallel_documents_are_taken_in_all_languages_or_in_none():
     contents = [chr(97 + i) for i in range(12)]
     documents = {"eng": tuple(c * 4 for c in contents), "heb": tuple(c * 12 for c in contents)}
@@ -164,7 +196,7 @@ def test_parallel_documents_are_taken_in_all_languages_or_in_none():
 
 def test_parallel_documents_that_a_language_lacks_are_left_out_everywhere():
     def encode(texts):
-        return [[] if text == "silent" else [5, 6] for text in texts]
+        return [EncodedDocument([] if text == "silent" else [5, 6], None) for text in texts]
 
     documents = {"eng": ("spoken",) * 7, "heb": ("spoken", "silent", *("spoken",) * 5)}
     text = read_text(documents, encode, CAUSAL, request=TextRequest(tokens=1000), parallel=True, padding=0)
@@ -181,7 +213,7 @@ def test_too_few_documents_are_refused(parallel):
 @pytest.mark.parametrize("parallel", [False, True])
 def test_documents_without_tokens_do_not_count(parallel):
     def encode(texts):
-        return [[] if text == "silent" else [5, 6] for text in texts]
+        return [EncodedDocument([] if text == "silent" else [5, 6], None) for text in texts]
 
     documents = {"eng": ("spoken",) * 6, "heb": ("spoken",) * 4 + ("silent",) * 2}
     with pytest.raises(InputError, match="at least 5"):
