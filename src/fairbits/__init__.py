@@ -12,6 +12,7 @@ from fairbits.version import __version__
 
 if TYPE_CHECKING:
     from fairbits.language import Corpus as Corpus
+    from fairbits.language import help_text as help_text
     from fairbits.language import read_corpus as read_corpus
     from fairbits.language import udhr as udhr
     from fairbits.measure.audit.audit import Audit as Audit
@@ -46,6 +47,7 @@ _HOMES = {
     "diff": "fairbits.verbs.diff",
     "evaluate": "fairbits.verbs.evaluate",
     "gate": "fairbits.verbs.gate",
+    "help_text": "fairbits.language",
     "overlay": "fairbits.verbs.overlay",
     "plan": "fairbits.verbs.plan",
     "quantize": "fairbits.verbs.quantize",

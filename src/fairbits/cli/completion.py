@@ -27,6 +27,8 @@ EXPERIMENTS = (
 """As in `fairbits.science.experiments`, whose import takes seconds; a test keeps them equal."""
 FORMS = ("residual", "codes", "steps")
 """As in `fairbits.overlays.overlay`; the same test keeps them equal."""
+TEXTS = ("declaration", "help")
+"""As in `fairbits.language.reading`; the same test keeps them equal."""
 
 
 def one_of(*words: str) -> Complete:
@@ -93,13 +95,22 @@ def languages(incomplete: str) -> Offers:
 
 def model(incomplete: str) -> Offers:
     """Returns the embedded model, directories and GGUF files that start with what the user typed."""
+    return [*one_of("embedded:tiny")(incomplete), *_paths(incomplete, ".gguf")]
+
+
+def text(incomplete: str) -> Offers:
+    """Returns the texts that come with fairbits, directories and JSONL files that start with what the user typed."""
+    return [*one_of(*TEXTS)(incomplete), *_paths(incomplete, ".jsonl")]
+
+
+def _paths(incomplete: str, suffix: str) -> list[str]:
     typed = Path(incomplete).expanduser()
     folder, start = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
     prefix = incomplete.removesuffix(start)
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     fitting = [each for each in entries if each.name.startswith(start) and (start or not each.name.startswith("."))]
     paths = [f"{prefix}{each.name}{'/' if each.is_dir() else ''}" for each in fitting]
-    return [*one_of("embedded:tiny")(incomplete), *(path for path in paths if path.endswith(("/", ".gguf")))]
+    return [path for path in paths if path.endswith(("/", suffix))]
 
 
 def _list_of(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:

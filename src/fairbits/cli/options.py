@@ -1,6 +1,5 @@
 """Arguments and options that several verbs share."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,10 +44,12 @@ Languages = Annotated[
     ),
 ]
 TextFrom = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="Your text: a directory or a JSONL file. Without it: the embedded Universal Declaration of Human Rights.",
-        metavar="PATH",
+        help="Your text, a directory or a JSONL file; or a text that comes with fairbits: declaration (the Universal "
+        "Declaration of Human Rights, used by default) or help (of LibreOffice). Write ./help for a file of that name.",
+        metavar="PATH|NAME",
+        autocompletion=completion.text,
     ),
 ]
 Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.", metavar="N")]

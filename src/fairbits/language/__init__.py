@@ -4,6 +4,7 @@ from fairbits.language.catalog import Language, catalog
 from fairbits.language.corpus import Corpus
 from fairbits.language.declaration import udhr, udhr_languages
 from fairbits.language.detect import Detection, Detector, detectable_languages
+from fairbits.language.libreoffice_help import help_languages, help_text
 from fairbits.language.lookup import Resolution, find_language, find_languages, resolve
 from fairbits.language.mix import build_mix
 from fairbits.language.reading import read_corpus
@@ -19,6 +20,8 @@ __all__ = [
     "detectable_languages",
     "find_language",
     "find_languages",
+    "help_languages",
+    "help_text",
     "read_corpus",
     "resolve",
     "udhr",

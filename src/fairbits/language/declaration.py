@@ -1,19 +1,18 @@
-"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: the text embedded in fairbits.
+"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: the default text of fairbits.
 
 `assets/udhr.zip` is written by `data/build_udhr.py`. A document is a section: the preamble or one of the 30 articles.
 """
 
-import io
-import zipfile
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 
 from fairbits.errors import InputError
-from fairbits.language.catalog import Language, catalog
+from fairbits.language.catalog import Language
 from fairbits.language.corpus import Corpus
+from fairbits.language.embedded_text import documents_in, keep_complete, languages_in
 from fairbits.language.lookup import find_languages
 
+ASSET = "udhr.zip"
 SECTIONS = 31
 """The preamble is section 0; article n is section n."""
 
@@ -39,14 +38,15 @@ def udhr(languages: Iterable[str] | None = None) -> Corpus:
     chosen = _complete() if languages is None else find_languages(languages)
     _check_declared(chosen)
     texts = {language.code: declaration(language.code) for language in chosen}
-    partial = [str(language) for language in chosen if not texts[language.code][0]]
-    calibration = CALIBRATION[1:] if partial else CALIBRATION
+    calibration, partial = keep_complete(
+        {code: tuple(sections[n] for n in CALIBRATION) for code, sections in texts.items()}
+    )
     notes = [SOURCE]
-    if partial:
-        notes.append(f"the preamble is left out in every language, as there is none in {', '.join(partial)}")
+    if partial:  # only the preamble is missing anywhere
+        notes.append(f"the preamble is left out in every language, as there is none in {partial}")
     return Corpus(
         "udhr",
-        {code: tuple(sections[n] for n in calibration) for code, sections in texts.items()},
+        calibration,
         {code: tuple(sections[n] for n in EVALUATION) for code, sections in texts.items()},
         parallel=True,
         notes=tuple(notes),
@@ -56,14 +56,13 @@ def udhr(languages: Iterable[str] | None = None) -> Corpus:
 @cache
 def udhr_languages() -> tuple[Language, ...]:
     """Returns the languages whose declaration is embedded, with or without its preamble."""
-    names = set(_archive().namelist())
-    return tuple(language for language in catalog() if f"{language.code}.txt" in names)
+    return languages_in(ASSET)
 
 
 @cache
 def declaration(code: str) -> tuple[str, ...]:
     """Returns the 31 sections in the language of that code; a missing preamble is empty."""
-    return tuple(_archive().read(f"{code}.txt").decode().split("\n\n"))
+    return documents_in(ASSET, code)
 
 
 def _complete() -> tuple[Language, ...]:
@@ -89,9 +88,3 @@ def _related(languages: Iterable[Language]) -> str:
 def _head(language: Language) -> str:
     """Returns the part of a name that Northern and Southern Pashto, or Kashmiri in two scripts, have in common."""
     return language.name.split(" (")[0].split()[-1]
-
-
-@cache
-def _archive() -> zipfile.ZipFile:
-    # in memory (1.3 MB): no file stays open, and each language is unpacked on its own
-    return zipfile.ZipFile(io.BytesIO(files("fairbits").joinpath("assets/udhr.zip").read_bytes()))

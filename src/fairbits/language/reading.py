@@ -14,14 +14,19 @@ from typing import Any
 from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language.corpus import SPLITS, Corpus
-from fairbits.language.declaration import udhr
+from fairbits.language.declaration import udhr, udhr_languages
 from fairbits.language.documents import Collector, Documents, align, encodable, split_documents, without_blanks
+from fairbits.language.libreoffice_help import help_languages, help_text
 from fairbits.language.lookup import language_of, own_language, suggestion, unlisted_notes, wanted_languages
 from fairbits.memory import LINE_BYTES
+from fairbits.model.embedded import embedded_languages
 
 LIMIT = 64_000_000
 """Bytes of UTF-8 that are kept per language and split by default."""
 SUFFIXES = (".txt", ".jsonl")
+DECLARATION = "declaration"
+EMBEDDED = {DECLARATION: (udhr, udhr_languages), "help": (help_text, help_languages)}
+"""The texts that come with fairbits, and their languages."""
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16LE", codecs.BOM_UTF16_BE: "UTF-16BE"}
 FOUND = 20
 """Files that an error lists."""
@@ -69,15 +74,32 @@ def read_corpus(
     return corpus if codes is None else corpus.restrict(codes)
 
 
-def open_corpus(text: str | Path | Corpus | None, languages: Iterable[str] | None) -> Corpus:
-    """Returns the text of the named languages, or of all that the text has."""
-    if text is None:
-        if languages is None:
-            raise InputError("languages must be named where no text is given: the embedded declaration has hundreds")
-        return udhr(languages)
+def open_corpus(
+    text: str | Path | Corpus | None, languages: Iterable[str] | None, *, model: str | None = None
+) -> Corpus:
+    """Returns the text of the named languages, or of all that the text has.
+
+    `text` is a corpus, a path, or the name of a text that comes with fairbits: "declaration", which None means too, or
+    "help". If `model` is an embedded model and no language is named, such a text is read in the model's languages.
+    """
     if isinstance(text, Corpus):
         return text if languages is None else text.restrict(languages)
-    return read_corpus(text, languages=languages)
+    name = DECLARATION if text is None else text
+    if isinstance(name, Path) or name not in EMBEDDED:
+        return read_corpus(name, languages=languages)
+    if text is not None and os.path.lexists(name):
+        raise InputError(
+            f"{name} is a text that comes with fairbits, and there is a file or directory of that name here; write "
+            f"./{name} for the latter, or rename it"
+        )
+    embedded, available = EMBEDDED[name]
+    own = None if model is None else embedded_languages(model)
+    if languages is None and own is not None:
+        there = {language.code for language in available()}
+        languages = [code for code in own if code in there]
+    if languages is None and name == DECLARATION:
+        raise InputError("languages must be named for the embedded declaration, which has hundreds")
+    return embedded(languages)
 
 
 def make_corpus(

@@ -16,7 +16,6 @@ from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.embedded import embedded_languages
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within
 from fairbits.quantization.execution import execute_plan
@@ -128,8 +127,7 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
 
     Without languages and text the embedded declaration is used, for the embedded model in its own languages.
     """
-    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
-    corpus = open_corpus(text, own)
+    corpus = open_corpus(text, languages, model=checkpoint.target)
     if len(corpus.evaluation) < 2:
         raise InputError(
             f"the text of {corpus.name} has only one language, {next(iter(corpus.evaluation), 'none')}; "

@@ -24,7 +24,6 @@ from fairbits.measure.passes.measurements import Measure, column_errors
 from fairbits.measure.passes.prepare import estimated_size_notes
 from fairbits.measure.passes.recorder import FORMS, PointKind
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
@@ -61,8 +60,7 @@ def audit(
     """
     request = TextRequest("calibration", tokens, sequence, seed)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
-    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
-    corpus = open_corpus(text, own)
+    corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
     measured = probe(
         checkpoint,

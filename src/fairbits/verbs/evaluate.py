@@ -11,7 +11,6 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Identity, Scores
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
-from fairbits.model.embedded import embedded_languages
 from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
@@ -48,8 +47,7 @@ def evaluate(
     request = TextRequest(split, tokens, sequence, seed)
     check_device(device)
     after, before = _checkpoint(quantized), _checkpoint(reference)
-    own = embedded_languages(before.target) if languages is None and text is None else languages
-    corpus = open_corpus(text, own)
+    corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
     with ReferenceAnswers.of(before, corpus, request=request, device=device, progress=progress) as answers:

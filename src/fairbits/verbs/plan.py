@@ -18,7 +18,6 @@ from fairbits.measure.passes.prepare import short_text_notes, text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
-from fairbits.model.embedded import embedded_languages
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
@@ -66,8 +65,7 @@ def plan(
         raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
     if languages is None and text is None and not chosen.reads_text:
         return policies.decide(policy, Evidence(checkpoint), **given)
-    own = embedded_languages(checkpoint.target) if languages is None and text is None else languages
-    corpus = open_corpus(text, own)
+    corpus = open_corpus(text, languages, model=checkpoint.target)
     source = Source(
         checkpoint,
         corpus,

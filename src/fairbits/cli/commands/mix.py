@@ -49,15 +49,16 @@ def mix(
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
     """
     from fairbits.cli.tables.languages import language_notes, mix_table
-    from fairbits.language import read_corpus, udhr  # heavy: only when the verb runs
+    from fairbits.language import udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
     from fairbits.language.mix_file import check_target
+    from fairbits.language.reading import open_corpus
     from fairbits.model import Checkpoint
 
     check_target(out_file)  # before anything that takes time
     names = names_of(languages)
     with stages("reading text and tokenizer") as show:
-        corpus = udhr(names) if text is None else read_corpus(text, languages=names)
+        corpus = udhr() if text is None and names is None else open_corpus(text, names)
         checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
         result = build_mix(
             corpus,

@@ -1,6 +1,5 @@
 """The verb `screen` on the command line."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +27,10 @@ def screen(
             autocompletion=completion.languages,
         ),
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Also measure C2 and D̂, on this text.", metavar="PATH")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(help="Also measure C2 and D̂, on this text.", metavar="PATH|NAME", autocompletion=completion.text),
+    ] = None,
     bits: Bits = 4,
     trust_remote_code: Trust = False,
     as_json: Json = False,

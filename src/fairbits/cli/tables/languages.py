@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from fairbits.language.catalog import Language
-from fairbits.language.declaration import udhr_languages
 from fairbits.language.detect import detectable_languages
 from fairbits.language.lookup import language_of, own_names, resolve
 from fairbits.language.mix_file import Mix
+from fairbits.language.reading import EMBEDDED
 
 
 def language_notes(names: Iterable[str]) -> list[str]:
@@ -48,16 +48,19 @@ def mix_table(mix: Mix) -> Table:
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
-    """Returns the facts about each language for JSON, and whether fairbits has text for it and detects it.
+    """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it.
 
-    >>> language_data([language_of("heb_Hebr")])[0]["detected"]
-    True
+    >>> [(each["texts"], each["detected"]) for each in language_data(map(language_of, ["fin_Latn", "heb_Hebr"]))]
+    [(['declaration', 'help'], True), (['declaration'], True)]
     """
-    with_text, detected = set(udhr_languages()), set(detectable_languages())
-    return [
-        {**asdict(each), "right_to_left": each.right_to_left, "text": each in with_text, "detected": each in detected}
-        for each in languages
-    ]
+    with_text = {name: set(available()) for name, (_, available) in EMBEDDED.items()}
+    detected = set(detectable_languages())
+    rows = []
+    for each in languages:
+        texts = [name for name, those in with_text.items() if each in those]
+        row = {"right_to_left": each.right_to_left, "text": bool(texts), "texts": texts, "detected": each in detected}
+        rows.append({**asdict(each), **row})
+    return rows
 
 
 def language_table(languages: Iterable[Language]) -> Table:

@@ -14,6 +14,7 @@ from fairbits.checks import sequence as listed
 from fairbits.checks import whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.reading import DECLARATION
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.scores import EvaluationSetting
@@ -119,7 +120,7 @@ def job_of(
     if given is not None and own.name in {each.name for each in given}:
         raise InputError(f"{own.name} is the policy, so it cannot be a baseline too; give others, or none")
     corpus = corpus_for(checkpoint, languages=languages, text=text)
-    others = usual_baselines(own, corpus, enough_english=text is not None) if given is None else given
+    others = usual_baselines(own, corpus, enough_english=text not in (None, DECLARATION)) if given is None else given
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [own, *others], widths=[bits], common=common)
     kept, notes = _possible_widths(checkpoint, corpus, own, widths=other_widths, common=common)
