@@ -161,7 +161,7 @@ and a note of the corpus says so. The Amharic text separates words by ፡, as ol
 No sentence is in both, in any language.
 
 The declaration is in the training data of most models: it is here to calibrate and to try things out, not for claims
-about quality.
+about quality. A second text, the help of LibreOffice in 30 languages: [text.md](text.md#texts-that-come-with-fairbits).
 
 ## Detection
 

@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from fairbits.cli import VERBS, app, completion, main
 from fairbits.cli import command as cli_command
+from fairbits.language.reading import EMBEDDED
 from fairbits.overlays.overlay import Form
 from fairbits.science.experiments import EXPERIMENTS
 
@@ -240,6 +241,7 @@ def test_a_file_that_is_replaced_is_named(command, tmp_path) -> None:
 def test_completion_knows_what_there_is() -> None:
     assert tuple(EXPERIMENTS) == completion.EXPERIMENTS
     assert get_args(Form) == completion.FORMS
+    assert tuple(EMBEDDED) == completion.TEXTS
 
 
 def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:
@@ -252,6 +254,8 @@ def test_completion_of_lists_and_models(tmp_path, monkeypatch) -> None:
     assert completion.model("models/t") == ["models/tiny-w4/"]
     assert completion.model("./mod") == ["./model.gguf", "./models/"]
     assert completion.model("nowhere/") == []
+    assert completion.text("") == ["declaration", "help", "models/"]
+    assert completion.text("h") == ["help"]
     assert completion.languages("eng_Latn,eng") == []
     assert ("eng_Latn,fra_Latn", "French") in completion.languages("eng_Latn,")
 

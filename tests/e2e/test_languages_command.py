@@ -67,6 +67,8 @@ def test_json_holds_every_language_and_fact(call) -> None:
     (hebrew,) = (each for each in data if each["code"] == "heb_Hebr")
     assert hebrew["autonym"] == "עברית"
     assert (hebrew["right_to_left"], hebrew["text"], hebrew["detected"]) == (True, True, True)
+    assert hebrew["texts"] == ["declaration"]
+    assert sum("help" in each["texts"] for each in data) == 30
     assert {each["text"] for each in data} == {each["detected"] for each in data} == {True, False}
 
 

@@ -2,6 +2,7 @@ import hashlib
 import re
 import unicodedata
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from fairbits.language.documents import fold_text
 from fairbits.model import Checkpoint
 from fairbits.model.embedded import LANGUAGES
 
+DOCUMENTS = Path(__file__).parents[3] / "data" / "help_documents.txt"
 OWN = ("deu", "eng", "fin", "fra", "ind", "jpn", "kor", "rus", "spa", "tur", "vie", "zho")
 PARTIAL = ["dzo_Tibt", "est_Latn", "gaz_Latn", "glg_Latn"]
 PREFIX = {
@@ -114,6 +116,19 @@ def test_text_stays_what_it_is() -> None:
 def test_a_language_without_text_is_refused_with_those_that_have_text() -> None:
     with pytest.raises(InputError, match=r"the help has no text in Hindi \(hin_Deva\); it has cat_Latn, .*zho_Hant: "):
         help_text(["hin", "eng"])
+
+
+def test_the_list_of_documents_is_that_of_the_text() -> None:
+    rows = [line.split() for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
+    english = help_text(["eng"])
+    pages = {
+        split: {number.partition("#")[0] for own, *numbers in rows for number in numbers if own == split}
+        for split in SPLITS
+    }
+    assert not pages["calibration"] & pages["evaluation"]
+    for split in SPLITS:
+        listed = [len(numbers) for own, *numbers in rows if own == split]
+        assert listed == [document.count("\n") + 1 for document in english.split(split)["eng_Latn"]]
 
 
 def test_the_licence_and_the_notice_are_next_to_the_text() -> None:

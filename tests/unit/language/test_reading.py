@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.language import reading
-from fairbits.language.reading import read_corpus
+from fairbits.language import help_text, reading, udhr
+from fairbits.language.reading import EMBEDDED, open_corpus, read_corpus
 
 FRA, HEB = "fra_Latn", "heb_Hebr"
 
@@ -242,3 +242,26 @@ def test_what_is_not_read_in_a_given_split_is_named(tmp_path) -> None:
     put(tmp_path / "evaluation", fra="trois")
     (tmp_path / "calibration" / "swa.txt.gz").write_bytes(b"\x1f\x8b")
     assert read_corpus(tmp_path).notes[0] == f"{tmp_path.name}: not read: calibration/swa.txt.gz"
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_texts_that_come_with_fairbits_have_names(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = {"declaration": udhr, "help": help_text}[name](["eng", "fin"])
+    assert open_corpus(name, ["eng", "fin"]) == expected
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "fin.txt").write_text("Yksi.\nKaksi.\n", encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{name} is a text that comes with fairbits, and .* write \./{name} for"):
+        open_corpus(name, ["fin"])
+    for path in (f"./{name}", Path(name)):  # a path is never the name of a text
+        assert open_corpus(path, ["fin"]).size("fin_Latn", "calibration") < 10
+
+
+def test_an_embedded_model_reads_the_languages_that_it_and_the_text_have() -> None:
+    for text in (None, "declaration"):
+        assert len(open_corpus(text, None, model="embedded:tiny").languages) == 20
+        with pytest.raises(InputError, match="languages must be named for the embedded declaration"):
+            open_corpus(text, None, model="./model")
+    assert len(open_corpus("help", None, model="embedded:tiny").languages) == 12
+    assert open_corpus("help", None, model="./model") == help_text()
+    assert [each.code for each in open_corpus("help", ["ell"], model="embedded:tiny").languages] == ["ell_Grek"]
