@@ -26,6 +26,7 @@ BASE = "gptq"
 NAMES = {
     "rtn": "plain rounding",
     "gptq:mix=english": "GPTQ, English",
+    "gptq:mix=english@all": "GPTQ, English",
     BASE: "GPTQ, equal mix",
     "fair": "`fair`",
     "gptq@all": "GPTQ, equal mix, all text",

@@ -65,9 +65,10 @@ def test_a_policy_may_read_all_text() -> None:
     usual, all_text = (real.Item("embedded:tiny", "4:128", policy, 0) for policy in ("gptq", "gptq@all"))
     assert usual.variant.policy == all_text.variant.policy == "gptq"
     assert usual.tokens(560) == 560 < all_text.tokens(560)
+    assert (usual.has_seeds, all_text.has_seeds) == (True, False)
 
 
-def test_the_most_important_come_first_and_what_reads_no_text_has_one_seed() -> None:
+def test_the_most_important_come_first_and_what_samples_no_text_has_one_seed() -> None:
     options = real.parse(["run", "--models", "a", "b", "--policies", "gptq", "rtn", "--seeds", "0", "1"])
     found = [(each.setting, each.seed, each.model, each.policy) for each in real.items_of(options)]
     assert found[:6] == [
