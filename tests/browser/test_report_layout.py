@@ -23,7 +23,7 @@ def many(measured) -> dict[str, Any]:
     wave = [[1 / blocks + (i * j % 7) / 9000 for j in range(blocks)] for i in range(count)]
     own["patterns"] = {"blocks": list(range(blocks)), "languages": made, "share": wave}
     own["causes"] |= {"blocks": list(range(blocks)), "languages": made, "damage": wave}
-    for name, keys in (("curves", ("damage", "critical_width")), ("prediction", ("predicted", "measured"))):
+    for name, keys in (("curves", ("damage", "critical_width")), ("prediction", ("predicted", "measured", "trusted"))):
         own[name] |= {key: [own[name][key][i % 4] for i in range(count)] for key in keys} | {"languages": made}
     roles = own["allocation"]["roles"]
     own["allocation"] |= {"blocks": list(range(blocks)), "bits": [[4] * blocks for _ in roles], "bytes": [9] * blocks}

@@ -92,11 +92,13 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
     The audit predicts plain rounding, so it is compared with plain rounding if that was measured. `like` says whether
-    the measured method is the predicted one, `made_with` how the model was made (None if unknown).
+    the measured method is the predicted one, `made_with` how the model was made (None if unknown). Languages whose
+    text the model does not know (`trusted` is false) come last, and do not enter the correlation.
     """
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
-    known = [code for code in languages if code in audit.languages]
+    trusted = audit.trusted
+    known = sorted((code for code in languages if code in audit.languages), key=lambda code: code not in trusted)
     predicted = [interval(audit.predicted.nats_per_token[code]) for code in known]
     policy, settings = _made_with(sources, index)
     found: dict[str, Any] = {
@@ -105,13 +107,14 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
         "like": policy == "rtn" and _is_of_scheme(settings, audit.scheme),
         "made_with": _width(settings) if settings else None,
         "languages": known,
+        "trusted": [code in trusted for code in known],
         "predicted": predicted,
         "measured": [measured[code].to_dict() for code in known],
         "spearman": None,
     }
-    values = [each["value"] for each in predicted]
-    outcomes = [measured[code].value for code in known]
-    if len(known) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1:
+    values = [each["value"] for code, each in zip(known, predicted, strict=True) if code in trusted]
+    outcomes = [measured[code].value for code in known if code in trusted]
+    if len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1:
         found["spearman"] = spearman(values, outcomes).estimate.to_dict()
     return found
 

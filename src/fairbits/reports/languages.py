@@ -104,10 +104,17 @@ def _verdict(code: str, found: Contrast) -> str | None:
 def _audited(code: str, audit: AuditFile | None) -> dict[str, Any]:
     """Returns the audit's results for a language; empty if it was not audited."""
     if audit is None or code not in audit.languages:
-        return {"predicted": None, "reference_loss": None, "kappa_weighted": None, "bytes_per_token": None}
+        return {
+            "predicted": None,
+            "trusted": None,
+            "reference_loss": None,
+            "kappa_weighted": None,
+            "bytes_per_token": None,
+        }
     own = audit.languages[code]
     return {
         "predicted": interval(audit.predicted.nats_per_token[code]),
+        "trusted": not own.redundancy.foreign,
         "reference_loss": interval(own.bits_per_byte),
         "kappa_weighted": interval(own.kappa_weighted),
         "bytes_per_token": interval(own.tokenization.bytes_per_token),

@@ -1,6 +1,6 @@
 """Audit: predicts the damage of every language from the weights and one pass over text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
 from fairbits.measure.audit.founding_documents import founding_view
 from fairbits.measure.audit.outliers import founding_outliers, robust_outliers
 from fairbits.measure.audit.patterns import Pattern
-from fairbits.measure.audit.redundancy import Redundancy, redundancy
+from fairbits.measure.audit.redundancy import FOREIGN, Redundancy, redundancy
 from fairbits.measure.passes import Measurements, probe
 from fairbits.measure.passes.measurements import Measure, column_errors
 from fairbits.measure.passes.prepare import estimated_size_notes
@@ -31,11 +31,6 @@ from fairbits.stats import Estimate, LanguageFrame
 from fairbits.units import bits
 
 DEFAULT_SCHEME = Scheme()
-FOREIGN = 1.25
-"""Ratio of loss to predicted entropy above which text counts as foreign to a model; a heuristic.
-
-The embedded model has 0.95 to 1.05 on text like that of its training.
-"""
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 
@@ -99,8 +94,9 @@ def conclude(
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme)
+    proxies = redundancy_of(measured)
     return Audit(
-        subject=_subject(checkpoint, corpus, measured, request),
+        subject=_subject(checkpoint, corpus, measured, proxies=proxies, request=request),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -111,7 +107,7 @@ def conclude(
         kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
         outlier_share=share,
         tokenization=tokenization(corpus.calibration, checkpoint.tokenizer(), parallel=corpus.parallel),
-        redundancy=redundancy_of(measured),
+        redundancy=proxies,
         bits_per_byte=_bits_per_byte(measured),
         weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
         certificate=certificate(h, errors, languages=measured.languages),
@@ -157,9 +153,16 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
     )
 
 
-def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, request: TextRequest) -> AuditedModel:
+def _subject(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    measured: Measurements,
+    *,
+    proxies: Mapping[str, Redundancy],
+    request: TextRequest,
+) -> AuditedModel:
     notes = [*checkpoint.notes, *corpus.notes, *estimated_size_notes(measured.estimated, len(measured.lang))]
-    notes += _notes_on_foreign_text(measured)
+    notes += _notes_on_foreign_text(proxies)
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear layers are left out: {r}" for r in reasons]
     return AuditedModel(
@@ -177,14 +180,12 @@ def _subject(checkpoint: Checkpoint, corpus: Corpus, measured: Measurements, req
     )
 
 
-def _notes_on_foreign_text(measured: Measurements) -> list[str]:
-    """Returns a note on languages whose text the model predicts much worse than it expects: D̂ ranks these badly."""
-    own = {code: measured.lang == code for code in measured.languages}
-    ratio = {code: measured.nll[rows].sum() / measured.entropy[rows].sum() for code, rows in own.items()}
-    foreign = [code for code, each in ratio.items() if each > FOREIGN]
+def _notes_on_foreign_text(proxies: Mapping[str, Redundancy]) -> list[str]:
+    """Returns a note on the languages whose predicted damage should not be trusted."""
+    foreign = [code for code, each in proxies.items() if each.foreign]
     if not foreign:
         return []
     return [
-        f"the model was probably not trained on text like this in {', '.join(foreign)} (loss over {FOREIGN:g} times "
-        "the entropy of its predictions): D̂ does not rank languages on such text; use text like that to be served"
+        f"do not trust the predicted damage of {', '.join(foreign)}: the model was probably not trained on text like "
+        f"this (its loss is over {FOREIGN:g} times the entropy of its predictions); use text like that to be served"
     ]

@@ -16,8 +16,9 @@ from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import check_name, content, format_of
-from fairbits.reports.figures import prediction
+from fairbits.reports.figures import LEAST_LANGUAGES, prediction
 from fairbits.reports.sources import RUN, SWEEP
+from fairbits.stats import spearman
 from fairbits.units import UNITS
 from fairbits.verbs.report import sources_of_run
 
@@ -169,6 +170,21 @@ def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> N
     assert -1 <= own["spearman"]["low"] <= own["spearman"]["value"] <= own["spearman"]["high"] <= 1
     other = content(replace(sources, methods=sources.methods[:2]))["prediction"]
     assert (other["method"], other["like"], other["made_with"]) == (0, False, "W3 per channel")
+
+
+def test_languages_that_the_audit_does_not_trust_are_not_ranked(sources) -> None:
+    first = sources.after.languages[0]
+    own = sources.audit.languages[first]
+    lower = replace(own.redundancy.predictive_entropy, value=own.redundancy.loss.value / 2)
+    changed = replace(own, redundancy=replace(own.redundancy, predictive_entropy=lower))
+    audit = replace(sources.audit, languages={**sources.audit.languages, first: changed})
+    found = content(replace(sources, audit=audit))
+    part = found["prediction"]
+    assert part["languages"][-1] == first
+    assert part["trusted"] == [code != first for code in part["languages"]]
+    kept = [[each["value"] for each in part[name][:-1]] for name in ("predicted", "measured")]
+    assert part["spearman"] == (spearman(*kept).estimate.to_dict() if len(kept[0]) >= LEAST_LANGUAGES else None)
+    assert {row["code"]: row["trusted"] for row in found["languages"]}[first] is False
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def row(index: int, methods: int) -> dict[str, Any]:
         "difference": estimate(-0.1) if methods > 1 else None,
         "p_holm": 0.01 if methods > 1 else None,
         **{name: estimate(0.5) for name in audited},
+        "trusted": index != 1,
     }
 
 
@@ -131,6 +132,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
             "like": False,
             "languages": codes,
             "spearman": estimate(0.9),
+            "trusted": [index != 1 for index in range(len(codes))],
             **{name: [estimate(0.1) for _ in codes] for name in ("predicted", "measured")},
         },
         "checklist": {"risk": "LOW", "strategy": "Go on.", "checks": [check], "conditions": [condition]},
@@ -241,6 +243,14 @@ def test_one_language_has_no_gap() -> None:
     content = full(languages=1)
     content["headline"]["gap"] = {"after": None, "before": None, "difference": None}
     assert "needs two languages" in page(content)
+
+
+def test_the_page_says_which_predictions_cannot_be_trusted() -> None:
+    content = full(languages=8)
+    assert "should not be trusted for 1 language, because" in page(content)
+    assert "The rank correlation over 7 languages is" in page(content)
+    content["prediction"]["trusted"] = [True] * 8
+    assert "should not be trusted" not in page(content)
 
 
 def test_a_large_report_stays_small() -> None:

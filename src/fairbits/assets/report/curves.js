@@ -130,10 +130,11 @@ function highlightLines(plot) {
 }
 
 function predictionHover(row, i) {
-  const { predicted, measured } = content.prediction;
+  const { predicted, measured, trusted } = content.prediction;
   return (
     `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>predicted ${withInterval(predicted[i])}<br>` +
-    `measured ${withInterval(measured[i])}<br>nats per token`
+    `measured ${withInterval(measured[i])}<br>nats per token` +
+    (trusted[i] ? "" : "<br>not known to the model: do not trust the prediction")
   );
 }
 
@@ -159,7 +160,7 @@ function corners(points, texts) {
 }
 
 function predictionFigure(width) {
-  const { languages, predicted, measured } = content.prediction;
+  const { languages, predicted, measured, trusted } = content.prediction;
   const found = visibleOf(languages).sort((a, b) => predicted[a[1]].value - predicted[b[1]].value);
   if (!found.length) return null;
   const narrow = width < NARROW;
@@ -183,7 +184,7 @@ function predictionFigure(width) {
         y: ys.map((each) => each.value),
         error_x: errorBars(xs),
         error_y: errorBars(ys),
-        marker: { color: colour("after"), size: 9 },
+        marker: { color: colour("after"), size: 9, symbol: found.map(([, i]) => (trusted[i] ? "circle" : "circle-open")) },
         text: names.map(plain),
         textposition: corners(places, names),
         textfont: { size: 12, color: colour("ink") },

@@ -40,6 +40,9 @@ function columns() {
     ...(content.languages.some((row) => row.predicted)
       ? [
           estimates("predicted", "predicted, nats per token", 4, (row) => row.predicted),
+          ...(content.languages.some((row) => row.trusted === false)
+            ? [words("trusted", "prediction", (row) => (row.trusted === false ? "not known to the model: do not trust" : null))]
+            : []),
           estimates("loss", "loss before, bits per byte", 2, (row) => row.reference_loss),
           estimates("length", "bytes per token", 2, (row) => row.bytes_per_token),
         ]

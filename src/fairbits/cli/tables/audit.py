@@ -24,6 +24,7 @@ from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import Audit
 from fairbits.measure.audit.founding_documents import ChecklistItem, Condition, FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
+from fairbits.measure.audit.redundancy import FOREIGN
 from fairbits.stats import Estimate
 
 TOP = 5
@@ -38,6 +39,9 @@ LEGEND = (
     "D̂: predicted increase of the loss, with 95 % intervals over documents. bits/B: bits per byte, the unit to "
     "compare languages in. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
 )
+MARK = "? "
+"""Precedes the name of a language whose prediction should not be trusted."""
+UNTRUSTED = f"text not known to the model: do not trust (loss over {FOREIGN:g} times the entropy of its predictions)"
 SCOPE = "The bound holds for this text and for any model output; it bounds errors of weights, not the loss."
 
 
@@ -48,6 +52,7 @@ def audit_table(audit: Audit) -> Group:
         *_heading(audit),
         "",
         _languages(audit),
+        *([] if len(audit.trusted) == len(audit.languages) else [Text(f"{MARK}{UNTRUSTED}", style="yellow")]),
         Text(LEGEND, style="dim"),
         *_gaps(audit),
         *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
@@ -55,6 +60,13 @@ def audit_table(audit: Audit) -> Group:
         *section("What is proven", _certificate(audit)),
         *notes_section(audit.subject.notes),
     )
+
+
+def order_of(audit: Audit) -> list[str]:
+    """Returns the languages by predicted damage, the largest first; those that cannot be trusted come last."""
+    found = audit.predicted.estimates()
+    trusted = audit.trusted
+    return sorted(worst_first(found), key=lambda code: code not in trusted)
 
 
 def shares_of(damage: Floats) -> Floats:
@@ -79,8 +91,10 @@ def _heading(audit: Audit) -> list[Text]:
 
 
 def _languages(audit: Audit) -> Table:
-    """Returns one row per language, worst first."""
+    """Returns one row per language, worst first; languages that cannot be trusted come last, marked."""
     damage, by_byte = audit.predicted.estimates(), audit.predicted.bits_per_byte.by_language()
+    trusted = audit.trusted
+    longest = max(each.value for each in audit.ranked.estimates().values())
     (top, factor, prefix), (top_byte, factor_byte, prefix_byte) = (
         (top, *unit_of(top)) for top in (max(each.value for each in found.values()) for found in (damage, by_byte))
     )
@@ -90,15 +104,15 @@ def _languages(audit: Audit) -> Table:
         *(f"D̂, {prefix_byte}\nbits/B", "loss,\nbits/B", "bytes\n/token", "tokens\n/eng"),
         left=(1, 2, 3),
     )
-    for code in worst_first(damage):
-        own, cut = damage[code], audit.tokenization[code]
+    for code in order_of(audit):
+        own, cut, known = damage[code], audit.tokenization[code], code in trusted
         ratio = cut.tokens_per_sentence_ratio
         interval = f" ({limit(own.low * factor)}–{limit(own.high * factor)})"
         table.add_row(
-            language_name(code),
+            language_name(code) if known else Text.assemble((MARK, "yellow"), language_name(code)),
             Text(code, style="dim"),
             Text.assemble(number(own.value * factor), (interval, "dim")),
-            bar(own.value, top),
+            bar(own.value, longest) if known else "",
             per_byte(by_byte[code].value * factor_byte),
             f"{audit.bits_per_byte[code].value:.2f}",
             f"{cut.bytes_per_token.value:.2f}",
@@ -108,12 +122,15 @@ def _languages(audit: Audit) -> Table:
 
 
 def _gaps(audit: Audit) -> list[RenderableType]:
-    """Returns the gap between the worst and the best language, per token and per byte; nothing for one language."""
-    if len(audit.languages) == 1:
+    """Returns the gap between the worst and the best trusted language, per token and per byte, if there are two."""
+    trusted = audit.trusted
+    if not trusted:
+        return ["", Text("The model knows the text of none of these languages: the prediction does not rank them.")]
+    if len(trusted) == 1:
         return []
-    damage = audit.predicted.estimates()
+    damage = audit.ranked.estimates()
     worst, *_, best = worst_first(damage)
-    gap, gap_per_byte = audit.predicted.nats_per_token.gap(), audit.predicted.bits_per_byte.gap()
+    gap, gap_per_byte = audit.ranked.nats_per_token.gap(), audit.ranked.bits_per_byte.gap()
     one, other = language_of(worst).name, language_of(best).name
     if gap.low > 0 and damage[best].value > 0:
         times = f"{damage[worst].value / damage[best].value:.2g} times"
@@ -127,12 +144,12 @@ def _gaps(audit: Audit) -> list[RenderableType]:
 
 def _carriers(audit: Audit) -> Table:
     """Returns the blocks and the tensors with the largest shares of the damage."""
-    found = audit.predicted
+    found = audit.ranked
     worst = worst_first(found.estimates())[0]
-    row = audit.languages.index(worst)
+    row = found.languages.index(worst)
     blocks, tensors = shares_of(found.by_block), shares_of(found.by_linear)
     top = float(max(blocks.mean(0).max(), tensors.mean(0).max()))
-    several = len(audit.languages) > 1
+    several = len(found.languages) > 1
     table = columns("share of D̂", "mean", "", *([language_of(worst).name] if several else []), left=(2,))
     for names, shares in (([f"block {i}" for i in range(blocks.shape[1])], blocks), (found.linears, tensors)):
         mean = shares.mean(0)

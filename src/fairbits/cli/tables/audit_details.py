@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import instance
-from fairbits.cli.tables.audit import shares_of
-from fairbits.cli.tables.layout import BLANK, columns, formatter, section, unit_of, worst_first
+from fairbits.cli.tables.audit import order_of, shares_of
+from fairbits.cli.tables.layout import BLANK, columns, formatter, section, unit_of
 from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import HEADLINE, Audit
 from fairbits.stats import Estimate
@@ -36,7 +36,7 @@ BLOCKS = (
 def audit_details(audit: Audit) -> Group:
     """Returns what `audit_table` leaves out; the tables by tensor and the patterns are only in the JSON."""
     instance("audit", audit, Audit)
-    order = worst_first(audit.predicted.estimates())
+    order = order_of(audit)
     remarks = (Text.assemble((f"{each.name} ", "bold"), each.remark) for each in audit.founders.conditions)
     shown = f"In nats per token; the table above shows the form {audit.predicted.form}."
     return Group(

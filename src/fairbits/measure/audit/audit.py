@@ -66,6 +66,16 @@ class Audit:
         """D̂(λ) in its default form."""
         return self.damage[FORM]
 
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """The languages whose predicted damage can be trusted, because their text is not foreign to the model."""
+        return tuple(code for code in self.languages if not self.redundancy[code].foreign)
+
+    @cached_property
+    def ranked(self) -> PredictedDamage:
+        """D̂(λ) of the trusted languages; of all languages if none is trusted."""
+        return self.predicted.restrict(self.trusted or self.languages)
+
     def as_data(self) -> dict[str, Any]:
         """Returns everything except the large arrays, for JSON."""
         measured = self.measured
@@ -120,6 +130,7 @@ class Audit:
         own = self.measured.lang == code
         return {
             "documents": int(own.sum()),
+            "trusted": not self.redundancy[code].foreign,
             "predicted_tokens": int(self.measured.predicted[own].sum()),
             "bits_per_byte": self.bits_per_byte[code].to_dict(),
             "kappa_weighted": self.kappa_weighted[code].to_dict(),

@@ -59,7 +59,7 @@ class SavedTokenization(Tokenization):
 
 @dataclass(frozen=True)
 class AuditedLanguage:
-    """All measurements of one language."""
+    """All measurements of one language; `trusted` is not in files of 0.1.0, and follows from `redundancy`."""
 
     documents: Count
     predicted_tokens: Count
@@ -69,6 +69,7 @@ class AuditedLanguage:
     outlier_share: Estimate
     tokenization: SavedTokenization
     redundancy: Redundancy
+    trusted: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,11 @@ class AuditFile:
             _check_rows(f"damage.{form}.by_block", each.by_block, len(self.blocks))
             if each.nats_per_token.keys() != self.languages.keys() or each.by_block.keys() != self.languages.keys():
                 raise InputError(f"damage.{form} and languages must name the same languages")
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """The languages whose predicted damage can be trusted, because their text is not foreign to the model."""
+        return frozenset(code for code, each in self.languages.items() if not each.redundancy.foreign)
 
     @property
     def pattern(self) -> SavedPattern:

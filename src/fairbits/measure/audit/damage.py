@@ -1,7 +1,7 @@
 """Predicted damage: how many nats per token a scheme will cost each language, and which tensors cause it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +59,13 @@ class PredictedDamage:
         table = np.zeros((len(self.languages), max(self.blocks) + 1))
         np.add.at(table.T, np.array(self.blocks), self.by_linear.T)
         return table
+
+    def restrict(self, languages: Sequence[str]) -> "PredictedDamage":
+        """Returns D̂ of these languages alone."""
+        kept = tuple(code for code in self.languages if code in languages)
+        rows = np.isin(self.lang, kept)
+        own = {name: getattr(self, name)[rows] for name in ("lang", "document", "sums", "predicted", "size_bytes")}
+        return replace(self, languages=kept, **own)
 
     def estimates(self) -> Mapping[str, Estimate]:
         """Returns D̂(λ) in nats per token, in the order of the languages."""

@@ -13,6 +13,7 @@ import numpy as np
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language.documents import seeded_hash
+from fairbits.measure.audit.redundancy import FOREIGN
 from fairbits.measure.passes.prepare import longest_input, task_of
 from fairbits.measure.passes.text import Ids, Text, cutter_for
 from fairbits.model.checkpoint import Checkpoint
@@ -20,7 +21,6 @@ from fairbits.science.experiments.laboratory import Laboratory, ModelLab, outlie
 from fairbits.science.experiments.result import Table, estimate_text, number_text
 from fairbits.science.experiments.traits import OWN, LanguageTraits, measure_traits
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.verbs.audit import FOREIGN
 
 MORE_TOKENS = 0.05
 """The share of tokens that is added; with a quarter more the loss of the embedded model doubles."""

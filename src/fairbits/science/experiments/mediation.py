@@ -6,6 +6,7 @@ import numpy as np
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
+from fairbits.measure.audit.redundancy import FOREIGN
 from fairbits.science.experiments.finer_tokenization import (
     MORE_TOKENS,
     TREATMENT,
@@ -36,7 +37,6 @@ from fairbits.science.stats import (
     sample_size_for_power,
 )
 from fairbits.stats import holm
-from fairbits.verbs.audit import FOREIGN
 
 NAME = "mediation"
 LEAST = 12

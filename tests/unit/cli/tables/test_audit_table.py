@@ -14,6 +14,7 @@ from fairbits.cli.tables.audit import audit_table, shares_of
 from fairbits.cli.tables.audit_details import audit_details
 from fairbits.cli.tables.layout import bar, formatter, unit_of, worst_first
 from fairbits.errors import InputError
+from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import Audit
 from fairbits.stats import Estimate
 
@@ -62,7 +63,7 @@ def test_it_fits_80_columns_and_leaves_no_number_out(view, which, request) -> No
 
 def test_languages_are_sorted_by_predicted_damage(several) -> None:
     text = printed(audit_table(several))
-    order = re.findall(r"^\S.*? ([a-z]{3}_[A-Z][a-z]{3}) [\d.]+ \(", text, flags=re.MULTILINE)
+    order = codes_in(text)
     damage = several.predicted.estimates()
     assert order == worst_first(damage) == sorted(damage, key=lambda code: damage[code].value, reverse=True)
     top = damage[order[0]]
@@ -118,6 +119,53 @@ def test_a_clear_gap_is_named_and_one_of_noise_is_not(several) -> None:
     clear = several.predicted.nats_per_token.gap().low > 0
     assert (" times that of " in text) == clear
     assert ("may be noise" in text) != clear
+
+
+def with_foreign(audit: Audit, *codes: str) -> Audit:
+    """Returns an audit whose text is foreign to the model in these languages, and in no others."""
+    proxies = {
+        code: replace(each, predictive_entropy=replace(each.loss, value=each.loss.value / (2 if code in codes else 1)))
+        for code, each in audit.redundancy.items()
+    }
+    return replace(audit, redundancy=proxies)
+
+
+def codes_in(text: str) -> list[str]:
+    return re.findall(r"^\S.*? ([a-z]{3}_[A-Z][a-z]{3}) [\d.]+ \(", text, flags=re.MULTILINE)
+
+
+def test_languages_that_cannot_be_trusted_come_last_and_leave_the_headline(several) -> None:
+    damage = several.predicted.estimates()
+    worst, second, *_ = worst_first(damage)
+    audit = with_foreign(several, worst)
+    text = printed(audit_table(audit))
+    assert codes_in(text) == [*worst_first(damage)[1:], worst]
+    assert [line.startswith("? ") for line in text.splitlines() if re.search(r" [a-z]{3}_[A-Z][a-z]{3} ", line)] == [
+        *[False] * (len(damage) - 1),
+        True,
+    ]
+    plain = " ".join(text.split())
+    assert "? text not known to the model: do not trust (loss over 1.25 times" in plain
+    lead = re.search(r"((The predicted damage of|Per token) .*?)Gap between worst and best", plain)[1]
+    assert language_of(worst).name not in lead
+    assert language_of(second).name in lead
+    gap = several.predicted.restrict([code for code in damage if code != worst]).nats_per_token.gap()
+    assert f"corrected for noise: {gap.value:.3g} nats/token" in plain
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    everything = printed(audit_table(with_foreign(several)))
+    assert "do not trust" not in everything
+    assert codes_in(everything) == worst_first(damage)
+    data = audit.as_data()["languages"]
+    assert {code: each["trusted"] for code, each in data.items()} == {code: code != worst for code in damage}
+
+
+def test_without_a_language_to_trust_nothing_is_ranked(several) -> None:
+    text = " ".join(printed(audit_table(with_foreign(several, *several.languages))).split())
+    assert "The model knows the text of none of these languages: the prediction does not rank them." in text
+    assert "Gap between worst and best" not in text
+    assert "times that of" not in text
+    one = " ".join(printed(audit_table(with_foreign(several, *several.languages[1:]))).split())
+    assert "Gap between worst and best" not in one
 
 
 def test_text_of_the_model_cannot_steer_the_terminal(several) -> None:
