@@ -14,7 +14,8 @@ from fairbits import Checkpoint
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import tokens_of
-from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import Identity
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import Plan

@@ -9,7 +9,6 @@ import numpy as np
 
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.units import bits
 
 Measure = Literal["divergence", "loss"]
 """KL(p_reference ‖ p_quantized), or the loss of the quantized model minus that of the reference."""
@@ -54,11 +53,7 @@ class Measured:
 
 def frame_of(scores: Scores, measure: Measure, unit: str) -> LanguageFrame:
     """Returns a measure of every document in bits per byte or nats per token."""
-    if measure == "loss":
-        return scores.frame(unit)
-    own, per_byte = scores.documents, unit == "bits_per_byte"
-    values, weights = (bits(own.kl), own.bytes) if per_byte else (own.kl, own.tokens)
-    return LanguageFrame(own.lang, own.document, values=values, weights=weights, unit=unit)
+    return scores.frame(unit, measure=measure)
 
 
 def only(frame: LanguageFrame, languages: Collection[str]) -> LanguageFrame:

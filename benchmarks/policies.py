@@ -135,6 +135,7 @@ def main() -> None:
             evaluation_tokens=options.evaluation_tokens,
             sequence=options.sequence,
             seeds=options.seeds,
+            measure="loss",
             unit=options.unit,
             embeddings=options.embeddings if options.embeddings == "keep" else int(options.embeddings),
             device=options.device,

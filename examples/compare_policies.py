@@ -4,11 +4,11 @@
 
 It printed:
 
-    gptq              eng_Latn 0.030  swh_Latn 0.013 bits per byte added, 12.07 MB
-    gptq:mix=english  eng_Latn 0.043  swh_Latn 0.275 bits per byte added, 12.07 MB
-    rtn               eng_Latn 0.114  swh_Latn 0.222 bits per byte added, 12.07 MB
-    gptq:mix=english loses 0.1375 [0.0699, 0.2067] (n=8) more than gptq on average
-    rtn loses 0.1465 [0.1124, 0.1868] (n=8) more than gptq on average
+    gptq              divergence eng_Latn 0.057  swh_Latn 0.116 bits per byte, 12.07 MB
+    gptq:mix=english  divergence eng_Latn 0.053  swh_Latn 0.441 bits per byte, 12.07 MB
+    rtn               divergence eng_Latn 0.129  swh_Latn 0.318 bits per byte, 12.07 MB
+    gptq:mix=english diverges 0.1605 [0.1470, 0.1692] (n=8) more than gptq on average
+    rtn diverges 0.1367 [0.1265, 0.1477] (n=8) more than gptq on average
 """
 
 import fairbits as fb
@@ -24,6 +24,6 @@ found = fb.compare(
 )
 for entry in found.entries:
     damage = "  ".join(f"{code} {each.value:.3f}" for code, each in entry.frame.by_language().items())
-    print(f"{entry.policy:16}  {damage} bits per byte added, {entry.size_bytes / 1e6:.2f} MB")
+    print(f"{entry.policy:16}  divergence {damage} bits per byte, {entry.size_bytes / 1e6:.2f} MB")
 for contrast in found.contrasts:
-    print(f"{contrast.policy} loses {contrast.mean} more than {contrast.against} on average")
+    print(f"{contrast.policy} diverges {contrast.mean} more than {contrast.against} on average")

@@ -1,14 +1,14 @@
-"""Quantize the embedded model for three languages, measure what each lost, and decide whether that is acceptable.
+"""Quantize the embedded model for three languages, measure the damage to each, and decide whether it is acceptable.
 
     python examples/quickstart.py
 
 Writes a checkpoint into a temporary directory. It printed:
 
-    eng_Latn  +0.0058 [-0.0078, +0.0337] bits per byte added
-    heb_Hebr  -0.0022 [-0.0153, +0.0089] bits per byte added
-    swh_Latn  +0.0295 [+0.0010, +0.0725] bits per byte added
-    pass: worst language (swh_Latn) 0.0295 [-0.0143, 0.0725] bits per byte is at most 0.1
-    pass: gap 0.0306 [0, 0.0787] bits per byte is at most 0.1
+    eng_Latn  divergence 0.0101 [0.0088, 0.0131] bits per byte, added loss +0.0058
+    heb_Hebr  divergence 0.0136 [0.0115, 0.0193] bits per byte, added loss -0.0022
+    swh_Latn  divergence 0.0269 [0.0235, 0.0303] bits per byte, added loss +0.0295
+    pass: worst language (swh_Latn) 0.0269 [0.0227, 0.0303] bits per byte is at most 0.1
+    pass: gap 0.0167 [0.0112, 0.0199] bits per byte is at most 0.1
 """
 
 from pathlib import Path
@@ -24,8 +24,10 @@ with TemporaryDirectory() as directory:
     fb.quantize("embedded:tiny", plan, out=checkpoint)
     scores = fb.evaluate(checkpoint, reference="embedded:tiny", languages=LANGUAGES, tokens=512)
 
-for code, damage in scores.frame("bits_per_byte").by_language().items():
-    print(f"{code}  {damage.value:+.4f} [{damage.low:+.4f}, {damage.high:+.4f}] bits per byte added")
+added = scores.frame(measure="loss").by_language()
+for code, damage in scores.frame().by_language().items():
+    interval = f"[{damage.low:.4f}, {damage.high:.4f}]"
+    print(f"{code}  divergence {damage.value:.4f} {interval} bits per byte, added loss {added[code].value:+.4f}")
 verdict = fb.gate(scores, max_worst=0.1, max_gap=0.1)
 for check in verdict.checks:
     print(f"{check.outcome}: {check.reason}")

@@ -7,8 +7,8 @@ part of a type: `tokens: Count` refuses −1. Checks that involve several fields
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
@@ -57,6 +57,7 @@ class Kind(Generic[T]):
     `record`    the dataclass of its content; every field is a key, or has its key as `metadata={"alias": …}`
     `optional`  fields that earlier versions did not write; all others must be in the file
     `stamped`   whether the file says which version of fairbits wrote it
+    `earlier`   by earlier schema that is still read: the function that brings its content to the present one
     """
 
     schema: str
@@ -65,6 +66,7 @@ class Kind(Generic[T]):
     record: type[T]
     optional: tuple[str, ...] = ()
     stamped: bool = True
+    earlier: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -86,6 +88,12 @@ class Kind(Generic[T]):
 
     def parse(self, data: Mapping[str, Any], *, source: str) -> T:
         """Returns the record that the content of a file describes; `source` is the file that errors name."""
+        found = data.get("schema")
+        try:
+            if isinstance(found, str) and found in self.earlier:
+                data = self.earlier[found](dict(data)) | {"schema": self.schema}
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise InputError(f"{source} is damaged: {problem!r:.60}; write it again with {self.command}") from None
         self._check_schema(data.get("schema"), source)
         try:
             self._check_keys(data)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 """Units in which the damage of languages is reported. A section is a document that all languages have."""
+MEASURES = ("divergence", "loss")
+"""What quantization does to a language: the divergence from the reference model's predictions, or the added loss."""
+MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}
+"""How measures are written for people."""
 UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}
 """How units are written for people."""
 

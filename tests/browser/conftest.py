@@ -94,15 +94,15 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def measured(finished_run: Path) -> dict[str, Any]:
-    """Returns the content of the report of a small run, in which one language gained and one lost beyond doubt.
+    """Returns the content of the report of a small run, in which one language is significantly better and one worse.
 
-    Per token, nothing is beyond doubt; one point of the curves is below 0.
+    By added loss per token, nothing is significant; one point of the curves is below 0.
     """
     found = copy.deepcopy(dict(report(finished_run).content))
     found["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
     verdicts = {"heb_Hebr": "less", "swh_Latn": "more"}
     for row in found["languages"]:
-        row["verdict"] = dict.fromkeys(found["units"]) | {"bits_per_byte": verdicts.get(row["code"])}
+        row["verdict"] = dict.fromkeys(found["units"]) | {"divergence_bits_per_byte": verdicts.get(row["code"])}
     found["curves"]["damage"][0][-1] = {"value": -0.001, "low": -0.002, "high": 0.001}
     return found
 

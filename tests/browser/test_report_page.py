@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-UNIT = "bits_per_byte"
+UNIT = "divergence_bits_per_byte"
 DIGITS = 1e-5
 """The page carries six digits of every number."""
 
@@ -130,8 +130,9 @@ def test_filters_apply_to_table_plot_and_maps(show, measured) -> None:
     assert opened.quiet()
 
 
-def test_the_unit_changes_the_numbers(show, measured) -> None:
+def test_the_scale_changes_the_numbers(show, measured) -> None:
     opened = show(measured)
+    assert len(measured["units"]) == 6
     for unit in measured["units"]:
         opened.page.select_option("#unit", unit)
         marks = [each for each in opened.plotted("languages") if each["mode"] == "markers"]
@@ -139,34 +140,86 @@ def test_the_unit_changes_the_numbers(show, measured) -> None:
         assert opened.rows() == [row["code"] for row in rows]
         assert marks[0]["x"] == pytest.approx([value(row, unit=unit) for row in rows], rel=DIGITS)
         assert marks[1]["x"] == pytest.approx([value(row, 1, unit) for row in rows], rel=DIGITS)
-        digits = 2 if unit == "nats_per_section" else 4
+        digits = 2 if unit.endswith("nats_per_section") else 4
         first = opened.page.locator("table#languages tbody tr").first.locator("td").first.inner_text()
         assert first.startswith(f"{value(rows[0], unit=unit):.{digits}f}".replace("-", "−"))
 
 
 def marks(opened: Any) -> list[str]:
-    """Returns what stands at the ends of the lines of the languages, and what the table says is beyond doubt."""
+    """Returns what stands at the ends of the lines of the languages, and what the table says is significant."""
     ends = opened.page.locator("#fig-languages .annotation").all_text_contents()
     return [*ends, *opened.page.locator("table#languages :is(.less, .more)").all_text_contents()]
 
 
 def test_verdicts_are_those_of_the_unit_and_of_methods_that_are_shown(show, measured) -> None:
     opened = show(measured)
-    beyond_doubt = ["▲ loses more", "▲ more", "▼ less", "▼ loses less"]
-    assert sorted(marks(opened)) == beyond_doubt
-    opened.page.select_option("#unit", "nats_per_token")
+    significant = ["▲ more", "▲ more", "▼ less", "▼ less"]
+    assert sorted(marks(opened)) == significant
+    opened.page.select_option("#unit", "loss_nats_per_token")
     assert marks(opened) == []
     head, *lines = opened.downloaded("languages")
-    place = head.index("difference, nats per token")
-    expected = {row["code"]: row["difference"]["nats_per_token"]["value"] for row in measured["languages"]}
+    place = head.index("difference, added loss, nats per token")
+    expected = {row["code"]: row["difference"]["loss_nats_per_token"]["value"] for row in measured["languages"]}
     found = {line[head.index("Code")]: float(line[place]) for line in lines}
     assert found == pytest.approx(expected, rel=DIGITS)
     opened.page.select_option("#unit", UNIT)
     for method in ("0", "1"):
         opened.page.uncheck(f"input[name=method][value='{method}']")
-        assert sorted(marks(opened)) == ["▲ loses more", "▼ loses less"]
+        assert sorted(marks(opened)) == ["▲ more", "▼ less"]
         opened.page.check(f"input[name=method][value='{method}']")
-    assert sorted(marks(opened)) == beyond_doubt
+    assert sorted(marks(opened)) == significant
+
+
+def test_the_axis_names_the_measure_and_the_unit(show, measured) -> None:
+    opened = show(measured)
+    title = opened.page.locator("#fig-languages .g-xtitle, #fig-languages .g-x2title")
+    assert title.all_text_contents() == ["divergence, bits per byte"]
+    assert opened.page.locator("#unit option:checked").inner_text() == "divergence, bits per byte"
+    opened.page.select_option("#unit", label="added loss, bits per byte")
+    assert title.all_text_contents() == ["added loss, bits per byte"]
+    marks = [each for each in opened.plotted("languages") if each["mode"] == "markers"]
+    found = sorted(value(row, unit="loss_bits_per_byte") for row in measured["languages"])
+    assert sorted(marks[0]["x"]) == pytest.approx(found, rel=DIGITS)
+    widths = opened.page.locator("#fig-widths .g-ytitle").text_content()
+    assert widths == "divergence, bits per byte, log scale"  # the sweep has a scale of its own
+    assert opened.quiet()
+
+
+def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
+    opened = show(measured)
+    head, *lines = opened.downloaded("languages")
+    rows = {row["code"]: row["methods"][0] for row in measured["languages"]}
+    columns = {
+        "added loss, bits per byte": lambda own: own["damage"]["loss_bits_per_byte"]["value"],
+        "same top token": lambda own: 1 - own["flips"]["value"],
+        "recovery": lambda own: own["recovery"],
+        "KL median, nats": lambda own: own["kl_p50"],
+        "KL 95 %": lambda own: own["kl_p95"],
+        "KL 99 %": lambda own: own["kl_p99"],
+        "KL 99.9 %": lambda own: own["kl_p99_9"],
+        "margin median, nats": lambda own: own["margin_p50"],
+        "margin 1 %": lambda own: own["margin_p1"],
+    }
+    for line in lines:
+        own = rows[line[head.index("Code")]]
+        expected = [of(own) for of in columns.values()]
+        assert [float(line[head.index(name)]) for name in columns] == pytest.approx(expected, rel=DIGITS, abs=1e-6)
+    texts = opened.page.locator("table#languages tbody tr").first.locator("td").all_text_contents()
+    first = rows[opened.rows()[0]]
+    assert f"{first['kl_p50']:.4f}" in texts
+    assert f"{first['recovery']:.3f}" in texts
+
+
+def test_scores_of_version_1_leave_their_percentiles_blank(show, measured) -> None:
+    own = copy.deepcopy(measured)
+    for row in own["languages"]:
+        for method in row["methods"]:
+            method |= dict.fromkeys(("kl_p50", "kl_p95", "kl_p99_9", "margin_p50", "margin_p1"))
+    opened = show(own)
+    head, *lines = opened.downloaded("languages")
+    assert {line[head.index(name)] for line in lines for name in ("KL median, nats", "margin 1 %")} == {""}
+    assert all(float(line[head.index("KL 99 %")]) > 0 for line in lines)
+    assert opened.quiet()
 
 
 def test_what_a_log_scale_cannot_show_stands_open_at_its_foot(show, measured) -> None:

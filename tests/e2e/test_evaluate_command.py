@@ -9,9 +9,11 @@ import pytest
 from rich.cells import cell_len
 
 from fairbits.cli import main
+from fairbits.measure.scores.scores import Scores
 
 TINY = "embedded:tiny"
 LANGUAGES = ("--languages", "eng_Latn,heb_Hebr", "--sequence", "64")
+LOSS = ("--measure", "loss")
 RTN = ("--policy", "rtn", "--bits", "3", "--group", "channel")
 
 
@@ -42,23 +44,42 @@ def scores(quantized, command, tmp_path) -> Path:
 def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, command, tmp_path) -> None:
     code, printed, _ = command("evaluate", quantized, "--reference", TINY, *LANGUAGES, "--tokens", "256", "--json")
     assert code == 0
-    assert json.loads(printed)["schema"] == "fairbits.summary/1"
-    evaluated = {code: each["added"] for code, each in json.loads(printed)["languages"].items()}
+    assert json.loads(printed)["schema"] == "fairbits.summary/2"
+    evaluated = json.loads(printed)["languages"]
     out = tmp_path / "compare.json"
     options = ("--bits", "3", "--group", "channel", *LANGUAGES, "--evaluation-tokens", "256", "--out", out)
     code, printed, errors = command("compare", TINY, "--policies", "rtn,mse", *options)
     assert (code, errors) == (0, "")
     assert fits(printed)
-    rtn, mse = json.loads(out.read_text())["entries"]
+    assert "divergence" in printed
+    data = json.loads(out.read_text())
+    rtn, mse = data["entries"]
+    assert data["measure"] == "divergence"
     for lang, each in evaluated.items():
-        assert rtn["damage"][lang]["value"] == pytest.approx(each["bits_per_byte"]["value"], rel=1e-3)
+        assert rtn["damage"][lang]["value"] == pytest.approx(each["divergence"]["bits_per_byte"]["value"], rel=1e-3)
         assert mse["damage"][lang]["value"] < rtn["damage"][lang]["value"]
+    code, printed, errors = command("compare", TINY, "--policies", "rtn", "--measure", "loss", *options)
+    assert (code, errors) == (0, f"replaced {out}\n")
+    assert "added loss" in printed
+    data = json.loads(out.read_text())
+    assert data["measure"] == "loss"
+    for lang, each in evaluated.items():
+        added = each["added"]["bits_per_byte"]["value"]
+        assert data["entries"][0]["damage"][lang]["value"] == pytest.approx(added, rel=1e-3)
 
 
 def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
     code, printed, _ = command("gate", scores, "--max-worst", "10", "--max-gap", "10")
     assert (code, printed.count("\n")) == (0, 1)
     assert printed.startswith("pass: ")
+    assert printed.endswith("(measured by divergence)\n")
+    code, printed, _ = command("gate", scores, "--max-worst", "10", "--max-gap", "10", "--measure", "loss")
+    assert code == 0
+    assert printed.endswith("(measured by added loss)\n")
+    found = [json.loads(command("gate", scores, "--max-mean", "0", *more, "--json")[1]) for more in ((), LOSS)]
+    assert [each["measure"] for each in found] == ["divergence", "loss"]
+    frames = [Scores.load(scores).frame(measure=each["measure"]) for each in found]
+    assert [each["checks"][0]["estimate"] for each in found] == [frame.mean().to_dict() for frame in frames]
     code, printed, _ = command("gate", scores, "--max-mean", "0", "--junit", tmp_path / "gate.xml", "--json")
     assert code == 1
     assert json.loads(printed)["passed"] is False
@@ -72,7 +93,7 @@ def test_the_printed_summary_is_no_file_of_scores(quantized, command, tmp_path) 
     (tmp_path / "printed.json").write_text(command("evaluate", quantized, *options)[1])
     code, _, errors = command("gate", tmp_path / "printed.json", "--max-worst", "1")
     assert code == 2
-    assert "fairbits.summary/1" in errors
+    assert "fairbits.summary/2" in errors
     assert "write it with fairbits evaluate --out" in errors
 
 
@@ -92,6 +113,13 @@ def test_sweep(command, tmp_path) -> None:
         assert curve["3"]["value"] > curve["4"]["value"]
     assert data["founders"]["critical_width"] == pytest.approx(4.0, abs=0.05)
     assert " ".join(data["verdict"][1].split()) in " ".join(printed.split())
+    assert data["measure"] == "divergence"
+    assert "Divergence in bits per byte by bits per weight" in printed
+    code, printed, errors = command("sweep", TINY, "--bits", "3..4", *options, *LOSS, "--json")
+    assert (code, errors) == (0, "")
+    other = json.loads(printed)
+    assert other["measure"] == "loss"
+    assert other["damage"] != data["damage"]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +137,9 @@ def test_sweep(command, tmp_path) -> None:
         (("compare", TINY, "--policies", "rtn", "--languages", "eng_Latn"), "two or more"),
         (("sweep", TINY, "--bits", "8..2"), "--bits is '8..2'"),
         (("sweep", TINY, "--bits", "4"), "two widths or more"),
+        (("gate", "none.json", "--max-worst", "1", "--measure", "kl"), "measure is 'kl'"),
+        (("compare", TINY, "--policies", "rtn", "--measure", "kl"), "measure is 'kl'"),
+        (("sweep", TINY, "--measure", "kl"), "measure is 'kl'"),
         (("sweep", TINY, "--out", "nowhere/sweep.json"), "is not a directory"),
     ],
 )

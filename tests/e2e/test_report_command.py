@@ -46,11 +46,11 @@ def test_other_forms_are_printed(command, run) -> None:
     before = files_in(Path())
     code, printed, _ = command("report", run, "--format", "md")
     assert code == 0
-    assert printed.startswith("## What quantization cost every language\n")
+    assert printed.startswith("## What quantization costs every language\n")
     code, printed, _ = command("report", run, "--json")
     assert code == 0
     data = json.loads(printed)
-    assert data["schema"] == "fairbits.report/1"
+    assert data["schema"] == "fairbits.report/2"
     assert command("report", run, "--format", "json")[1] == printed
     assert files_in(Path()) == before
 
@@ -59,14 +59,14 @@ def test_a_form_is_taken_from_the_name_of_the_file(command, run) -> None:
     assert command("report", run, "--out", "card.md")[:2] == (0, "wrote card.md\n")
     assert Path("card.md").read_text().startswith("## ")
     assert command("report", run, "--format", "json", "--out", "all.json")[:2] == (0, "wrote all.json\n")
-    assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/1"
+    assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/2"
 
 
 def test_json_and_a_file_print_nothing_but_json(command, run) -> None:
     code, printed, _ = command("report", run, "--json", "--out", "all.json")
     assert code == 0
     assert printed == Path("all.json").read_text()
-    assert json.loads(printed)["schema"] == "fairbits.report/1"
+    assert json.loads(printed)["schema"] == "fairbits.report/2"
 
 
 def test_baselines_are_compared_in_the_order_given(command, run) -> None:
@@ -93,7 +93,9 @@ HTML = "<script>alert(1)</script>"
         ("model/plan.json", ("treatments", 0, "bits"), HTML),
         ("run.json", ("baselines", 0, "scores"), HTML),
         ("scores.json", ("documents", "kl", 0), HTML),
-        ("scores.json", ("kl_p99", "heb_Hebr"), HTML),
+        ("scores.json", ("percentiles", "heb_Hebr", "kl_p99"), HTML),
+        ("scores.json", ("percentiles", "heb_Hebr"), HTML),
+        ("sweep.json", ("measure",), 5),
         ("scores.json", ("quantized", "size_bytes"), HTML),
         ("scores.json", ("question", "seed"), 5),
         ("scores.json", ("reference", "size_bytes"), 0),
@@ -115,10 +117,10 @@ def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, k
     ("arguments", "message"),
     [
         (("none.json",), "none.json cannot be read"),
-        (("run/audit.json",), "it must be fairbits.scores/1"),
+        (("run/audit.json",), "it must be fairbits.scores/2"),
         (("run/scores.json", "--audit", "none.json"), "none.json cannot be read"),
         (("run/scores.json", "--plan", "none.json"), "none.json"),
-        (("run/scores.json", "--sweep", "run/audit.json"), "it must be fairbits.sweep/1"),
+        (("run/scores.json", "--sweep", "run/audit.json"), "it must be fairbits.sweep/2"),
         (("run", "--against", "run/scores.json"), "give no other files"),
         (("run/baselines",), "has no run.json"),
         (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md or json"),

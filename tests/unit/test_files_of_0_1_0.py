@@ -1,4 +1,4 @@
-"""Files that fairbits 0.1.0 wrote, of a small random Llama and two languages, are read and keep their bytes."""
+"""Files that fairbits 0.1.0 wrote, of a small random Llama and two languages, are read and keep their content."""
 
 import json
 import shutil
@@ -65,8 +65,13 @@ def test_plans(name: str) -> None:
 
 
 def test_scores() -> None:
-    found = Scores.load(SAVED / "scores.json")
-    assert json.loads(found.as_bytes()) | {"fairbits": "0.1.0"} == json.loads((SAVED / "scores.json").read_bytes())
+    saved, found = json.loads((SAVED / "scores.json").read_bytes()), Scores.load(SAVED / "scores.json")
+    now = json.loads(found.as_bytes())
+    assert (saved.pop("schema"), now.pop("schema")) == ("fairbits.scores/1", "fairbits.scores/2")
+    percentiles = now.pop("percentiles")
+    assert saved.pop("kl_p99") == {code: own.pop("kl_p99") for code, own in percentiles.items()}
+    assert {value for own in percentiles.values() for value in own.values()} == {None}
+    assert now | {"fairbits": "0.1.0"} == saved
     assert set(found.languages) == set(found.kl) == LANGUAGES
 
 
@@ -75,11 +80,26 @@ def test_scores() -> None:
     [
         ("audit.json", AUDIT, lambda found: found.languages),
         ("run.json", RUN, lambda found: found.settings["languages"]),
-        ("sweep.json", SWEEP, lambda found: found.damage),
-        ("compare.json", COMPARE, lambda found: found.entries[0].damage),
     ],
 )
 def test_what_reports_read(name: str, kind: Kind[Any], languages: Callable[[Any], Any]) -> None:
     found = kind.read(SAVED / name)
     assert then(to_json(kind.stamp(asdict(found)))) == (SAVED / name).read_bytes()
+    assert set(languages(found)) == LANGUAGES
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "languages"),
+    [
+        ("sweep.json", SWEEP, lambda found: found.damage),
+        ("compare.json", COMPARE, lambda found: found.entries[0].damage),
+    ],
+)
+def test_damage_of_0_1_0_is_the_added_loss(name: str, kind: Kind[Any], languages: Callable[[Any], Any]) -> None:
+    saved, found = json.loads((SAVED / name).read_bytes()), kind.read(SAVED / name)
+    now = json.loads(to_json(kind.stamp(asdict(found))))
+    assert saved.pop("schema").endswith("/1")
+    assert now.pop("schema") == kind.schema
+    assert now.pop("measure") == found.measure == "loss"
+    assert now | {"fairbits": "0.1.0"} == saved
     assert set(languages(found)) == LANGUAGES

@@ -6,7 +6,7 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.policy_options import common_flag
-from fairbits.units import UNITS
+from fairbits.units import MEASURES, UNITS
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:
@@ -69,6 +69,14 @@ GroupOrChannel = Annotated[
         help="Number of weights that share a scale, or channel.",
         metavar="N|channel",
         autocompletion=completion.one_of("32", "64", "128", "channel"),
+    ),
+]
+Measure = Annotated[
+    str,
+    typer.Option(
+        help="What decides: divergence (KL from the reference model) or loss (added loss).",
+        metavar="NAME",
+        autocompletion=completion.one_of(*MEASURES),
     ),
 ]
 Unit = Annotated[

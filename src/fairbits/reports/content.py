@@ -10,14 +10,14 @@ from fairbits.errors import InputError
 from fairbits.records import to_json
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
-from fairbits.reports.languages import language_rows, units_of
+from fairbits.reports.languages import language_rows, scales_of
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
 from fairbits.reports.provenance import notes, provenance
 from fairbits.reports.sources import Sources
 from fairbits.version import __version__
 
-SCHEMA = "fairbits.report/1"
+SCHEMA = "fairbits.report/2"
 
 
 def content(sources: Sources) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def content(sources: Sources) -> dict[str, Any]:
             for each in sources.methods
             for own in [each.scores.quantized]
         ],
-        "units": list(units_of(sources)),
+        "units": list(scales_of(sources)),
         "headline": headline(sources),
         "languages": rows,
         "blocks": None if audit is None else figures.blocks(audit),

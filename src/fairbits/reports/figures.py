@@ -6,7 +6,7 @@ from typing import Any
 from fairbits.measure.audit.audit_file import AuditedScheme, AuditFile
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.quantization.plan import Plan
-from fairbits.reports.languages import describe, interval
+from fairbits.reports.languages import describe, interval, scale_name
 from fairbits.reports.sources import Sources, SweepFile
 from fairbits.stats import spearman
 
@@ -77,7 +77,7 @@ def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
     known = [code for code in languages if code in sweep.damage]
     return {
         "policy": sweep.policy,
-        "unit": sweep.unit,
+        "unit": scale_name(sweep.measure, sweep.unit),
         "threshold": float(sweep.threshold),
         "bits": widths,
         "sizes": [float(sweep.sizes[str(bits)]) for bits in widths],

@@ -38,9 +38,9 @@ def format_interval(found: Estimate) -> str:
     """Returns an estimate with its interval.
 
     >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
-    '0.0352 (0.0241 to 0.0489)'
+    '0.0352 (95 % CI 0.0241 to 0.0489)'
     """
-    return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
+    return f"{found.value:.4f} ({100 * found.confidence:g} % CI {found.low:.4f} to {found.high:.4f})"
 
 
 def _disparity(scores: Scores) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _paired(sources: Sources) -> dict[str, Estimate]:
 
 
 def _verdict(found: Contrast | None) -> dict[str, list[str]]:
-    """Returns the languages that lose significantly less, and those that lose significantly more."""
+    """Returns the languages that are damaged significantly less, and those that are damaged significantly more."""
     if found is None:
         return {"better": [], "worse": []}
     sure = found.significant()
@@ -70,23 +70,23 @@ def _verdict(found: Contrast | None) -> dict[str, list[str]]:
 def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
     after, before = sources.after, sources.before
     code, worst = after.frame().worst()
-    start = "The worst-off language" if worst.value > 0 else "No language is shown to lose anything: the worst-off"
     said = [
-        f"{start}, by this text {describe(code)['name']}, loses {format_interval(worst)} bits per byte, "
-        "the luck of being the worst taken out."
+        f"{describe(code)['name']} is hit hardest: its predictions diverge by {format_interval(worst)} bits per byte "
+        "from those of the reference model."
     ]
     if before is None:
-        return [*said, "Nothing was measured to compare with."]
+        return [*said, "There is no baseline to compare with."]
     other = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
-    said.append(f"Under {other}, {size}, it loses {format_interval(before_worst)}, {describe(before_code)['name']}.")
+    name = describe(before_code)["name"]
+    said.append(f"Under {other}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
     said.append(_certainty(paired["worst"]))
     if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
         said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
     count = len(after.languages)
-    said.append(f"Of {count} language{'s' * (count > 1)}, {better} lost less beyond doubt, {worse} more.")
+    said.append(f"Of {count} language{'s' * (count > 1)}, {better} improved significantly, {worse} got worse.")
     return said
 
 
@@ -94,15 +94,15 @@ def _certainty(difference: Estimate) -> str:
     """Returns whether the worst languages of two methods differ.
 
     >>> _certainty(Estimate(-0.01, -0.02, 0.003, 17))
-    'Whether the worst is lower this text cannot tell: the difference is -0.0100 (-0.0200 to 0.0030).'
+    'Too little text to tell whether the worst language improved: the difference is -0.0100 (95 % CI ...).'
     """
     if difference.high < 0:
-        decrease = Estimate(-difference.value, -difference.high, -difference.low, 1)
-        return f"The worst is lower by {format_interval(decrease)}."
+        decrease = Estimate(-difference.value, -difference.high, -difference.low, 1, difference.confidence)
+        return f"The worst language improves by {format_interval(decrease)}."
     if difference.low > 0:
-        return f"The worst is higher by {format_interval(difference)}: it does not help here."
-    way = "lower" if difference.value < 0 else "higher"
-    return f"Whether the worst is {way} this text cannot tell: the difference is {format_interval(difference)}."
+        return f"The worst language gets worse by {format_interval(difference)}: the policy does not help here."
+    way = "improved" if difference.value < 0 else "got worse"
+    return f"Too little text to tell whether the worst language {way}: the difference is {format_interval(difference)}."
 
 
 def _size(ratio: float) -> str:

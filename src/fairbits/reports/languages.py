@@ -1,6 +1,7 @@
 """The languages of a report: names, cost of quantization, predicted damage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from fairbits.language.lookup import language_of
@@ -8,23 +9,35 @@ from fairbits.measure.audit.audit_file import AuditFile
 from fairbits.measure.scores.scores import Scores
 from fairbits.reports.sources import Sources
 from fairbits.stats import Contrast, Estimate
-from fairbits.units import UNITS
+from fairbits.units import MEASURES, UNITS
 
 UNKNOWN = "unknown"
+FIRST_SCALE = "divergence_bits_per_byte"
+"""The scale by which languages are ordered."""
 
 
 def language_rows(sources: Sources) -> list[dict[str, Any]]:
     """Returns one entry per language, the most damaged first."""
-    units = units_of(sources)
-    costs = [_costs(method.scores, units) for method in sources.methods]
-    contrasts = _contrasts(sources, units)
-    ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"]["bits_per_byte"]["value"])
+    scales = scales_of(sources)
+    costs = [_costs(method.scores, scales) for method in sources.methods]
+    contrasts = _contrasts(sources, scales)
+    ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"][FIRST_SCALE]["value"])
     return [_row(code, sources, [cost[code] for cost in costs]) | _against(code, contrasts) for code in ordered]
 
 
-def units_of(sources: Sources) -> tuple[str, ...]:
-    """Returns the units in which damage is shown; sections need parallel text."""
-    return UNITS if sources.after.question.parallel else UNITS[:2]
+def scales_of(sources: Sources) -> dict[str, tuple[str, str]]:
+    """Returns the scales on which damage is shown: measure and unit by name. Sections need parallel text."""
+    units = UNITS if sources.after.question.parallel else UNITS[:2]
+    return {scale_name(measure, unit): (measure, unit) for measure in MEASURES for unit in units}
+
+
+def scale_name(measure: str, unit: str) -> str:
+    """Returns the name of a scale in the content of a report.
+
+    >>> scale_name("divergence", "bits_per_byte")
+    'divergence_bits_per_byte'
+    """
+    return f"{measure}_{unit}"
 
 
 def describe(code: str) -> dict[str, Any]:
@@ -50,15 +63,16 @@ def interval(estimate: Estimate) -> dict[str, float]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-def _costs(scores: Scores, units: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _costs(scores: Scores, scales: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Returns the cost of one method for every language."""
-    damage = {unit: scores.frame(unit).by_language() for unit in units}
+    damage = {name: scores.frame(unit, measure=measure).by_language() for name, (measure, unit) in scales.items()}
     return {
         code: {
-            "damage": {unit: found[code].to_dict() for unit, found in damage.items()},
+            "damage": {name: found[code].to_dict() for name, found in damage.items()},
             "kl": scores.kl[code].to_dict(),
-            "kl_p99": scores.kl_p99[code],
             "flips": scores.flips[code].to_dict(),
+            "recovery": scores.recovery[code],
+            **asdict(scores.percentiles[code]),
             "relative_perplexity": scores.relative_perplexity[code].to_dict(),
         }
         for code in scores.languages
@@ -78,10 +92,14 @@ def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, 
     }
 
 
-def _contrasts(sources: Sources, units: Sequence[str]) -> dict[str, Contrast]:
-    """Returns how much more every language loses than under the baseline, in every unit."""
+def _contrasts(sources: Sources, scales: Mapping[str, tuple[str, str]]) -> dict[str, Contrast]:
+    """Returns how much more every language is damaged than under the baseline, on every scale."""
     before = sources.before
-    return {} if before is None else {unit: sources.after.contrast(before, unit=unit) for unit in units}
+    if before is None:
+        return {}
+    return {
+        name: sources.after.contrast(before, unit=unit, measure=measure) for name, (measure, unit) in scales.items()
+    }
 
 
 def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
@@ -96,7 +114,7 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
 
 
 def _verdict(code: str, found: Contrast) -> str | None:
-    """Returns whether a language loses less or more; None if the difference is not significant."""
+    """Returns whether a language is damaged less or more; None if the difference is not significant."""
     sure = found.significant()
     return ("less" if sure[code].value < 0 else "more") if code in sure else None
 

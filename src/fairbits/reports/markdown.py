@@ -9,6 +9,7 @@ from typing import Any
 from fairbits.errors import InputError, count_of, printable
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import SIGNIFICANT
+from fairbits.reports.languages import FIRST_SCALE
 from fairbits.reports.page import group_notes
 from fairbits.units import readable_size
 
@@ -21,21 +22,22 @@ LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
 APART = "&#8288;"
 """A word joiner, which is invisible: some renderers look for addresses after resolving escapes and entities."""
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-VERDICT = {"better": "less, beyond doubt", "worse": "more, beyond doubt"}
+VERDICT = {"better": "significantly less", "worse": "significantly more"}
+NO_VERDICT = "no significant difference"
 ROUNDED = "nearest rounding was better in "
 """Common text of notes on rows that GPTQ left unchanged: there are many, and they say little."""
-MEASURES = {"worst": "worst language", "gap": "gap, less noise", "mean": "mean of the languages"}
+MEASURES = {"worst": "worst language", "gap": "gap between languages", "mean": "mean of the languages"}
 
 
 def card(content: Mapping[str, Any]) -> str:
     """Returns the section; text from a model or a user is escaped and never read as Markdown or HTML."""
     sure = 100 * content["headline"]["mean"]["after"]["confidence"]
     parts = [
-        "## What quantization cost every language",
+        "## What quantization costs every language",
         text(_made(content)),
         text(" ".join(content["headline"]["sentences"])),
         "\n".join(_headline(content)),
-        f"Added bits per byte of every language, with {sure:g} % intervals:",
+        f"Divergence from {text(content['model'])} in bits per byte, with {sure:g} % confidence intervals:",
         "\n".join(_languages(content)),
         _measured(content["provenance"]["evaluation"], content["languages"]),
         *_notes(content["notes"]),
@@ -65,7 +67,7 @@ def _headline(content: Mapping[str, Any]) -> Iterator[str]:
     held = len(content["methods"]) > 1
     sides = ("before", "after") if held else ("after",)
     titles = [content["methods"][1]["name"], after] if held else [after]
-    yield from _head(["added bits per byte", *titles], left=1)
+    yield from _head(["divergence, bits per byte", *titles], left=1)
     for name, title in MEASURES.items():
         values = [found[name][side] for side in sides]
         if None not in values:  # a single language has no gap
@@ -86,8 +88,8 @@ def _languages(content: Mapping[str, Any]) -> Iterator[str]:
     titles = [content["methods"][i]["name"] for i in order]
     yield from _head(["language", "code", *titles, *against], left=2)
     for each in content["languages"]:
-        values = [_interval(each["methods"][i]["damage"]["bits_per_byte"]) for i in order]
-        said = [VERDICT[kind] for kind in VERDICT if each["code"] in content["headline"][kind]] or ["not told apart"]
+        values = [_interval(each["methods"][i]["damage"][FIRST_SCALE]) for i in order]
+        said = [VERDICT[kind] for kind in VERDICT if each["code"] in content["headline"][kind]] or [NO_VERDICT]
         yield _row([each["name"], each["code"], *values, *(said if against else [])])
 
 
@@ -99,8 +101,8 @@ def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) 
         f"Measured on {parallel} of {text(asked['text'])}: {count_of(len(languages), 'language')}, "
         f"{count_of(asked['documents'], 'document')} (at least {least} per language), "
         f"{count_of(asked['tokens'], 'predicted token')}; up to {asked['budget']:,} tokens per language in "
-        f"pieces of at most {asked['sequence']:,}, seed {asked['seed']}. Asked for "
-        f"{text(asked['asked'])}. Intervals: bootstrap over documents. Beyond doubt: the paired difference has p below "
+        f"pieces of at most {asked['sequence']:,}, seed {asked['seed']}. The models predict "
+        f"{text(asked['asked'])}. Intervals: bootstrap over documents. Significant: the paired difference has p below "
         f"{SIGNIFICANT} after Holm's correction."
     )
 
@@ -109,7 +111,7 @@ def _made(content: Mapping[str, Any]) -> str:
     """Returns a sentence on how the model was made; without a plan this is unknown."""
     found, model = content["provenance"], content["model"]
     if found["policy"] is None or content["allocation"] is None:
-        return f"{content['methods'][0]['name']}, held to {model}; how it was made is not known here."
+        return f"{content['methods'][0]['name']}, compared with {model}; how it was made is not known here."
     name, settings = found["policy"]["name"], found["policy"]["settings"]
     mix, group = settings.get("mix"), settings.get("group")
     parts = [
@@ -170,13 +172,13 @@ def _again(content: Mapping[str, Any]) -> list[str]:
     """Returns the command that makes the model again: from its run, otherwise from its plan; empty without either."""
     found, model = content["provenance"], content["model"]
     if found["run"] is not None:
-        return ["To make it again, with what it is held to:", _fence(_run(content))]
+        return ["To make it again, with its baselines:", _fence(_run(content))]
     if found["policy"] is None:
         return []
     own = found["calibration"]
     options = {"--plan": "plan.json", **_text_of(own, "calibration"), "--out": "quantized"}
     words = ["fairbits", "quantize", model, *chain.from_iterable(options.items())]
-    return ["To make it again, with the plan.json that is beside the model:", _fence(words)]
+    return ["To make it again, with the plan.json next to the model:", _fence(words)]
 
 
 def _run(content: Mapping[str, Any]) -> list[Any]:

@@ -112,7 +112,7 @@ def change(own: Mapping[str, Any]) -> dict[str, Any]:
     if paired is None:
         sure, doubt = after["high"] < before["low"] or after["low"] > before["high"], "intervals overlap"
     else:
-        sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not beyond doubt"
+        sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not significant"
     kind = ("less" if moved < 0 else "more") if sure else ""
     return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
 

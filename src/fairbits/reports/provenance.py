@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fairbits.measure.scores.scores import TASK_NAMES
+from fairbits.measure.scores.setting import TASK_NAMES
 from fairbits.reports.sources import Sources
 from fairbits.version import __version__
 

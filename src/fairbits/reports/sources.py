@@ -68,6 +68,7 @@ class SweepFile:
     fingerprint: str
     policy: str
     settings: Mapping[str, Any]
+    measure: str
     unit: str
     threshold: Number
     sizes: Mapping[str, Count]
@@ -90,7 +91,13 @@ class SweepFile:
 
 
 RUN = Kind("fairbits.run/1", "the record of a run", "fairbits run in a new directory", RunFile, optional=("written",))
-SWEEP = Kind("fairbits.sweep/1", "a sweep", "fairbits sweep --out", SweepFile)
+SWEEP = Kind(
+    "fairbits.sweep/2",
+    "a sweep",
+    "fairbits sweep --out",
+    SweepFile,
+    earlier={"fairbits.sweep/1": lambda data: data | {"measure": "loss"}},
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +151,7 @@ class Sources:
 
     @cached_property
     def contrast(self) -> Contrast | None:
-        """How much more every language loses than under the baseline, computed once."""
+        """How much more every language is damaged than under the baseline, computed once."""
         return None if self.before is None else self.after.contrast(self.before)
 
 

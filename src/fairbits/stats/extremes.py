@@ -31,11 +31,14 @@ ROUNDING = 1e-6
 def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
     """Returns the language with the largest estimate, and an estimate of the largest true damage.
 
-    The value is max v minus its bias (see `bias_corrected_range`). The interval is
-    [max_λ(v_λ − q·se_λ), max_λ high_λ], where q is the (1+c)/2 quantile of max_λ t*_λ and high_λ are the marginal
-    limits. It covers max θ with probability at least c, because either side fails with probability (1−c)/2 at most:
-    all lower limits v_λ − q·se_λ hold at once, so the largest of them lies below max θ; and the upper limit of the one
-    language that is truly the worst lies above its θ, so the largest upper limit does too.
+    The value is max v minus its bias (see `bias_corrected_range`), but never below the mean of the languages: the
+    largest of several numbers is at least their mean, and where noise hides all differences the mean is the better
+    estimate.
+
+    The interval is [max_λ(v_λ − q·se_λ), max_λ high_λ], where q is the (1+c)/2 quantile of max_λ t*_λ and high_λ are
+    the marginal limits. It covers max θ with probability at least c, because either side fails with probability
+    (1−c)/2 at most: all lower limits v_λ − q·se_λ hold at once, so the largest of them lies below max θ; and the upper
+    limit of the one language that is truly the worst lies above its θ, so the largest upper limit does too.
     """
     instance("replicates", replicates, Replicates)
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
@@ -44,7 +47,8 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
     high = float(marginal(replicates, confidence)[1].max())
     at = int(np.argmax(replicates.value))
     corrected = float(replicates.value[at]) - _bias(replicates, "shrinkage")[0]
-    value = float(np.clip(corrected, low, high))
+    mean = float(np.full(len(replicates.value), 1 / len(replicates.value)) @ replicates.value)  # as `combination` adds
+    value = float(np.clip(max(corrected, mean), low, high))
     return replicates.languages[at], Estimate(value, low, high, int(replicates.documents[at]), confidence)
 
 

@@ -105,24 +105,54 @@ class LanguageFrame:
         resamples: int = 10_000,
         seed: int = 0,
     ) -> "LanguageFrame":
-        """Returns the frame of the damage (quantized − reference) of total NLLs in nats per document.
+        """Returns the frame of the added loss (quantized − reference) of total NLLs in nats per document.
 
-        bits_per_byte: Δ / (ln 2 · bytes), comparable across languages; nats_per_token: Δ / tokens;
-        nats_per_section: Δ / documents, comparable where they are the same content in every language.
+        The units are those of `from_nats`.
         """
         before = nonnegative_array("reference", reference, ndim=1)
         after = nonnegative_array("quantized", quantized, ndim=1)
         same_shape("quantized", after.shape, "the shape of reference", before.shape)
-        per_byte = one_of("unit", unit, FRAME_UNITS) == "bits_per_byte"
-        values = bits(after - before) if per_byte else after - before
+        return cls.from_nats(
+            lang,
+            document,
+            nats=after - before,
+            tokens=tokens,
+            size_bytes=size_bytes,
+            unit=unit,
+            confidence=confidence,
+            resamples=resamples,
+            seed=seed,
+        )
+
+    @classmethod
+    def from_nats(
+        cls,
+        lang: ArrayLike,
+        document: ArrayLike,
+        *,
+        nats: ArrayLike,
+        tokens: ArrayLike,
+        size_bytes: ArrayLike,
+        unit: str = "bits_per_byte",
+        confidence: float = 0.95,
+        resamples: int = 10_000,
+        seed: int = 0,
+    ) -> "LanguageFrame":
+        """Returns the frame of a damage given in nats per document: added loss or divergence.
+
+        bits_per_byte: nats / (ln 2 · bytes), comparable across languages; nats_per_token: nats / tokens;
+        nats_per_section: nats / documents, comparable where they are the same content in every language.
+        """
+        values = finite_array("nats", nats, ndim=1)
         weights = nonnegative_array("size_bytes", size_bytes, ndim=1)
         counts = nonnegative_array("tokens", tokens, ndim=1)
         for name, array in (("size_bytes", weights), ("tokens", counts)):
-            same_shape(name, array.shape, "the shape of reference", before.shape)
+            same_shape(name, array.shape, "the shape of nats", values.shape)
+        per_byte = one_of("unit", unit, FRAME_UNITS) == "bits_per_byte"
         return cls(
             as_array("lang", lang),
             as_array("document", document),
-            values=values,
+            values=bits(values) if per_byte else values,
             weights={"bits_per_byte": weights, "nats_per_section": np.ones_like(counts)}.get(unit, counts),
             unit=unit,
             confidence=confidence,

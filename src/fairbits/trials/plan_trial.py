@@ -14,7 +14,8 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
-from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import Identity
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress, within

@@ -9,7 +9,8 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import estimated_size_notes, short_text_notes, text_for
 from fairbits.measure.scores.answers import answers_of
 from fairbits.measure.scores.reference import Reference
-from fairbits.measure.scores.scores import EvaluationSetting, Identity, Scores
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import EvaluationSetting, Identity
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress
 

@@ -1,7 +1,8 @@
 """Compare: policies side by side, each applied to the same model and evaluated on the same text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -9,14 +10,15 @@ from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import check_unit
+from fairbits.measure.scores.scores import Scores, check_unit
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies.variants import Variant, variant
+from fairbits.stats import LanguageFrame
 from fairbits.trials.plan_trial import PlanResult, PlanTrial, corpus_for
-from fairbits.units import UNITS
+from fairbits.units import MEASURES, UNITS
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import check_variants
 from fairbits.verbs.plan import plan as make_plan
@@ -36,6 +38,7 @@ def compare(
     evaluation_tokens: int = 8192,
     sequence: int = 512,
     seeds: Iterable[int] = (0,),
+    measure: str = "divergence",
     unit: str = "bits_per_byte",
     baseline: str | None = None,
     embeddings: Literal["keep", 8, 4] = "keep",
@@ -43,6 +46,8 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:
     """Returns the damage of every policy to every language at every width, on evaluation text.
+
+    The damage is the divergence from the reference model or, with `measure="loss"`, the added loss.
 
     A policy is a name, or a name with options, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens` per
     language are for calibration, sampled again for every seed, and `evaluation_tokens` for evaluation, the same for
@@ -55,16 +60,18 @@ def compare(
     variants = {each: variant(each) for each in _distinct("policies", policies)}
     widths = [whole("bits", each, least=2, most=8) for each in _distinct("bits", bits)]
     requests = [replace(calibration, seed=each) for each in _distinct("seeds", seeds)]
-    one_of("unit", unit, UNITS)  # before anything is read
+    one_of("measure", measure, MEASURES)  # before anything is read
+    one_of("unit", unit, UNITS)
     first = one_of("baseline", next(iter(variants)) if baseline is None else baseline, tuple(variants))
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     common = {"group": group, "embeddings": embeddings}
+    damage = partial(Scores.frame, unit=unit, measure=measure)
     check_variants(checkpoint, corpus, variants.values(), widths=widths, common=common)
     with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
         entries = tuple(
-            _entry(trial, each, bits=width, common=common, requests=requests, unit=unit, progress=progress)
+            _entry(trial, each, bits=width, common=common, requests=requests, damage=damage, progress=progress)
             for width in widths
             for each in variants.values()
         )
@@ -77,7 +84,7 @@ def compare(
             "text": corpus.name,
         }
         notes = trial.notes
-    return Comparison(checkpoint.target, checkpoint.fingerprint, settings, entries, first, notes)
+    return Comparison(checkpoint.target, checkpoint.fingerprint, settings, measure, entries, first, notes)
 
 
 def _entry(
@@ -87,7 +94,7 @@ def _entry(
     bits: int,
     common: Mapping[str, Any],
     requests: Sequence[TextRequest],
-    unit: str,
+    damage: Callable[[Scores], LanguageFrame],
     progress: Progress | None,
 ) -> Entry:
     """Returns one policy at one width; a plan that reads no text is carried out once for all seeds."""
@@ -108,7 +115,7 @@ def _entry(
         policy=own.name,
         bits=bits,
         plans=tuple(each.plan for each in results),
-        frames=tuple(each.scores.frame(unit) for each in results),
+        frames=tuple(damage(each.scores) for each in results),
         seconds=tuple(each.seconds for each in results),
         scores=tuple(each.scores for each in results),
     )

@@ -147,6 +147,7 @@ class Comparison:
     model: str
     fingerprint: str
     settings: Mapping[str, Any]
+    measure: str
     entries: tuple[Entry, ...]
     baseline: str
     notes: tuple[str, ...] = ()
@@ -170,6 +171,7 @@ class Comparison:
             "model": self.model,
             "fingerprint": self.fingerprint,
             "settings": dict(self.settings),
+            "measure": self.measure,
             "unit": self.unit,
             "baseline": self.baseline,
             "entries": [entry.as_data() for entry in self.entries],
@@ -252,6 +254,7 @@ class ComparisonFile:
     model: str
     fingerprint: str
     settings: Mapping[str, Any]
+    measure: str
     unit: str
     baseline: str
     entries: tuple[SavedEntry, ...]
@@ -259,4 +262,10 @@ class ComparisonFile:
     notes: tuple[str, ...]
 
 
-COMPARE = Kind("fairbits.compare/1", "a comparison", "fairbits compare --out", ComparisonFile)
+COMPARE = Kind(
+    "fairbits.compare/2",
+    "a comparison",
+    "fairbits compare --out",
+    ComparisonFile,
+    earlier={"fairbits.compare/1": lambda data: data | {"measure": "loss"}},
+)

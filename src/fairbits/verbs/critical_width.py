@@ -75,9 +75,9 @@ def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: s
     top = [code for code, width in widths.items() if width.value >= bits[-1]]
     bottom = [code for code, width in widths.items() if width.value <= bits[0]]
     if len(bottom) == len(widths):
-        return f"No language loses more than {limit} at {bits[0]} bits or more: try fewer bits or a lower threshold."
+        return f"No language exceeds {limit} at {bits[0]} bits or more: try fewer bits or a lower threshold."
     if len(top) == len(widths):
-        return f"Every language loses more than {limit} even at {bits[-1]} bits: try more bits or a higher threshold."
+        return f"Every language exceeds {limit} even at {bits[-1]} bits: try more bits or a higher threshold."
     least = min(widths, key=lambda code: widths[code].value)
     most = max(widths, key=lambda code: widths[code].value)
     low, high = widths[least], widths[most]

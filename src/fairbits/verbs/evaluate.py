@@ -8,7 +8,8 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import Identity
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import check_device
 from fairbits.progress import Progress

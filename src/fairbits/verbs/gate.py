@@ -12,7 +12,7 @@ from fairbits.checks import in_range, instance, one_of
 from fairbits.errors import InputError, printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.units import UNITS
+from fairbits.units import MEASURE_LABELS, MEASURES, UNITS
 from fairbits.version import __version__
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -36,6 +36,7 @@ class Verdict:
     """All requirements of a gate; `improved` are the languages with significantly less damage than the baseline."""
 
     target: str
+    measure: str
     unit: str
     checks: tuple[Check, ...]
     improved: tuple[str, ...] = ()
@@ -53,20 +54,23 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One line: what failed and what is undecided, or that everything passed."""
+        """One line: what failed and what is undecided, or that everything passed; then the measure."""
         missed = [check for outcome in ("fail", "undecided") for check in self.checks if check.outcome == outcome]
         if not missed:
-            return f"pass: {'; '.join(check.reason for check in self.checks)}"
-        return "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
+            said = f"pass: {'; '.join(check.reason for check in self.checks)}"
+        else:
+            said = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
+        return f"{said} (measured by {MEASURE_LABELS[self.measure]})"
 
     def as_data(self) -> dict[str, Any]:
         """Returns the verdict for JSON."""
         return {
-            "schema": "fairbits.verdict/1",
+            "schema": "fairbits.verdict/2",
             "fairbits": __version__,
             "target": self.target,
             "passed": self.passed,
             "reason": self.reason,
+            "measure": self.measure,
             "unit": self.unit,
             "checks": [vars(each) | {"estimate": each.estimate and each.estimate.to_dict()} for each in self.checks],
             "improved": list(self.improved),
@@ -80,18 +84,21 @@ def gate(
     max_worst: float | None = None,
     max_mean: float | None = None,
     max_gap: float | None = None,
+    measure: str = "divergence",
     unit: str = "bits_per_byte",
     against: Scores | str | Path | None = None,
     max_worse: float | None = None,
 ) -> Verdict:
-    """Returns whether the added loss is within limits, and whether it is no worse than that of a baseline.
+    """Returns whether the damage is within limits, and whether it is no worse than that of a baseline.
 
-    Scores are the result of `evaluate`, or its path. A limit is met if the whole interval is at most the limit and
-    exceeded if the whole interval is above it; otherwise the text cannot decide. `max_worse` is such a limit for the
-    difference from the baseline of every language, of the mean and of the worst language. Without it only a
-    significantly worse result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst
-    by their paired intervals. Little text then proves little, and the verdict says how much worse languages may be.
+    Scores are the result of `evaluate`, or its path. The damage is the divergence from the reference model, or the
+    added loss with `measure="loss"`. A limit is met if the whole interval is at most the limit and exceeded if the
+    whole interval is above it; otherwise the text cannot decide. `max_worse` is such a limit for the difference from
+    the baseline of every language, of the mean and of the worst language. Without it only a significantly worse result
+    fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by their paired intervals.
+    Little text then proves little, and the verdict says how much worse languages may be.
     """
+    one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
     limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap, "difference": max_worse}
     given = {
@@ -107,21 +114,22 @@ def gate(
             "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
         )
     own = _scores("scores", scores)
-    frame, notes = own.frame(unit), own.notes
+    frame, notes = own.frame(unit, measure=measure), own.notes
     checks = [_limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
-        return Verdict(own.quantized.target, unit, tuple(checks), notes=notes)
+        return Verdict(own.quantized.target, measure, unit, tuple(checks), notes=notes)
     baseline = _scores("the baseline", against)
     own.check_same_text(baseline)
+    theirs = baseline.frame(unit, measure=measure)
     if worse is None:
-        checks += _checks_of_significance(own, baseline, unit)
+        checks += _checks_of_significance(frame, theirs)
     else:
-        checks += _checks_of_margin(own, baseline, unit, limit=worse)
+        checks += _checks_of_margin(frame, theirs, limit=worse)
     if own.reference.fingerprint != baseline.reference.fingerprint:
         other = baseline.reference.target
-        notes += (f"the baseline was made from another model, {other}: the losses are added to different models",)
-    improved = tuple(sorted(baseline.worse_than(own, unit=unit)))
-    return Verdict(own.quantized.target, unit, tuple(checks), improved, notes)
+        notes += (f"the baseline was made from another model, {other}: each is compared with its own reference",)
+    improved = tuple(sorted(_worse(theirs, frame)))
+    return Verdict(own.quantized.target, measure, unit, tuple(checks), improved, notes)
 
 
 def junit(verdict: Verdict) -> bytes:
@@ -193,13 +201,12 @@ def _times(found: Estimate, limit: float) -> float:
     return (reach / room) ** 2 if room > 0 else math.inf
 
 
-def _checks_of_margin(scores: Scores, baseline: Scores, unit: str, *, limit: float) -> Iterator[Check]:
+def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: float) -> Iterator[Check]:
     """Yields the three-way decisions on the difference of all languages, of the mean and of the worst language.
 
     Simultaneous limits decide whether a language fails, because one failure is enough; its own upper limit decides
     whether it passes, because all must pass.
     """
-    mine, theirs = scores.frame(unit), baseline.frame(unit)
     paired = mine.minus(theirs)
     together = paired.by_language(simultaneous=True)
     found = {code: replace(each, low=min(each.low, together[code].low)) for code, each in paired.by_language().items()}
@@ -222,10 +229,9 @@ def _checks_of_margin(scores: Scores, baseline: Scores, unit: str, *, limit: flo
         yield _decision(own, f"difference of the {name}", each, limit=limit, frame=paired)
 
 
-def _checks_of_significance(scores: Scores, baseline: Scores, unit: str) -> Iterator[Check]:
+def _checks_of_significance(mine: LanguageFrame, theirs: LanguageFrame) -> Iterator[Check]:
     """Yields a failure for what is significantly worse, and for all else how much worse it may be."""
-    worse = scores.worse_than(baseline, unit=unit)
-    mine, theirs = scores.frame(unit), baseline.frame(unit)
+    worse = _worse(mine, theirs)
     title = "no language significantly worse than the baseline"
     if worse:
         codes = sorted(worse, key=lambda code: -worse[code].value)
@@ -242,6 +248,11 @@ def _checks_of_significance(scores: Scores, baseline: Scores, unit: str) -> Iter
         else:
             reason = f"{name} is not significantly worse; {_at_most('it', each, _unit(mine))}"
             yield Check(title, "pass", reason, 0.0, each)
+
+
+def _worse(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
+    """Returns the languages that are significantly more damaged, and by how much."""
+    return {code: each for code, each in mine.contrast(theirs).significant().items() if each.value > 0}
 
 
 def _totals(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:

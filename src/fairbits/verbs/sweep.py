@@ -29,7 +29,7 @@ from fairbits.records import to_json
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
-from fairbits.units import UNIT_LABELS
+from fairbits.units import MEASURES, UNIT_LABELS
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.plan import check_variants
 from fairbits.verbs.plan import plan as make_plan
@@ -54,6 +54,7 @@ class Sweep:
     fingerprint: str
     policy: str
     settings: Mapping[str, Any]
+    measure: str
     frames: Mapping[int, LanguageFrame]
     sizes: Mapping[int, int]
     threshold: float
@@ -122,6 +123,7 @@ class Sweep:
             "fingerprint": self.fingerprint,
             "policy": self.policy,
             "settings": dict(self.settings),
+            "measure": self.measure,
             "unit": self.unit,
             "threshold": self.threshold,
             "sizes": {str(bits): size for bits, size in self.sizes.items()},
@@ -154,6 +156,7 @@ def sweep(
     evaluation_tokens: int = 8192,
     sequence: int = 512,
     seed: int = 0,
+    measure: str = "divergence",
     unit: str = "bits_per_byte",
     threshold: float | None = None,
     device: str = "cpu",
@@ -161,12 +164,14 @@ def sweep(
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
-    `tokens` per language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default
-    threshold is 0.01 bits per byte, 0.03 nats per token or 3 nats per section.
+    The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
+    language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
+    0.01 bits per byte, 0.03 nats per token or 3 nats per section.
     """
     check_device(device)
     calibration = TextRequest("calibration", tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
+    one_of("measure", measure, MEASURES)
     widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
     if len(widths) < 2:
         raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
@@ -186,13 +191,14 @@ def sweep(
             options = {**settings, **own.at(width)}
             plan = make_plan(checkpoint, policy=own.policy, text=read, device=device, progress=progress, **options)
             result = trial.run(plan, name=f"{policy}, {width} bits", progress=progress)
-            frames[width], plans[width] = result.scores.frame(unit), result.plan
+            frames[width], plans[width] = result.scores.frame(unit, measure=measure), result.plan
         settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
     return Sweep(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
         policy=policy,
         settings=settings,
+        measure=measure,
         frames=frames,
         sizes={width: plan.size_bytes for width, plan in plans.items()},
         threshold=limit,

@@ -131,6 +131,17 @@ ROWS = {
         }
         | FRAME_OPTIONS,
     ),
+    "LanguageFrame.from_nats": (
+        LanguageFrame.from_nats,
+        {
+            "lang": (LANG, CODES | TWO_RAGGED),
+            "document": (DOCUMENT, IDS | TWO_RAGGED),
+            "nats": (VALUES, *RECORD),
+            "tokens": (SIZES, *RECORD, "nonnegative"),
+            "size_bytes": (SIZES, *RECORD, "nonnegative"),
+        }
+        | FRAME_OPTIONS,
+    ),
     "LanguageFrame.language": (FRAME.language, {"lang": ("deu", {"unknown": "fra", "none": None, "list": ["deu"]})}),
     "LanguageFrame.contrast": (
         FRAME.contrast,

@@ -4,7 +4,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from fairbits.reports.content import check_name, content, format_of
 from fairbits.reports.figures import LEAST_LANGUAGES, prediction
 from fairbits.reports.sources import RUN, SWEEP
 from fairbits.stats import spearman
-from fairbits.units import UNITS
+from fairbits.units import MEASURES, UNITS
 from fairbits.verbs.report import sources_of_run
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
 METHODS = ("gptq", "gptq:mix=english", "rtn")
+SCALES = {f"{measure}_{unit}": {"measure": measure, "unit": unit} for measure in MEASURES for unit in UNITS}
+FIRST = "divergence_bits_per_byte"
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +40,14 @@ def found(sources: Sources) -> dict[str, Any]:
 
 @pytest.fixture
 def harmed(sources: Sources) -> Callable[..., Sources]:
-    """Returns the function that makes scores in which given languages lose five times as much as others."""
+    """Returns the function that makes scores in which given languages are damaged five times as much as others."""
 
     def harmed(*, after: str = "", before: str = "") -> Sources:
         def of(code: str, seed: int) -> Scores:
             own = sources.after.documents
             noise = np.random.default_rng(seed).normal(1, 0.1, len(own.lang))
             added = np.where(own.lang == code, 1.0, 0.2) * noise * own.bytes / 100
-            return replace(sources.after, documents=replace(own, nll_quantized=own.nll_reference + added))
+            return replace(sources.after, documents=replace(own, nll_quantized=own.nll_reference + added, kl=added))
 
         return Sources((Method("new", of(after, 1)), Method("old", of(before, 2))))
 
@@ -54,25 +56,29 @@ def harmed(sources: Sources) -> Callable[..., Sources]:
 
 def test_every_number_of_a_language_is_that_of_its_scores(found, sources) -> None:
     assert [each["name"] for each in found["methods"]] == list(METHODS)
-    assert found["units"] == list(UNITS)
+    assert found["units"] == list(SCALES)
+    assert found["units"][0] == FIRST
     for row in found["languages"]:
         code = row["code"]
         own = sources.after.documents.lang == code
         assert row["documents"] == own.sum()
         assert row["tokens"] == sources.after.documents.tokens[own].sum()
         for cost, method in zip(row["methods"], sources.methods, strict=True):
-            for unit in UNITS:
-                assert cost["damage"][unit] == method.scores.frame(unit).by_language()[code].to_dict()
+            for scale, kind in SCALES.items():
+                assert cost["damage"][scale] == method.scores.frame(**kind).by_language()[code].to_dict()
             assert cost["kl"] == method.scores.kl[code].to_dict()
             assert cost["flips"] == method.scores.flips[code].to_dict()
-            assert cost["kl_p99"] == method.scores.kl_p99[code]
+            assert cost["recovery"] == method.scores.recovery[code]
+            assert cost.items() >= asdict(method.scores.percentiles[code]).items()
+            assert cost["kl_p50"] < cost["kl_p95"] < cost["kl_p99"] < cost["kl_p99_9"]
+            assert cost["margin_p1"] < cost["margin_p50"]
             assert cost["relative_perplexity"] == method.scores.relative_perplexity[code].to_dict()
-    for unit in UNITS:
-        contrast = sources.after.contrast(sources.before, unit=unit)
-        assert {row["code"]: row["p_holm"][unit] for row in found["languages"]} == contrast.p_holm
+    for scale, kind in SCALES.items():
+        contrast = sources.after.contrast(sources.before, **kind)
+        assert {row["code"]: row["p_holm"][scale] for row in found["languages"]} == contrast.p_holm
         for row in found["languages"]:
-            assert row["difference"][unit] == contrast.differences[row["code"]].to_dict()
-    values = [row["methods"][0]["damage"]["bits_per_byte"]["value"] for row in found["languages"]]
+            assert row["difference"][scale] == contrast.differences[row["code"]].to_dict()
+    values = [row["methods"][0]["damage"][FIRST]["value"] for row in found["languages"]]
     assert values == sorted(values, reverse=True)
 
 
@@ -91,35 +97,52 @@ def test_the_headline_is_the_disparity_of_the_first_two_methods(found, sources) 
     assert found["headline"]["size"]["reference"] == sources.after.reference.size_bytes
 
 
-def test_verdicts_are_those_of_every_unit(harmed) -> None:
+def test_verdicts_are_those_of_every_scale(harmed) -> None:
     """They need not agree: documents weigh otherwise in another unit."""
     made = content(harmed(before="heb_Hebr", after="swh_Latn"))
     verdicts = {row["code"]: row["verdict"] for row in made["languages"]}
-    assert verdicts["heb_Hebr"] == dict.fromkeys(UNITS, "less")
+    assert verdicts["heb_Hebr"] == dict.fromkeys(SCALES, "less")
     assert set(verdicts["swh_Latn"].values()) == {"more", None}
     for name, verdict in (("better", "less"), ("worse", "more")):
-        assert set(made["headline"][name]) == {code for code in verdicts if verdicts[code]["bits_per_byte"] == verdict}
+        assert set(made["headline"][name]) == {code for code in verdicts if verdicts[code][FIRST] == verdict}
     for row in made["languages"]:
-        for unit in UNITS:
-            sign = {"less": -1, "more": 1, None: 0}[row["verdict"][unit]]
-            assert sign == np.sign(row["difference"][unit]["value"]) * (row["p_holm"][unit] < SIGNIFICANT)
+        for scale in SCALES:
+            sign = {"less": -1, "more": 1, None: 0}[row["verdict"][scale]]
+            assert sign == np.sign(row["difference"][scale]["value"]) * (row["p_holm"][scale] < SIGNIFICANT)
 
 
-def test_help_beyond_doubt_is_said(harmed) -> None:
+def test_damage_by_loss_alone_changes_no_headline(harmed, sources) -> None:
+    """The headline goes by the divergence; what the loss says stands next to it."""
+    own = harmed(before="heb_Hebr")
+    loss = [replace(each.scores.documents, kl=sources.after.documents.kl) for each in own.methods]
+    methods = tuple(
+        replace(each, scores=replace(each.scores, documents=documents))
+        for each, documents in zip(own.methods, loss, strict=True)
+    )
+    made = content(replace(own, methods=methods))
+    assert (made["headline"]["better"], made["headline"]["worse"]) == ([], [])
+    hebrew = next(row for row in made["languages"] if row["code"] == "heb_Hebr")
+    assert (hebrew["verdict"][FIRST], hebrew["verdict"]["loss_bits_per_byte"]) == (None, "less")
+
+
+def test_significant_help_is_said(harmed) -> None:
     own = content(harmed(before="heb_Hebr"))["headline"]
     assert own["better"] == ["heb_Hebr"]
     assert own["worse"] == []
-    assert own["sentences"][1].startswith("Under old, of the same size, ")
-    assert "Hebrew" in own["sentences"][1]
-    assert own["sentences"][2].startswith("The worst is lower by ")
-    assert own["sentences"][3] == "Of 4 languages, 1 lost less beyond doubt, none more."
+    assert own["sentences"][1].startswith("Under old, of the same size, the worst language is Hebrew with ")
+    assert own["sentences"][2].startswith("The worst language improves by ")
+    assert own["sentences"][3] == "Of 4 languages, 1 improved significantly, none got worse."
 
 
-def test_harm_beyond_doubt_is_said(harmed) -> None:
+def test_significant_harm_is_said(harmed) -> None:
     own = content(harmed(after="heb_Hebr"))["headline"]
     assert (own["better"], own["worse"]) == ([], ["heb_Hebr"])
-    assert "Hebrew" in own["sentences"][0]
-    assert own["sentences"][2].endswith(": it does not help here.")
+    worst = own["worst"]["after"]
+    numbers = f"{worst['value']:.4f} (95 % CI {worst['low']:.4f} to {worst['high']:.4f})"
+    assert own["sentences"][0].startswith(f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte")
+    assert own["sentences"][2].startswith("The worst language gets worse by ")
+    assert own["sentences"][2].endswith(": the policy does not help here.")
+    assert own["sentences"][3] == "Of 4 languages, none improved significantly, 1 got worse."
 
 
 def test_scores_alone_give_a_report(sources) -> None:
@@ -127,7 +150,7 @@ def test_scores_alone_give_a_report(sources) -> None:
     absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
     assert all(own[name] is None for name in absent)
     assert own["headline"]["worst"]["before"] is None
-    assert own["headline"]["sentences"][-1] == "Nothing was measured to compare with."
+    assert own["headline"]["sentences"][-1] == "There is no baseline to compare with."
     assert all(row[name] is None for row in own["languages"] for name in ("difference", "verdict", "predicted"))
     assert json.loads(Report(own).json()) == own
 
@@ -135,8 +158,9 @@ def test_scores_alone_give_a_report(sources) -> None:
 def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
     own = replace(sources.after, question=replace(sources.after.question, parallel=False))
     made = content(Sources((Method("gptq", own),)))
-    assert made["units"] == ["bits_per_byte", "nats_per_token"]
-    assert set(made["languages"][0]["methods"][0]["damage"]) == {"bits_per_byte", "nats_per_token"}
+    scales = [name for name, kind in SCALES.items() if kind["unit"] != "nats_per_section"]
+    assert len(scales) == 4
+    assert made["units"] == list(made["languages"][0]["methods"][0]["damage"]) == scales
 
 
 def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
@@ -229,6 +253,9 @@ def test_curves_are_those_of_the_sweep(found, sources) -> None:
             assert point["value"] == sources.sweep.damage[code][str(bits)].value
         assert width == sources.sweep.critical_width[code].text
     assert own["verdict"] == list(sources.sweep.verdict)
+    assert own["unit"] == FIRST
+    earlier = content(replace(sources, sweep=replace(sources.sweep, measure="loss")))
+    assert earlier["curves"]["unit"] == "loss_bits_per_byte"
 
 
 def test_provenance_names_models_text_files_and_versions(found, sources) -> None:
@@ -336,7 +363,8 @@ def test_the_page_says_what_was_predicted_and_what_was_measured(found) -> None:
 
 def test_cards_say_what_their_numbers_are(found) -> None:
     cards = re.findall(r'<article class="card">.*?</article>', Report(found).html(), flags=re.DOTALL)
-    notes = ("luck of being the worst", "less what chance alone", "every language counts alike", "all tensors")
+    notes = ("corrected for selection", "corrected for noise", "all languages weigh the same", "all tensors")
+    assert "divergence, bits per byte" in cards[0]
     assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
 
 
@@ -348,7 +376,7 @@ def test_one_is_not_many(found) -> None:
         own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
     own["provenance"]["models"] = own["provenance"]["models"][:2]
     own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
-    assert "Both models read the same 1 document, 1 token in 1 language, and were asked" in words(own)
+    assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(own)
 
 
 def test_points_that_a_log_scale_cannot_show_are_counted(found) -> None:

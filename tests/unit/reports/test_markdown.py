@@ -87,7 +87,7 @@ def said(token: Token) -> str:
 
 def test_the_first_table_has_worst_gap_mean_and_size(found) -> None:
     first, _ = tables(card(found))
-    assert first[0] == ["added bits per byte", "gptq:mix=english", "gptq"]
+    assert first[0] == ["divergence, bits per byte", "gptq:mix=english", "gptq"]
     worst = found["headline"]["worst"]
     names = {row["code"]: row["name"] for row in found["languages"]}
     for column, side in ((1, "before"), (2, "after")):
@@ -104,7 +104,7 @@ def test_the_second_table_has_every_language_under_every_method(found) -> None:
     assert [row[1] for row in second[1:]] == [row["code"] for row in found["languages"]]
     for shown, row in zip(second[1:], found["languages"], strict=True):
         for cell, method in zip(shown[2:5], (1, 0, 2), strict=True):
-            own = row["methods"][method]["damage"]["bits_per_byte"]
+            own = row["methods"][method]["damage"]["divergence_bits_per_byte"]
             assert cell == f"{own['value']:.4f} ({own['low']:.4f} to {own['high']:.4f})"
 
 
@@ -112,9 +112,9 @@ def test_verdicts_are_words(found) -> None:
     own = copy.deepcopy(found)
     own["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
     verdicts = {row[1]: row[-1] for row in tables(card(own))[1][1:]}
-    assert verdicts["heb_Hebr"] == "less, beyond doubt"
-    assert verdicts["eng_Latn"] == "more, beyond doubt"
-    assert verdicts["swh_Latn"] == "not told apart"
+    assert verdicts["heb_Hebr"] == "significantly less"
+    assert verdicts["eng_Latn"] == "significantly more"
+    assert verdicts["swh_Latn"] == "no significant difference"
 
 
 def test_without_a_baseline_there_is_one_column_and_no_verdict(sources) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from fairbits.reports.page import EARLY, SCRIPTS, page
+from fairbits.units import MEASURES, UNITS
 
 MOST_BYTES = 2_200_000
 FIGURES = {f"fig-{name}" for name in ("languages", "kappa", "patterns", "causes", "bits", "widths", "prediction")}
+SCALES = [f"{measure}_{unit}" for measure in MEASURES for unit in UNITS[:2]]
 PARTS = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&amp;\u202e\u2028\x1b'
 
@@ -49,8 +51,9 @@ def estimate(value: float) -> dict[str, Any]:
 
 
 def row(index: int, methods: int) -> dict[str, Any]:
-    damage = {"bits_per_byte": estimate(0.0123 + index), "nats_per_token": estimate(0.0456 + index)}
-    shown = {"damage": damage, "kl": estimate(0.1), "kl_p99": 0.3, "flips": estimate(0.2)}
+    damage = {scale: estimate(0.0123 * place + index) for place, scale in enumerate(SCALES, start=1)}
+    percentiles = {"kl_p50": 0.01, "kl_p95": 0.1, "kl_p99": 0.3, "kl_p99_9": 0.9, "margin_p50": 0.0, "margin_p1": -1.2}
+    shown = {"damage": damage, "kl": estimate(0.1), **percentiles, "flips": estimate(0.2), "recovery": 0.99}
     known = {"code": f"l{index:02}_Latn", "name": f"Language {index}", "autonym": f"l{index}", "bcp47": "x"}
     audited = ("predicted", "reference_loss", "kappa_weighted", "bytes_per_token")
     return {
@@ -108,16 +111,16 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
     places = list(range(blocks))
     found = [[0.0123456 + 0.001 * i + 0.0001 * j for j in places] for i in range(languages)]
     rule = {"blocks": [1], "threshold": 5.0, "remark": "A remark."}
-    curve = {"policy": "gptq", "unit": "bits_per_byte", "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
+    curve = {"policy": "gptq", "unit": SCALES[0], "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
     check = {"text": "max κ is at most 50", "passed": False, "detail": "κ = 80"}
     condition = {"name": "C1", "statement": "outlier layers exist", "holds": None, "remark": "Not decided."}
     return {
-        "schema": "fairbits.report/1",
+        "schema": "fairbits.report/2",
         "fairbits": "0.1.0",
         "model": "org/model",
         "family": "bloom",
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
-        "units": ["bits_per_byte", "nats_per_token"],
+        "units": SCALES,
         "headline": headline(before, codes[0]),
         "languages": rows,
         "blocks": {
@@ -175,6 +178,17 @@ def test_what_was_not_measured_is_one_quiet_line() -> None:
     assert "→" not in found.words
 
 
+def test_every_scale_can_be_chosen() -> None:
+    text = page(full())
+    options = re.findall(r'<option value="((?:divergence|loss)_\w+)">([^<]+)</option>', text)
+    assert options == [
+        ("divergence_bits_per_byte", "divergence, bits per byte"),
+        ("divergence_nats_per_token", "divergence, nats per token"),
+        ("loss_bits_per_byte", "added loss, bits per byte"),
+        ("loss_nats_per_token", "added loss, nats per token"),
+    ]
+
+
 def test_only_the_scripts_of_the_page_may_run() -> None:
     found = Elements(page(full()))
     policy = next(a["content"] for name, a in found.found if name == "meta" and "http-equiv" in a) or ""
@@ -230,7 +244,7 @@ def test_the_paired_difference_is_surer_than_two_intervals() -> None:
     content["headline"]["mean"]["difference"] = {"value": -0.001, "low": -0.002, "high": 0.0005}
     text = page(content)
     assert '<p class="change less">▼ 5 % lower</p>' in text
-    assert '<p class="change">▼ 5 % lower; not beyond doubt</p>' in text
+    assert '<p class="change">▼ 5 % lower; not significant</p>' in text
 
 
 def test_notes_that_differ_in_numbers_are_one() -> None:

@@ -80,6 +80,14 @@ def test_extremes_are_pulled_towards_each_other():
     assert not sample.gap().excludes(0)
 
 
+def test_the_worst_is_never_below_the_mean_nor_the_best_above_it():
+    lang, document = np.repeat(list("abcdefgh"), 20), np.arange(160)
+    for seed in range(40):
+        values = np.random.default_rng(seed).normal(1, 1, 160)
+        found = LanguageFrame(lang, document, values=values, weights=np.ones(160), resamples=2000)
+        assert found.best()[1].value <= found.mean().value <= found.worst()[1].value
+
+
 def test_simultaneous_limits_contain_the_marginal_ones():
     sample = frame(damage=[0.01, 0.02, 0.03, 0.04])
     for lang, wide in sample.by_language(simultaneous=True).items():

@@ -45,8 +45,9 @@ def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 
     return Entry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
 
 
-def comparison(*entries: Entry) -> Comparison:
-    return Comparison("./model", "0" * 64, {"group": 128, "text": "udhr"}, entries, entries[0].policy, ("a note",))
+def comparison(*entries: Entry, measure: str = "divergence") -> Comparison:
+    settings = {"group": 128, "text": "udhr"}
+    return Comparison("./model", "0" * 64, settings, measure, entries, entries[0].policy, ("a note",))
 
 
 def shown(found: Comparison) -> str:
@@ -120,11 +121,20 @@ def test_a_table_shows_sizes_seeds_and_who_is_worse() -> None:
     assert "a note" in words
 
 
+def test_the_table_names_the_measure() -> None:
+    entries = entry("rtn", (0.1, 0.3)), entry("gptq", (0.09, 0.2))
+    divergence, loss = (shown(comparison(*entries, measure=measure)) for measure in ("divergence", "loss"))
+    assert "group 128, divergence" in divergence
+    assert "Divergence minus that of rtn" in divergence
+    assert "group 128, added loss" in loss
+    assert "Added loss minus that of rtn" in loss
+
+
 def test_saved_as_json(tmp_path) -> None:
     found = comparison(entry("rtn", (0.1, 0.3)), entry("gptq", (0.05, 0.2)))
     found.save(tmp_path / "compare.json")
     data = json.loads((tmp_path / "compare.json").read_text())
-    assert (data["schema"], data["baseline"]) == ("fairbits.compare/1", "rtn")
+    assert (data["schema"], data["baseline"], data["measure"]) == ("fairbits.compare/2", "rtn", "divergence")
     assert data["entries"][1]["worst_language"] == "heb_Hebr"
     assert data["entries"][1]["damage"]["heb_Hebr"]["value"] == pytest.approx(0.2, abs=0.002)
     assert data["contrasts"][0]["better"] == list(CODES)
@@ -156,6 +166,7 @@ def test_refusals() -> None:
         ({"policies": ["rtn"], "bits": [1]}, "bits"),
         ({"policies": ["rtn"], "seeds": [-1]}, "seed"),
         ({"policies": ["rtn"], "unit": "ratio"}, "unit"),
+        ({"policies": ["rtn"], "measure": "perplexity"}, "measure is 'perplexity'"),
         ({"policies": ["rtn"], "baseline": "gptq"}, "baseline"),
         ({"policies": ["rtn"], "device": "foo"}, "device is 'foo'"),
         ({"policies": ["rtn", "gateway"], "bits": [4, 8]}, "gateway at 8 bits: bits is 8"),
@@ -195,6 +206,8 @@ def test_a_real_comparison(real) -> None:
     assert rtn.frames[0].values.tolist() == rtn.frames[1].values.tolist()  # no text is read: one run serves all seeds
     assert rtn.frame.languages == CODES
     assert "clips without knowing" in shown(real)
+    assert real.measure == "divergence"
+    assert all((frame.values > 0).all() for each in real.entries for frame in each.frames)
 
 
 def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
@@ -210,10 +223,14 @@ def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
                     model.get_submodule(module).weight.copy_(codes.dequantized)
         after, _ = document_losses(model, text)
         own = {name: each.clone() for name, each in trial.swapped.model.state_dict().items()}
-        again = trial.run(made, name="mse").scores.frame("nats_per_token")
+        scores = trial.run(made, name="mse").scores
         assert all(torch.equal(each, own[name]) for name, each in trial.swapped.model.state_dict().items())
-    assert again.values == pytest.approx(after - before, abs=1e-3)
-    assert real.entries[1].frame.values == pytest.approx(after - before, abs=1e-3)
+    assert scores.frame("nats_per_token", measure="loss").values == pytest.approx(after - before, abs=1e-3)
+    assert real.entries[1].frame.values == pytest.approx(scores.frame("nats_per_token").values)
+    settings = {"policies": ["mse"], "bits": [3], "group": "channel", "languages": CODES, "unit": "nats_per_token"}
+    loss = compare("embedded:tiny", measure="loss", **settings, **SMALL)
+    assert loss.measure == "loss"
+    assert loss.entries[0].frame.values == pytest.approx(after - before, abs=1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from fairbits.cli.tables.evaluate import evaluate_table
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.measure.scores.documents import TokenPercentiles
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
 from fairbits.model.groups import Codes, round_to_nearest
@@ -168,16 +170,39 @@ def printed(scores: Scores) -> str:
 def test_the_table_fits_and_has_the_worst_first(scores) -> None:
     text = printed(scores)
     assert max(map(len, text.splitlines())) <= 80
-    added = scores.frame().by_language()
-    first, second = sorted(added, key=lambda code: -added[code].value)
+    damage = scores.frame().by_language()
+    first, second = sorted(damage, key=lambda code: -damage[code].value)
     assert text.index(first) < text.index(second)
-    for word in ("worst", "mean", "gap, corrected", "gap, plain", "deviation", "Nats per parallel section"):
+    for word in ("divergence", "loss", "recovery", "Per token", "worst", "mean", "gap, corrected", "gap, plain"):
         assert word in text
+    assert "deviation" in text
+    assert "ats of divergence per parallel section" in text
     assert "2 languages, 16 documents" in text
     assert "at least 8 documents per language" in " ".join(text.split())
-    assert f"{scores.flips[first].value:.1%}" in text
+    row = next(line for line in text.splitlines() if first in line)
+    assert f"{1 - scores.flips[first].value:.1%}" in row
+    assert f"{scores.recovery[first]:.1%}" in row
     assert "written for a test" in text
     assert "predicting every token, given those before it" in text
+
+
+def test_the_table_has_percentiles_over_tokens(scores) -> None:
+    text = printed(scores)
+    rows = text[text.index("Per token") :].splitlines()
+    for code in scores.languages:
+        own = scores.percentiles[code]
+        numbers = (own.kl_p50, own.kl_p95, own.kl_p99, own.kl_p99_9, own.margin_p50, own.margin_p1)
+        assert numbers[:4] == tuple(sorted(numbers[:4]))
+        shown = next(line for line in rows if line.strip().startswith(code)).split()
+        assert shown[1:] == [f"{each:.4f}" for each in numbers]
+
+
+def test_scores_of_version_1_have_no_percentiles_to_show(scores) -> None:
+    known = {code: TokenPercentiles(each.kl_p99) for code, each in scores.percentiles.items()}
+    text = printed(replace(scores, percentiles=known))
+    assert "These scores are of version 1, which kept no percentiles: evaluate again." in " ".join(text.split())
+    assert "99.9 %" not in text
+    assert "Over languages" in text
 
 
 def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.measure.scores.scores import DocumentScores, EvaluationSetting, Identity, Scores
+from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import EvaluationSetting, Identity
 from fairbits.verbs.gate import Check, Verdict, gate, junit
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
@@ -14,9 +16,9 @@ UNIT = "nats_per_section"
 
 
 def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: float = 2.0, seed: int = 0) -> Scores:
-    """Returns scores with the given added nats per document, on average."""
+    """Returns scores with the given divergence per document in nats, on average, and twice as much added loss."""
     rng, count = np.random.default_rng(seed), len(damage) * documents
-    added = np.repeat(list(damage.values()), documents) + rng.normal(0, noise, count)
+    mean = np.repeat(list(damage.values()), documents)
     ones = np.ones(count)
     table = DocumentScores(
         lang=np.repeat(list(damage), documents),
@@ -24,21 +26,21 @@ def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: floa
         tokens=100 * ones,
         bytes=400 * ones,
         nll_reference=400 * ones,
-        nll_quantized=400 + added,
-        kl=ones,
+        nll_quantized=400 + 2 * mean + rng.normal(0, noise, count),
+        kl=rng.gamma((mean / noise) ** 2, noise**2 / mean),
         flips=ones,
     )
     question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "abc"), 4096, 512, 0)
     models = Identity("small", "f" * 64, 1000), Identity("large", "e" * 64, 4000)
-    return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, 0.25))
+    return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, TokenPercentiles(0.25)))
 
 
 def shifted(scores: Scores, **nats: float) -> Scores:
-    """Returns scores in which documents of some languages lose more, with some noise."""
+    """Returns scores in which documents of some languages diverge more, with some noise."""
     own = scores.documents
     more = np.array([nats.get(code[:3], 0.0) for code in own.lang.tolist()])
     jitter = np.random.default_rng(5).normal(0, 0.3, len(more))
-    return replace(scores, documents=replace(own, nll_quantized=own.nll_quantized + more + jitter))
+    return replace(scores, documents=replace(own, kl=own.kl + more + jitter))
 
 
 def outcomes(verdict: Verdict) -> list[str]:
@@ -60,6 +62,36 @@ def test_limits_are_kept_exceeded_or_undecided_by_the_bounds_of_the_interval() -
             assert verdict.reason.startswith(outcome)
             assert "\n" not in verdict.reason
             assert verdict.checks[0].estimate == found
+
+
+def test_the_added_loss_decides_if_it_is_the_measure() -> None:
+    scores = drawn()
+    loss, divergence = scores.frame(UNIT, measure="loss"), scores.frame(UNIT)
+    limits = {"max_worst": 12.0, "max_mean": 9.0, "max_gap": 9.0}
+    assert outcomes(gate(scores, unit=UNIT, **limits)) == ["pass"] * 3
+    verdict = gate(scores, measure="loss", unit=UNIT, **limits)
+    assert outcomes(verdict) == ["fail"] * 3
+    assert [check.estimate for check in verdict.checks] == [loss.worst()[1], loss.mean(), loss.gap()]
+    assert verdict.checks[0].estimate.low > divergence.worst()[1].high
+    assert (verdict.measure, gate(scores, **limits).measure) == ("loss", "divergence")
+    assert verdict.as_data()["measure"] == "loss"
+    assert verdict.reason.endswith("is above 9 (measured by added loss)")
+    assert gate(scores, unit=UNIT, **limits).reason.endswith("is at most 9 (measured by divergence)")
+    assert verdict.as_data()["schema"] == "fairbits.verdict/2"
+
+
+@pytest.mark.parametrize("max_worse", [None, 0.5])
+def test_the_baseline_is_compared_by_the_measure(max_worse: float | None) -> None:
+    baseline = drawn()
+    own = baseline.documents
+    shift = np.where(own.lang == "fin_Latn", 2.0, 0.0) + np.random.default_rng(6).normal(0, 0.3, len(own.lang))
+    moved = replace(own, kl=own.kl + shift, nll_quantized=own.nll_quantized - shift)
+    scores = replace(baseline, documents=moved)
+    worse = gate(scores, unit=UNIT, against=baseline, max_worse=max_worse)
+    better = gate(scores, measure="loss", unit=UNIT, against=baseline, max_worse=max_worse)
+    assert outcomes(worse)[0] == "fail"
+    assert outcomes(better) == ["pass"] * 3
+    assert (worse.improved, better.improved) == ((), ("fin_Latn",))
 
 
 def test_little_text_leaves_undecided_and_about_as_much_as_was_said_decides() -> None:
@@ -116,7 +148,7 @@ def test_the_same_scores_pass_against_themselves_in_every_unit() -> None:
 
 
 def noisy(harm: float = 1.0, *, documents: int = 8) -> tuple[Scores, Scores]:
-    """Returns scores that lose more in one language than a baseline, by far less than noise."""
+    """Returns scores that diverge more in one language than a baseline, by far less than noise."""
     return drawn({**DAMAGE, "fin_Latn": 6.0 + harm}, documents=documents, seed=1), drawn(documents=documents, seed=2)
 
 
@@ -190,6 +222,8 @@ def test_no_limit_and_odd_limits_are_refused() -> None:
         gate(drawn(), max_worse=0.1)
     with pytest.raises(InputError, match="unit is 'perplexity'"):
         gate(drawn(), max_mean=1.0, unit="perplexity")
+    with pytest.raises(InputError, match=r"measure is 'perplexity'.*divergence.*loss"):
+        gate(drawn(), max_mean=1.0, measure="perplexity")
     with pytest.raises(InputError, match="at least 2"):
         gate(drawn({"heb_Hebr": 9.0}), max_gap=1.0)
 

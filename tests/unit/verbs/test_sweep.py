@@ -10,9 +10,13 @@ from scipy.optimize import brentq
 
 from fairbits.cli.tables.sweep import sweep_table
 from fairbits.errors import InputError
+from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
 from fairbits.stats import LanguageFrame
+from fairbits.trials.plan_trial import PlanTrial
 from fairbits.verbs import sweep as module
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
+from fairbits.verbs.plan import plan
 from fairbits.verbs.sweep import Sweep, sweep
 
 BITS = (2, 3, 4, 5, 6)
@@ -35,6 +39,7 @@ def swept(**changes) -> Sweep:
         fingerprint="0" * 64,
         policy="mse",
         settings={"group": 128, "text": "udhr"},
+        measure="divergence",
         frames={bits: damage_frame(bits) for bits in BITS},
         sizes={bits: bits * 1_000_000 for bits in BITS},
         threshold=0.01,
@@ -105,8 +110,8 @@ def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said
 
 
 def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:
-    assert "No language loses more than 9 bits per byte at 2 bits or more" in swept(threshold=9.0).verdict[0]
-    assert "Every language loses more than 1e-09 bits per byte even at 6 bits" in swept(threshold=1e-9).verdict[0]
+    assert "No language exceeds 9 bits per byte at 2 bits or more" in swept(threshold=9.0).verdict[0]
+    assert "Every language exceeds 1e-09 bits per byte even at 6 bits" in swept(threshold=1e-9).verdict[0]
 
 
 def test_one_width_may_do_for_languages_alike() -> None:
@@ -180,7 +185,7 @@ def test_saved_and_shown(tmp_path) -> None:
     found = swept()
     found.save(tmp_path / "sweep.json")
     data = json.loads((tmp_path / "sweep.json").read_text())
-    assert data["schema"] == "fairbits.sweep/1"
+    assert (data["schema"], data["measure"]) == ("fairbits.sweep/2", "divergence")
     assert data["damage"]["eng_Latn"]["2"]["value"] == found.curves["eng_Latn"][2].value
     assert data["critical_width"]["heb_Hebr"]["low"] == found.widths["heb_Hebr"].low
     assert data["critical_width"]["heb_Hebr"]["text"].startswith("4.2 [")
@@ -190,6 +195,22 @@ def test_saved_and_shown(tmp_path) -> None:
     assert max(map(cell_len, lines)) <= 80
     rows = [line.split()[0] for line in lines if line.startswith((*LEVEL, "gap", "MB"))]
     assert rows == ["heb_Hebr", "eng_Latn", "gap", "MB"]  # who needs most bits comes first
+    assert "Divergence in bits per byte by bits per weight; B* for 0.01" in lines
+    console.print(sweep_table(swept(measure="loss")))
+    assert "Added loss in bits per byte by bits per weight; B* for 0.01" in console.export_text()
+
+
+def test_the_added_loss_is_swept_if_it_is_the_measure(outer_blocks) -> None:
+    options = {"bits": [3, 4], "policy": "rtn", "group": "channel", "languages": list(LEVEL)}
+    model, amounts = outer_blocks(2), {"evaluation_tokens": 64, "sequence": 64}
+    divergence = sweep(model, **options, **amounts)
+    loss = sweep(model, measure="loss", **options, **amounts)
+    assert (divergence.measure, loss.measure) == ("divergence", "loss")
+    assert all((frame.values > 0).all() for frame in divergence.frames.values())
+    with PlanTrial.of(model, udhr(list(LEVEL)), request=TextRequest("evaluation", 64, 64)) as trial:
+        scores = trial.run(plan(model, policy="rtn", bits=3, group="channel"), name="rtn").scores
+    assert loss.frames[3].values == pytest.approx(scores.frame(measure="loss").values)
+    assert divergence.frames[3].values == pytest.approx(scores.frame().values)
 
 
 def test_refusals() -> None:
@@ -197,6 +218,7 @@ def test_refusals() -> None:
         ({"bits": [4]}, "two widths or more"),
         ({"bits": [4, 9]}, "bits"),
         ({"unit": "ratio"}, "unit"),
+        ({"measure": "perplexity"}, "measure is 'perplexity'"),
         ({"threshold": 0.0}, "threshold"),
         ({"policy": "best"}, "policy"),
         ({"device": "foo"}, "device is 'foo'"),

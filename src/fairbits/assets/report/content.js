@@ -6,9 +6,12 @@ const rowOf = new Map(content.languages.map((row) => [row.code, row]));
 const compared = content.methods.length > 1;
 
 const UNITS = {
-  bits_per_byte: { name: "bits per byte", digits: 4 },
-  nats_per_token: { name: "nats per token", digits: 4 },
-  nats_per_section: { name: "nats per section", digits: 2 },
+  divergence_bits_per_byte: { name: "bits per byte", title: "divergence, bits per byte", digits: 4 },
+  divergence_nats_per_token: { name: "nats per token", title: "divergence, nats per token", digits: 4 },
+  divergence_nats_per_section: { name: "nats per section", title: "divergence, nats per section", digits: 2 },
+  loss_bits_per_byte: { name: "bits per byte", title: "added loss, bits per byte", digits: 4 },
+  loss_nats_per_token: { name: "nats per token", title: "added loss, nats per token", digits: 4 },
+  loss_nats_per_section: { name: "nats per section", title: "added loss, nats per section", digits: 2 },
 };
 
 const state = {
@@ -76,7 +79,7 @@ function damage(row, method) {
   return row.methods[method].damage[state.unit];
 }
 
-/** Returns "less", "more" or "": what is beyond doubt after Holm's correction, in the unit that is shown. */
+/** Returns "less", "more" or "": what is significant after Holm's correction, on the scale that is shown. */
 function verdict(row) {
   return row.verdict?.[state.unit] ?? "";
 }

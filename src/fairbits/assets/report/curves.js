@@ -86,7 +86,7 @@ function widthsFigure(width = $("#fig-widths .plot").clientWidth) {
       margin: { l: 74, r: 12, t: 16, b: 56 },
       xaxis: axis({ title: "bits per weight", tickvals: bits, range: widthRange(room(names) + 26, width - 86) }),
       yaxis: axis({
-        title: `added ${UNITS[unit]?.name ?? plain(unit)}, log scale`, type: "log", showgrid: true,
+        title: `${UNITS[unit]?.title ?? plain(unit)}, log scale`, type: "log", showgrid: true,
         range: [Math.log10(bottom), Math.log10(top)],
         tickvals: foot ? [foot, ...ticks] : ticks,
         ticktext: [...(foot ? ["≤ 0"] : []), ...ticks.map(short)],

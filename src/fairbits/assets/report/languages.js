@@ -26,7 +26,7 @@ function languageRoom(all, narrow) {
 
 function languageHover(row, method) {
   const { name, digits } = UNITS[state.unit];
-  const said = verdict(row) && method === 0 ? `<br>loses ${verdict(row)} than under ${plain(content.methods[1].name)} beyond doubt` : "";
+  const said = verdict(row) && method === 0 ? `<br>significantly ${verdict(row)} than under ${plain(content.methods[1].name)}` : "";
   return (
     `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>${plain(content.methods[method].name)}: ` +
     `${withInterval(damage(row, method), digits)} ${name}<br>` +
@@ -70,7 +70,7 @@ function connectors(rows, lifts) {
   };
 }
 
-/** Returns what is beyond doubt, in words at the end of each line; nothing where one of the two is not shown. */
+/** Returns what is significant, in words at the end of each line; nothing where one of the two is not shown. */
 function verdictMarks(rows, narrow) {
   if (!state.shown.has(0) || !state.shown.has(1)) return [];
   return rows.flatMap((row, index) => {
@@ -109,7 +109,7 @@ function languagesFigure(width) {
       height: rows.length * step + 78,
       margin: { l: languageRoom(rows, narrow), r: compared ? (narrow ? 26 : 62) : 16, t: 66, b: 12 },
       xaxis: axis({
-        title: `added ${UNITS[state.unit].name}`,
+        title: UNITS[state.unit].title,
         showgrid: true,
         zeroline: true,
         zerolinecolor: colour("ink"),

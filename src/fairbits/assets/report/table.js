@@ -17,13 +17,18 @@ function orderOfWidth(text) {
   return found && Number(found[0]) + (text.startsWith(">") ? 0.01 : text.startsWith("<") ? -0.01 : 0);
 }
 
+/** Returns a column of numbers that have no interval. */
+function numbers(key, title, digits, value) {
+  return { key, title, numeric: true, value, digits };
+}
+
 function counts(key, title, value) {
   return { key, title, numeric: true, value, digits: 0 };
 }
 
 /** Returns the columns that this report can fill. */
 function columns() {
-  const { name: unit, digits } = UNITS[state.unit];
+  const { title: unit, digits } = UNITS[state.unit];
   const widths = new Map(content.curves?.languages.map((code, i) => [code, content.curves.critical_width[i]]));
   return [
     words("name", "Language", (row) => row.name),
@@ -31,12 +36,19 @@ function columns() {
     ...(compared
       ? [
           estimates("difference", `difference, ${unit}`, digits, (row) => row.difference?.[state.unit]),
-          words("verdict", "beyond doubt", (row) => (verdict(row) ? `loses ${verdict(row)}` : null)),
+          words("verdict", "significant", (row) => verdict(row) || null),
         ]
       : []),
     ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),
-    estimates("kl", "KL, nats per token", 4, (row) => row.methods[0].kl),
-    estimates("flips", "flips", 3, (row) => row.methods[0].flips),
+    estimates("added", "added loss, bits per byte", 4, (row) => row.methods[0].damage.loss_bits_per_byte),
+    numbers("same_top", "same top token", 3, (row) => 1 - row.methods[0].flips.value),
+    numbers("recovery", "recovery", 3, (row) => row.methods[0].recovery),
+    numbers("kl_p50", "KL median, nats", 4, (row) => row.methods[0].kl_p50),
+    numbers("kl_p95", "KL 95 %", 3, (row) => row.methods[0].kl_p95),
+    numbers("kl_p99", "KL 99 %", 3, (row) => row.methods[0].kl_p99),
+    numbers("kl_p99_9", "KL 99.9 %", 3, (row) => row.methods[0].kl_p99_9),
+    numbers("margin_p50", "margin median, nats", 3, (row) => row.methods[0].margin_p50),
+    numbers("margin_p1", "margin 1 %", 2, (row) => row.methods[0].margin_p1),
     ...(content.languages.some((row) => row.predicted)
       ? [
           estimates("predicted", "predicted, nats per token", 4, (row) => row.predicted),
@@ -80,7 +92,8 @@ function cellOf(column, row) {
     cell.append(fixed(value, column.digits), element("small", `${fixed(low, column.digits)} to ${fixed(high, column.digits)}`));
   } else {
     const value = column.value(row);
-    cell.textContent = typeof value === "number" ? value.toLocaleString("en") : (value ?? "");
+    const shown = column.digits ? fixed(value, column.digits) : value?.toLocaleString("en");
+    cell.textContent = (typeof value === "number" ? shown : value) ?? "";
   }
   return cell;
 }

@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from fairbits.cli.files import check_out, write_out
-from fairbits.cli.options import Json, Unit
+from fairbits.cli.options import Json, Measure, Unit
 from fairbits.cli.terminal import out, print_json, print_notes
 from fairbits.errors import printable
 
@@ -30,6 +30,7 @@ def gate(
     max_worse: Annotated[
         float | None, typer.Option(help="Limit on how much worse than --against a language may be.", metavar="X")
     ] = None,
+    measure: Measure = "divergence",
     unit: Unit = "bits_per_byte",
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="The JUnit XML file to write, for a CI system.", metavar="FILE")
@@ -53,6 +54,7 @@ def gate(
         max_worst=max_worst,
         max_mean=max_mean,
         max_gap=max_gap,
+        measure=measure,
         unit=unit,
         against=against,
         max_worse=max_worse,

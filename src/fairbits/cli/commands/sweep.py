@@ -12,6 +12,7 @@ from fairbits.cli.options import (
     EvaluationTokens,
     Json,
     Languages,
+    Measure,
     Model,
     PlanGroup,
     Revision,
@@ -54,6 +55,7 @@ def sweep(
             help="Largest acceptable damage; by default 0.01 bits per byte, 0.03 nats per token.", metavar="X"
         ),
     ] = None,
+    measure: Measure = "divergence",
     unit: Unit = "bits_per_byte",
     device: Device = "cpu",
     out_file: Annotated[Path | None, out_option("SWEEP.json")] = None,
@@ -88,6 +90,7 @@ def sweep(
             sequence=sequence,
             seed=seed,
             threshold=threshold,
+            measure=measure,
             unit=unit,
             device=device,
             progress=show,

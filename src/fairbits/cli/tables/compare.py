@@ -9,7 +9,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, formatter, notes_section, section, unit_of
 from fairbits.errors import count_of, printable
-from fairbits.units import MB, UNIT_LABELS
+from fairbits.units import MB, MEASURE_LABELS, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
 
 LEGEND = (
@@ -37,7 +37,8 @@ def compare_table(found: Comparison) -> Group:
     parts += ["", Text(LEGEND, style="dim")]
     if len(found.entries[0].frames) > 1:
         parts.append(Text(SEEDS, style="dim"))
-    parts += section(f"Damage minus that of {found.baseline}", _contrasts(found) if found.contrasts else ())
+    title = f"{MEASURE_LABELS[found.measure].capitalize()} minus that of {found.baseline}"
+    parts += section(title, _contrasts(found) if found.contrasts else ())
     if found.contrasts:
         parts.append(Text(PAIRED, style="dim"))
     parts += notes_section(_notes(found))
@@ -47,9 +48,9 @@ def compare_table(found: Comparison) -> Group:
 def _heading(found: Comparison) -> list[Text]:
     settings, frame = found.settings, found.entries[0].frame
     amounts = (count_of(_languages(found), "language"), count_of(len(frame.document), "document"))
-    group = settings["group"]
+    about = f"group {settings['group']}, {MEASURE_LABELS[found.measure]}"
     return [
-        Text.assemble((printable(found.model), "bold cyan"), "  ", (f"group {group}", "bold")),
+        Text.assemble((printable(found.model), "bold cyan"), "  ", (about, "bold")),
         Text(printable(f"evaluation text of {settings['text']}: {', '.join(amounts)}"), style="dim"),
     ]
 

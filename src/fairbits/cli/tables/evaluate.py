@@ -21,13 +21,17 @@ from fairbits.cli.tables.layout import (
 from fairbits.errors import count_of, printable
 from fairbits.language.lookup import language_of
 from fairbits.measure.scores.disparity import Disparity
-from fairbits.measure.scores.scores import TASK_NAMES, Scores
-from fairbits.units import megabytes
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import TASK_NAMES
+from fairbits.units import MEASURES, megabytes
 
 LEGEND = (
-    "Added loss with 95 % intervals over documents; compare languages in bits per byte. PPL: perplexity per token. "
-    "KL: divergence from the reference model in nats per token (its 99th percentile is in the JSON). flips: share of "
-    "tokens whose most probable prediction changed."
+    "Divergence: KL from the reference model's predictions, with 95 % intervals over documents. Loss: added bits per "
+    "byte. Same top: tokens whose most probable prediction is unchanged. Recovery: bits per byte before / after."
+)
+TOKENS_LEGEND = (
+    "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
+    "on the next best token, in nats; the 1st percentile shows the tokens that suffer most."
 )
 ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
 NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
@@ -41,6 +45,7 @@ def evaluate_table(scores: Scores) -> Group:
         "",
         _languages(scores),
         Text(LEGEND, style="dim"),
+        *section("Per token", _tokens(scores)),
         *section("Over languages", _disparity(scores)),
         *notes_section(scores.notes),
     )
@@ -62,39 +67,52 @@ def _heading(scores: Scores) -> Iterator[Text]:
 
 
 def _languages(scores: Scores) -> Table:
-    """Returns one row per language, worst first."""
-    added, per_token = (scores.frame(unit).by_language() for unit in ("bits_per_byte", "nats_per_token"))
-    top = max(abs(each.value) for each in added.values())
+    """Returns one row per language, the most damaged first."""
+    damage, added = (scores.frame(measure=measure).by_language() for measure in MEASURES)
+    top = max(each.value for each in damage.values())
     factor, prefix = unit_of(top)
     number, limit = formatter(top * factor), formatter(top * factor, 3)
-    nats = formatter(max(abs(each.value) for each in per_token.values()), 3)
-    kl = formatter(max(each.value for each in scores.kl.values()), 3)
+    loss = formatter(max(abs(each.value) for each in added.values()) * factor, 3)
     table = columns(
-        *("\nlanguage", "\ncode", f"added {prefix}bits/byte\n(95 % interval)", ""),
-        *("nats\n/token", "added\nPPL", "\nKL", "\nflips"),
+        *("\nlanguage", "\ncode", f"divergence, {prefix}bits/byte\n(95 % interval)", ""),
+        *("\nloss", "same\ntop", "\nrecovery"),
         left=(1, 2, 3),
     )
-    for code in worst_first(added):
-        own = added[code]
+    for code in worst_first(damage):
+        own = damage[code]
         interval = f" ({span(limit(own.low * factor), limit(own.high * factor))})"
         table.add_row(
             language_name(code),
             Text(code, style="dim"),
             Text.assemble(number(own.value * factor), (interval, "dim")),
             bar(own.value, top),
-            nats(per_token[code].value),
-            _percent(scores.relative_perplexity[code].value),
-            kl(scores.kl[code].value),
-            f"{scores.flips[code].value:.1%}",
+            loss(added[code].value * factor),
+            f"{1 - scores.flips[code].value:.1%}",
+            f"{scores.recovery[code]:.1%}",
         )
     return table
 
 
+def _tokens(scores: Scores) -> Iterator[RenderableType]:
+    """Yields percentiles of divergence and margin, one row per language, if the scores have them."""
+    if any(each.kl_p50 is None for each in scores.percentiles.values()):
+        yield Text("These scores are of version 1, which kept no percentiles: evaluate again.", style="dim")
+        return
+    table = columns("", "KL 50 %", "95 %", "99 %", "99.9 %", "margin 50 %", "1 %")
+    for code in worst_first(scores.frame().by_language()):
+        own = scores.percentiles[code]
+        numbers = (own.kl_p50, own.kl_p95, own.kl_p99, own.kl_p99_9, own.margin_p50, own.margin_p1)
+        table.add_row(code, *(f"{each:.4f}" for each in numbers))
+    yield table
+    yield Text(TOKENS_LEGEND, style="dim")
+
+
 def _disparity(scores: Scores) -> Iterator[RenderableType]:
-    """Yields worst, best, mean, gap, ratio and deviation per byte and per token, then a line per parallel section."""
-    found = [scores.disparity(unit) for unit in ("bits_per_byte", "nats_per_token")]
+    """Yields worst, best, mean, gap, ratio and deviation of both measures, then a line per parallel section."""
+    found = [scores.disparity(measure=measure) for measure in MEASURES]
     scales = [_scale(each) for each in found]
-    heads = (f"{prefix}{unit}" for (_, prefix), unit in zip(scales, ("bits/byte", "nats/token"), strict=True))
+    names = ("divergence", "loss")
+    heads = (f"{name}, {prefix}bits/byte" for (_, prefix), name in zip(scales, names, strict=True))
     table = columns("", *heads, left=(1, 2))
     table.columns[0].no_wrap = True
     for row in ROWS:
@@ -112,7 +130,7 @@ def _disparity(scores: Scores) -> Iterator[RenderableType]:
         factor, prefix = _scale(section)
         parts = [(name, _cell(section, name, factor)) for name in ("worst", "mean", "gap")]
         yield Text.assemble(
-            f"{prefix}nats per parallel section: ".capitalize(),
+            f"{prefix}nats of divergence per parallel section: ".capitalize(),
             Text(", ").join(Text.assemble(f"{name} ", cell) for name, cell in parts if cell is not None),
         )
 
@@ -138,12 +156,3 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
 def _short_name(code: str) -> str:
     """Returns the code without its script; the name itself might run from right to left."""
     return code.partition("_")[0] if language_of(code).script else code
-
-
-def _percent(value: float) -> str:
-    """Returns a share in a few characters, however large it is.
-
-    >>> _percent(0.0345), _percent(250.0)
-    ('3.5%', '×251')
-    """
-    return f"{value:.1%}" if value < 10 else f"×{value + 1:.3g}"

@@ -17,8 +17,8 @@ from fairbits.verbs.run import FinishedRun
 
 Cell = Callable[[Estimate], Text]
 LEGEND = (
-    "Added loss with 95 % intervals over documents. better, worse: significant paired differences, Holm-corrected over "
-    "the languages. worst, gap: corrected for selection."
+    "Divergence from the reference model, with 95 % confidence intervals over documents. better, worse: significant "
+    "paired differences, Holm-corrected. worst, gap: corrected for selection."
 )
 
 
@@ -28,7 +28,7 @@ def run_table(found: FinishedRun) -> Group:
     top = max(abs(each.value) for one in scores for each in one.frame().by_language().values())
     factor, prefix = unit_of(top)
     return Group(
-        *_heading(found.scores, f"added {prefix}bits per byte".replace("  ", " ")),
+        *_heading(found.scores, f"divergence, {prefix}bits per byte".replace("  ", " ")),
         "",
         _languages(names, scores, cell=_cell(top, factor)),
         "",

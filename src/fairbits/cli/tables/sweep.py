@@ -9,7 +9,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, notes_section, section
 from fairbits.errors import count_of, printable
-from fairbits.units import MB, UNIT_LABELS
+from fairbits.units import MB, MEASURE_LABELS, UNIT_LABELS
 from fairbits.verbs.sweep import Sweep
 
 LEGEND = (
@@ -28,12 +28,17 @@ def sweep_table(found: Sweep) -> Group:
         Text.assemble((printable(found.model), "bold cyan"), "  ", (f"{found.policy}, group {group}", "bold")),
         Text(printable(f"evaluation text of {found.settings['text']}: {', '.join(amounts)}"), style="dim"),
         "",
-        Text(f"Damage in {UNIT_LABELS[found.unit]} by bits per weight; B* for {found.threshold:g}", style="bold"),
+        Text(_title(found), style="bold"),
         _table(found),
         Text(LEGEND, style="dim"),
         *section("Verdict", (Text(printable(each)) for each in found.verdict)),
         *notes_section(found.notes),
     )
+
+
+def _title(found: Sweep) -> str:
+    measure, unit = MEASURE_LABELS[found.measure].capitalize(), UNIT_LABELS[found.unit]
+    return f"{measure} in {unit} by bits per weight; B* for {found.threshold:g}"
 
 
 def _table(found: Sweep) -> Table:

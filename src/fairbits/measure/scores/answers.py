@@ -29,6 +29,7 @@ class Answers:
     `kl`             Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
     `flips`          how often the quantized model prefers another token to the reference's first choice
     `token_kl`       the divergence of each token, and `token_document` its document
+    `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
     """
 
     predicted: Floats
@@ -37,6 +38,7 @@ class Answers:
     kl: Floats
     flips: Floats
     token_kl: NDArray[np.float32]
+    token_margin: NDArray[np.float32]
     token_document: NDArray[np.intp]
 
 
@@ -48,7 +50,7 @@ def answers_of(
     text = reference.text
     split = split_for(model, text, device=device)
     sums = torch.zeros(5, len(text.lang), dtype=torch.float64)
-    token_kl = torch.empty(predicted_positions(text))
+    token_kl, token_margin = torch.empty(2, predicted_positions(text))
     token_document = torch.empty(len(token_kl), dtype=torch.long)
     done = 0
     stage = "evaluating the quantized model"
@@ -61,27 +63,33 @@ def answers_of(
             if not torch.isfinite(values).all():
                 raise _not_finite(reference, own, device=device, model=model)
             sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
-            sums[1:].index_add_(1, part.documents, values)
-            token_kl[own], token_document[own] = values[2].float(), part.documents
+            sums[1:].index_add_(1, part.documents, values[:4])
+            token_kl[own], token_margin[own] = values[2].float(), values[4].float()
+            token_document[own] = part.documents
             done = own.stop
     predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
-    tokens = token_kl.numpy(), token_document.numpy()
+    tokens = token_kl.numpy(), token_margin.numpy(), token_document.numpy()
     return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens)
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
-    """Returns for every position both losses, the divergence, and 1 where the first choice flips, as (4, positions).
+    """Returns for every position both losses, the divergence, 1 where the first choice flips, and how much its margin
+    grows, as (5, positions).
 
     `a` are the logits of the reference, `b` those of the quantized model; both are overwritten. With m the largest
     logit and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
-    are taken first, so the rounding error stays near 10⁻⁷ however large the logits are.
+    are taken first, so the rounding error stays near 10⁻⁷ however large the logits are. The margin is the logit of the
+    reference's first choice less the largest other logit; where the quantized model's is negative, the choice flips.
 
     >>> a, b = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
     >>> [round(each, 4) for each in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
-    [0.3133, 1.3133, 0.4621, 1.0]
+    [0.3133, 1.3133, 0.4621, 1.0, -2.0]
     """
-    (top_a, choice), top_b = a.max(1), b.amax(1)
-    flips = b.gather(1, choice[:, None])[:, 0] < top_b
+    top_a, choice = a.max(1)
+    kept = b.gather(1, choice[:, None])[:, 0]
+    rival_a, rival_b = _largest_except(a, choice), _largest_except(b, choice)
+    flips, top_b = kept < rival_b, torch.maximum(kept, rival_b)
+    margin = (kept - rival_b) - (top_a - rival_a)
     below_a = top_a - a.gather(1, labels[:, None])[:, 0]
     below_b = top_b - b.gather(1, labels[:, None])[:, 0]
     difference = a - b
@@ -89,7 +97,17 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     z_a, z_b = weight.sum(1), b.sub_(top_b[:, None]).exp_().sum(1)
     mean = difference.mul_(weight).sum(1) / z_a
     kl = mean - (top_a - top_b) - (z_a.log() - z_b.log())
-    return torch.stack([below_a + z_a.log(), below_b + z_b.log(), kl.clamp_min_(0), flips.float()]).double()
+    losses = below_a + z_a.log(), below_b + z_b.log()
+    return torch.stack([*losses, kl.clamp_min_(0), flips.float(), margin]).double()
+
+
+def _largest_except(logits: Tensor, choice: Tensor) -> Tensor:
+    """Returns the largest logit of every row other than the chosen one."""
+    at = choice[:, None]
+    own = logits.gather(1, at)
+    largest = logits.scatter_(1, at, -torch.inf).amax(1)
+    logits.scatter_(1, at, own)
+    return largest
 
 
 def positions_of_logits(model: "PreTrainedModel") -> int:

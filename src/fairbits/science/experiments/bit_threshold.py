@@ -149,7 +149,7 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
     pattern = _pattern(laboratory.lab())
     return {
         (name, clip): WidthSweep(
-            Sweep(models[name], "", clip, {}, found, {}, THRESHOLD, float(kappa[name].max())),
+            Sweep(models[name], "", clip, {}, "loss", found, {}, THRESHOLD, float(kappa[name].max())),
             tuple(map(LanguageGap.of, found.values())),
             {code: each.value for code, each in pattern.kappa_weighted(kappa[name]).items()},
         )

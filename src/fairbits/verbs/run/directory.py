@@ -14,7 +14,8 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from fairbits.artifacts import write_files
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.measure.scores.scores import Identity, Scores
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import Identity
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.draft import PLAN, draft_of
 from fairbits.quantization.plan import Plan

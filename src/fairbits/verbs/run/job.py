@@ -17,7 +17,7 @@ from fairbits.language import Corpus
 from fairbits.language.reading import DECLARATION
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.scores import EvaluationSetting
+from fairbits.measure.scores.setting import EvaluationSetting
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import check_device
 from fairbits.model.scheme import Group, Scheme, within_rows

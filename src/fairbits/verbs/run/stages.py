@@ -14,6 +14,7 @@ from fairbits.quantization.evidence import kappa_of_audit
 from fairbits.quantization.plan import Plan
 from fairbits.trials.plan_trial import PlanTrial
 from fairbits.trials.reference_answers import ReferenceAnswers
+from fairbits.units import MEASURES
 from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import scores_of
 from fairbits.verbs.quantize import quantize
@@ -117,6 +118,7 @@ def make_sweep(place: RunDirectory, report_done: Finished, *, scores: Mapping[st
             fingerprint=job.checkpoint.fingerprint,
             policy=job.policy.name,
             settings=job.settings,
+            measure=MEASURES[0],
             frames={width: at[width].frame(UNIT) for width in sorted(at)},
             sizes=sizes,
             threshold=THRESHOLDS[UNIT],

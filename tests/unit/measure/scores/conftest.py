@@ -5,7 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairbits.measure.scores.scores import DocumentScores, EvaluationSetting, Identity, Scores
+from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
+from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import EvaluationSetting, Identity
 
 
 def drawn_scores(
@@ -18,12 +20,17 @@ def drawn_scores(
     parallel: bool = True,
     tokens: int = 100,
 ) -> Scores:
-    """Returns scores with the given added nats per document, on average, on documents of 100 tokens and 400 bytes."""
+    """Returns scores with the given added nats and divergence per document, on average.
+
+    Documents have 100 tokens and 400 bytes. Divergence is drawn from a gamma distribution, as it is never negative.
+    """
     rng, count = np.random.default_rng(seed), len(damage) * documents
     lang = np.repeat(list(damage), documents)
     number = np.tile(np.arange(documents), len(damage)) if parallel else np.arange(count)
     before = rng.uniform(300, 500, count)
-    added = np.repeat(list(damage.values()), documents) + rng.normal(0, noise, count)
+    mean = np.repeat(list(damage.values()), documents)
+    added = mean + rng.normal(0, noise, count)
+    around = np.maximum(mean, 0.01)
     table = DocumentScores(
         lang=lang,
         document=number,
@@ -31,7 +38,7 @@ def drawn_scores(
         bytes=np.full(count, 400.0),
         nll_reference=before,
         nll_quantized=before + added,
-        kl=rng.uniform(1, 2, count),
+        kl=rng.gamma((around / noise) ** 2, noise**2 / around),
         flips=rng.integers(0, 10, count).astype(float),
     )
     question = EvaluationSetting("causal", "drawn", "evaluation", parallel, dict.fromkeys(damage, "abc"), 4096, 512, 0)
@@ -41,7 +48,7 @@ def drawn_scores(
         question=question,
         languages=tuple(damage),
         documents=table,
-        kl_p99=dict.fromkeys(damage, 0.25),
+        percentiles=dict.fromkeys(damage, TokenPercentiles(0.25, 0.01, 0.12, 0.4, -0.05, -1.5)),
         notes=("drawn at random",),
     )
 

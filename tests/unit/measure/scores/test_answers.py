@@ -39,8 +39,8 @@ def disturbed(checkpoint, scale: float = 0.05):
 
 @torch.no_grad()
 def in_memory(reference, quantized, text: Text) -> np.ndarray:
-    """Returns tokens, both losses, divergence and flips by document, from both models at once in float64."""
-    sums = np.zeros((5, len(text.lang)))
+    """Returns tokens, both losses, divergence, flips and changes of margins by document, from both models at once."""
+    sums = np.zeros((6, len(text.lang)))
     reference, quantized = reference.double(), quantized.double()
     for window in text.windows:
         ids = torch.tensor([window.main.ids])
@@ -53,7 +53,10 @@ def in_memory(reference, quantized, text: Text) -> np.ndarray:
         rows = torch.arange(len(p))
         kl = torch.nn.functional.kl_div(q, p, log_target=True, reduction="none").sum(1)
         flips = p.argmax(1) != q.argmax(1)
-        found = [torch.ones(len(p)), -p[rows, labels[asked]], -q[rows, labels[asked]], kl, flips]
+        choice = p.argmax(1)
+        others = [logs.scatter(1, choice[:, None], -torch.inf).amax(1) for logs in (p, q)]
+        margin = (q[rows, choice] - others[1]) - (p[rows, choice] - others[0])
+        found = [torch.ones(len(p)), -p[rows, labels[asked]], -q[rows, labels[asked]], kl, flips, margin]
         sums[:, window.document] += [float(each.sum()) for each in found]
     return sums
 
@@ -66,7 +69,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     with Reference.of(checkpoint, text) as reference:
         found = answers_of(model, reference)
         assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
-    tokens, nll_reference, nll_quantized, kl, flips = in_memory(checkpoint.load(), model, text)
+    tokens, nll_reference, nll_quantized, kl, flips, margin = in_memory(checkpoint.load(), model, text)
     assert found.predicted == pytest.approx(tokens)
     assert found.nll_reference == pytest.approx(nll_reference, rel=1e-5)
     assert found.nll_quantized == pytest.approx(nll_quantized, rel=1e-5)
@@ -74,6 +77,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     assert found.flips == pytest.approx(flips)
     assert flips.sum() > 0
     assert np.bincount(found.token_document, found.token_kl) == pytest.approx(kl, rel=1e-4)
+    assert np.bincount(found.token_document, found.token_margin) == pytest.approx(margin, rel=1e-3, abs=1e-3)
 
 
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
@@ -82,6 +86,7 @@ def test_the_same_model_diverges_nowhere(reading_model) -> None:
         found = answers_of(checkpoint.load(), reference)
     assert not found.kl.any()
     assert not found.flips.any()
+    assert not found.token_margin.any()
     assert np.array_equal(found.nll_reference, found.nll_quantized)
 
 
@@ -95,6 +100,28 @@ def test_small_divergence_of_large_logits_is_exact() -> None:
     assert true.max() < 1e-4
     assert found[2] == pytest.approx(true, abs=2e-6)
     assert found[0] == pytest.approx(-p[:, 0], abs=1e-5)
+
+
+def test_margins_are_those_of_a_plain_loop() -> None:
+    rng = torch.Generator().manual_seed(1)
+    a = torch.randn(200, 30, generator=rng)
+    b = a + 0.5 * torch.randn(200, 30, generator=rng)
+    b[0], a[1, :2], b[2, :3] = a[0], 9.0, 9.0  # no change; a tie in the reference; a tie after quantization
+    expected = []
+    for before, after in zip(a.tolist(), b.tolist(), strict=True):
+        first = max(range(30), key=before.__getitem__)
+        own, other = (max(row[i] for i in range(30) if i != first) for row in (before, after))
+        expected.append((after[first] - other) - (before[first] - own))
+    first, second = a.topk(2).values.T
+    after = b.gather(1, a.argmax(1)[:, None])[:, 0]
+    flips = after < b.amax(1)
+    found = compare_logits(a.clone(), b.clone(), torch.zeros(200, dtype=torch.long))
+    assert found.shape == (5, 200)
+    assert found[4] == pytest.approx(torch.tensor(expected), abs=1e-5)
+    assert found[4][0] == 0
+    assert 20 < flips.sum() < 180
+    assert torch.equal(found[3].bool(), flips)
+    assert torch.equal(first - second + found[4] < -1e-6, flips)
 
 
 def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> None:

@@ -1,0 +1,58 @@
+"""What is evaluated: the two models, the task, and the text they read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairbits.language import Corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import task_of
+from fairbits.measure.passes.text import Task
+from fairbits.model.checkpoint import Checkpoint
+
+TASK_NAMES: Mapping[Task, str] = {
+    "causal": "every token, given those before it",
+    "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
+    "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
+}
+"""What the model predicts in each task, for readers."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk."""
+
+    target: str
+    fingerprint: str
+    size_bytes: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Identity":
+        """Returns the identity of a checkpoint; reads all of its bytes."""
+        size = sum(info.nbytes for info in checkpoint.tensors.values())
+        return cls(checkpoint.target, checkpoint.fingerprint, size)
+
+
+@dataclass(frozen=True)
+class EvaluationSetting:
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
+
+    task: Task
+    corpus: str
+    split: str
+    parallel: bool
+    hashes: Mapping[str, str]
+    tokens: int
+    sequence: int
+    seed: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
+        """Returns the setting in which a model is evaluated on the requested text of a corpus."""
+        return cls(
+            task=task_of(checkpoint),
+            corpus=corpus.name,
+            split=request.split,
+            parallel=corpus.parallel,
+            hashes=dict(corpus.hashes[request.split]),
+            **request.settings,
+        )
