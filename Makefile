@@ -68,9 +68,9 @@ switching: .venv/developing  # what switching takes, and what an adaptive server
 peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
 
-research: .venv/developing  # DEVICE=cuda: minutes; on 2 cores hours, of which gateway-layers is most
+research: .venv/developing  # on a GPU minutes; on 2 cores hours, of which gateway-layers is most
 	mkdir -p src/fairbits/assets/research/declaration
-	$(BIN)/fairbits research all --out src/fairbits/assets/research/declaration --device $(or $(DEVICE),cpu)
+	$(BIN)/fairbits research all --out src/fairbits/assets/research/declaration --device $(or $(DEVICE),auto)
 
 validity: .venv/developing
 	$(PYTEST) -m validity tests/validity tests/unit

@@ -27,7 +27,7 @@ import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
 from fairbits.language.text_request import TextRequest
-from fairbits.model.device import check_device, is_gpu
+from fairbits.model.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.units import gigabytes
@@ -93,7 +93,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.device = check_device(device_of(options.device))
+        self.device = resolve_device(options.device)
         self.texts = Texts.of(options)
         self.store = Store(options.out)
         self._benches: dict[str, Bench] = {}
@@ -229,11 +229,6 @@ def path_of(model: str) -> str | Path:
     """Returns the file of a published model, or whatever else names a model."""
     known = published.MODELS.get(model)
     return model if known is None else known.path
-
-
-def device_of(name: str) -> str:
-    """Returns the device that a word stands for; auto is the GPU if there is one."""
-    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def environment(device: str) -> str:

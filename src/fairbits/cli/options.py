@@ -90,9 +90,9 @@ Unit = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="cpu, or a torch device such as cuda or cuda:1.",
+        help="auto (the GPU if there is one, else the CPU), cpu, cuda, or one of several GPUs such as cuda:1.",
         metavar="NAME",
-        autocompletion=completion.one_of("cpu", "cuda"),
+        autocompletion=completion.one_of("auto", "cpu", "cuda"),
     ),
 ]
 Embeddings = Annotated[str | None, common_flag("embeddings")]

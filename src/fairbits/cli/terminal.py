@@ -148,6 +148,15 @@ def print_notes(notes: Iterable[str]) -> None:
         err.print(Text(printable(note), style="dim"), soft_wrap=True)
 
 
+def chosen_device(device: str, *, earlier: str | None = None) -> str:
+    """Returns the device to compute on, after printing a note on stderr if it is a GPU; see `resolve_device`."""
+    from fairbits.model.device import gpu_note, resolve_device  # heavy: only when a verb runs
+
+    resolved = resolve_device(device, earlier=earlier)
+    print_notes(filter(None, [gpu_note(resolved)]))
+    return resolved
+
+
 def print_error(message: str) -> None:
     """Prints an error on stderr, in one line, even where notes are silenced."""
     line = Text.assemble(("error: ", "bold red"), printable(message))

@@ -1,6 +1,6 @@
 """Devices: which are available, moving a model to one, and the type in which it computes there.
 
-A device is checked once, where a verb begins; functions further down take it as it is.
+A device is resolved once, where a verb begins; functions further down take it as it is, and files record it.
 """
 
 import os
@@ -17,13 +17,30 @@ from fairbits.units import gigabytes
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def check_device(device: str) -> str:
-    """Returns the device if torch has it on this machine: cpu, cuda, or one of several such as cuda:1."""
+AUTO = "auto"
+"""The GPU if torch has one on this machine, else the CPU."""
+
+
+def resolve_device(device: str, *, earlier: str | None = None) -> str:
+    """Returns the device to compute on: cpu, cuda, or one of several such as cuda:1.
+
+    "auto" becomes the device of an `earlier` part of the same work, if torch has it here, so that the work can be
+    continued; else the GPU if there is one, else the CPU.
+    """
     graphics = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     here = ["cpu", *(["cuda"] if graphics else []), *graphics]
+    if device == AUTO:
+        if earlier in here:
+            return str(earlier)
+        return "cuda" if graphics and torch.cuda.is_available() else "cpu"
     if device not in here:
-        raise InputError(f"device is {device!r:.40}; it must be one that torch has here: {', '.join(here)}")
+        raise InputError(f"device is {device!r:.40}; it must be auto, or one that torch has here: {', '.join(here)}")
     return device
+
+
+def gpu_note(device: str) -> str | None:
+    """Returns a line that names the GPU; None if the device is not one."""
+    return f"device: {device} ({torch.cuda.get_device_name(device)})" if is_gpu(device) else None
 
 
 def is_gpu(device: str | torch.device) -> bool:

@@ -15,7 +15,7 @@ from fairbits.language.catalog import Language
 from fairbits.language.documents import encodable
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device, move
+from fairbits.model.device import AUTO, move, resolve_device
 from fairbits.overlays.activations import ActivationQuantizer
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
@@ -70,13 +70,13 @@ class AdaptiveModel:
         overlays: str | Path | Overlays | None = None,
         *,
         confidence: float = CONFIDENCE,
-        device: str = "cpu",
+        device: str = AUTO,
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> None:
         """Loads the base, and checks that the overlays are complete and belong to it."""
         in_range("confidence", confidence, least=0.0, most=1.0)
-        check_device(device)
+        device = resolve_device(device)
         opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
         self.checkpoint = opened
         self.overlays = _of_base(overlays, self.checkpoint)

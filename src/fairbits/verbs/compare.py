@@ -12,7 +12,7 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores, check_unit
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies.variants import Variant, variant
@@ -42,7 +42,7 @@ def compare(
     unit: str = "bits_per_byte",
     baseline: str | None = None,
     embeddings: Literal["keep", 8, 4] = "keep",
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Comparison:
     """Returns the damage of every policy to every language at every width, on evaluation text.
@@ -54,7 +54,7 @@ def compare(
     all. Policies are compared with `baseline`, by default the first. The model is loaded once: its
     weights are replaced in place.
     """
-    check_device(device)
+    device = resolve_device(device)
     calibration = TextRequest("calibration", tokens, sequence)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     variants = {each: variant(each) for each in _distinct("policies", policies)}

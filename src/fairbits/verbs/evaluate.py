@@ -11,7 +11,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
@@ -35,7 +35,7 @@ def evaluate(
     sequence: int = 512,
     seed: int = 0,
     split: str = "evaluation",
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Scores:
     """Returns the damage of quantization to every document of every language.
@@ -46,7 +46,7 @@ def evaluate(
     reference is refused.
     """
     request = TextRequest(split, tokens, sequence, seed)
-    check_device(device)
+    device = resolve_device(device)
     after, before = _checkpoint(quantized), _checkpoint(reference)
     corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time

@@ -11,7 +11,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.overlays.activations import record_activations
 from fairbits.overlays.base_model import OverlayBase, check_base
 from fairbits.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
@@ -41,7 +41,7 @@ def overlay(
     tokens: int = 2048,
     sequence: int = 512,
     seed: int = 0,
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Overlays:
     """Returns overlays for a base that was made from a model, after writing them to `out` (BASE/overlays).
@@ -55,7 +55,7 @@ def overlay(
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     below = base if isinstance(base, Checkpoint) else Checkpoint(base)
     _check(budget, clusters, form, activations)
-    check_device(device)
+    device = resolve_device(device)
     if out is None and below.kind != "directory":
         raise InputError(f"{below.target} is not a directory to write overlays into; name one (--out)")
     place = check_directory(below.directory / "overlays" if out is None else Path(out))

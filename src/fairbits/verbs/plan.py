@@ -17,7 +17,7 @@ from fairbits.measure.audit.audit import Audit
 from fairbits.measure.passes.prepare import short_text_notes, text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
@@ -40,7 +40,7 @@ def plan(
     seed: int = 0,
     audit: str | Path | Audit | None = None,
     rounds: int = 4,
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
     **options: Any,
 ) -> Plan:
@@ -53,7 +53,7 @@ def plan(
     number of rounds of the search for a minimax mix. Blocks and mixes are measured on `device`; predictions are made
     on the CPU.
     """
-    check_device(device)
+    device = resolve_device(device)
     chosen = policies.find_policy(policy)
     request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)

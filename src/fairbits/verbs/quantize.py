@@ -13,8 +13,8 @@ from fairbits.language.reading import open_corpus
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
-from fairbits.model.files.draft import LEARNING, PLAN, check_draft, check_target, draft_of
+from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.files.draft import LEARNING, PLAN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Group
@@ -24,7 +24,7 @@ from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.policies import Embeddings, decide
 from fairbits.quantization.rounding.engine import RoundedBlock, check_plan
-from fairbits.records import check_record, parse_object
+from fairbits.records import check_record, parse_object, read_object
 from fairbits.version import __version__
 
 
@@ -43,7 +43,7 @@ def quantize(
     out: str | Path,
     text: str | Path | Corpus | None = None,
     resume: bool = False,
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Plan:
     """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
@@ -53,7 +53,7 @@ def quantize(
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     instance("plan", plan, Plan)
-    check_device(device)
+    device = resolve_device(device, earlier=draft_device(out) if resume else None)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
             f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
@@ -96,13 +96,13 @@ def check_quantize(
     out: str | Path,
     *,
     resume: bool = False,
-    device: str = "cpu",
+    device: str = AUTO,
     bits: int | None = None,
     group: Group | None = None,
     embeddings: Embeddings | None = None,
 ) -> None:
     """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
-    check_device(device)
+    resolve_device(device)
     check_target(out)
     check_draft(out, resume=resume)
     given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
@@ -114,6 +114,11 @@ def draft_plan(out: str | Path) -> Plan | None:
     """Returns the plan that an interrupted run was carrying out; None if there is none."""
     file = draft_of(out) / PLAN
     return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
+
+
+def draft_device(out: str | Path) -> str | None:
+    """Returns the device that an interrupted run computed on; None if there is none."""
+    return str(read_object(draft_of(out) / STATE).get("device")) if check_draft(out, resume=True) else None
 
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:

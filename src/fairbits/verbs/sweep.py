@@ -18,7 +18,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.founding_documents import critical_width
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
@@ -159,7 +159,7 @@ def sweep(
     measure: str = "divergence",
     unit: str = "bits_per_byte",
     threshold: float | None = None,
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
@@ -168,7 +168,7 @@ def sweep(
     language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
     0.01 bits per byte, 0.03 nats per token or 3 nats per section.
     """
-    check_device(device)
+    device = resolve_device(device)
     calibration = TextRequest("calibration", tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     one_of("measure", measure, MEASURES)

@@ -11,9 +11,10 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.model import Checkpoint
+from fairbits.model.device import resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import check_quantize, draft_plan, quantize
+from fairbits.verbs.quantize import check_quantize, draft_device, draft_plan, quantize
 
 LANGUAGES = ["eng", "heb"]
 SMALL = {"bits": 4, "group": 16, "languages": LANGUAGES, "tokens": 64, "sequence": 32}
@@ -94,6 +95,15 @@ def test_a_draft_of_another_plan_is_not_continued(
     other = plan(llama, policy="gptq", **{**SMALL, "tokens": 96})
     with pytest.raises(InputError, match="begun for another plan"):
         quantize(llama, other, out=tmp_path / "w4", resume=True)
+    assert draft_device(tmp_path / "w4") == resolve_device("auto")
+    with monkeypatch.context() as patch:  # a GPU has come in the meantime
+        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        assert resolve_device("auto") == "cuda"
+        with pytest.raises(InputError, match="begun for another device"):
+            quantize(llama, gptq, out=tmp_path / "w4", resume=True, device="cuda")
+        assert quantize(llama, gptq, out=tmp_path / "w4", resume=True).outcomes  # auto continues where it was
+    assert draft_device(tmp_path / "w4") is None
 
 
 def test_refusals_leave_nothing_behind(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:

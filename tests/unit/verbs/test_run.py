@@ -24,11 +24,13 @@ from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import Scores
 from fairbits.model import Checkpoint
+from fairbits.model.device import resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import variant
 from fairbits.verbs.evaluate import evaluate
 from fairbits.verbs.run import FinishedRun, run
 from fairbits.verbs.run.job import file_name, usual_baselines
+from fairbits.verbs.run.opening import recorded_device
 
 SMALL = {
     "languages": ["eng_Latn", "heb_Hebr"],
@@ -140,7 +142,10 @@ def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
     assert swept["sizes"] == {"3": three.quantized.size_bytes, "4": whole.scores.quantized.size_bytes}
 
 
-def test_the_same_call_makes_only_the_report_again(whole, model) -> None:
+def test_the_same_call_makes_only_the_report_again(whole, model, monkeypatch) -> None:
+    assert recorded_device(whole.directory) == resolve_device("auto")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # a GPU that has come since changes nothing
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     results = (each for each in whole.directory.rglob("*") if each.name != ".lock")  # the lock names its holder
     files = [each for each in results if each.is_file() and not each.name.startswith("report")]
     before = {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in files}

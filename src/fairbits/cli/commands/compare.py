@@ -26,7 +26,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of, seeds_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.quantization.policies.option import widths_of
 
 
@@ -61,7 +61,7 @@ def compare(
     ] = None,
     measure: Measure = "divergence",
     unit: Unit = "bits_per_byte",
-    device: Device = "cpu",
+    device: Device = "auto",
     out_file: Annotated[Path | None, out_option("COMPARE.json")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -81,6 +81,7 @@ def compare(
     check_out(out_file, "compare.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
+    device = chosen_device(device)
     with stages("opening the model") as show:
         found = run_compare(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),

@@ -9,7 +9,7 @@ from fairbits.cli import completion
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import Device, EvaluationTokens, Json, Languages, Seed, Sequence, TextFrom, Trust, out_option
 from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 
 
 def evaluate(
@@ -30,7 +30,7 @@ def evaluate(
     tokens: EvaluationTokens = 8192,
     sequence: Sequence = 512,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     out_file: Annotated[Path | None, out_option("SCORES.json")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the reference model on the Hub.", metavar="NAME")
@@ -52,6 +52,7 @@ def evaluate(
     check_out(out_file, "scores.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
+    device = chosen_device(device)
     with stages("opening the models") as show:
         found = run_evaluate(
             Checkpoint(quantized, trust_remote_code=trust_remote_code),

@@ -7,7 +7,7 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.options import Base, Device, Json, Revision, Trust
-from fairbits.cli.terminal import err, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, err, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
 
 
@@ -43,7 +43,7 @@ def generate(
         float,
         typer.Option(help="A language detected with less confidence than this is served by the base.", metavar="P"),
     ] = 0.5,
-    device: Device = "cpu",
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -66,6 +66,7 @@ def generate(
     in_range("--top-p", top_p, above=0.0, most=1.0)
     texts = prompts or _lines_of_stdin()
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0, "seed": seed}
+    device = chosen_device(device)
     with stages("loading the model") as show:
         model = AdaptiveModel(
             Checkpoint(base, trust_remote_code=trust_remote_code, revision=revision),

@@ -22,7 +22,7 @@ from fairbits.cli.options import (
     out_option,
 )
 from fairbits.cli.parsing import budget_of, names_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.errors import printable
 
 
@@ -65,7 +65,7 @@ def overlay(
     tokens: Tokens = 2048,
     sequence: Sequence = 512,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -94,6 +94,7 @@ def overlay(
     print_notes(language_notes(names or ()))
     below = Checkpoint(base, trust_remote_code=trust_remote_code)
     place = below.directory / "overlays" if out_directory is None else out_directory
+    device = chosen_device(device)
     with stages("opening the model") as show:
         found = run_overlay(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),

@@ -14,7 +14,7 @@ from fairbits.cli.policy_options import (
     plan_options,
     with_policy_options,
 )
-from fairbits.cli.terminal import out, print_json
+from fairbits.cli.terminal import chosen_device, out, print_json
 
 
 @with_policy_options
@@ -27,7 +27,7 @@ def plan(
     tokens: PlanTokens = None,
     sequence: PlanSequence = None,
     seed: PlanSeed = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -43,6 +43,7 @@ def plan(
     from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
 
+    device = chosen_device(device)
     given = plan_options(locals() | options)
     check_out(out_file, "plan.json")  # before anything that takes time
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)

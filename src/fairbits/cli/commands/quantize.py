@@ -21,7 +21,7 @@ from fairbits.cli.policy_options import (
     with_policy_options,
 )
 from fairbits.cli.resume import check_agrees
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def quantize(
     tokens: PlanTokens = None,
     sequence: PlanSequence = None,
     seed: PlanSeed = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -59,9 +59,10 @@ def quantize(
     """
     from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
-    from fairbits.verbs.quantize import check_quantize
+    from fairbits.verbs.quantize import check_quantize, draft_device
     from fairbits.verbs.quantize import quantize as run_quantize
 
+    device = chosen_device(device, earlier=draft_device(out_directory) if resume else None)
     given = plan_options(locals() | options)
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     earlier = _earlier_plan(given, plan_file=plan_file, draft=out_directory if resume else None)

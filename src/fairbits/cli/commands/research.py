@@ -22,7 +22,7 @@ from fairbits.cli.options import (
     out_option,
 )
 from fairbits.cli.parsing import group_of, names_of, shares_of
-from fairbits.cli.terminal import out, print_done, print_json, stages
+from fairbits.cli.terminal import chosen_device, out, print_done, print_json, stages
 from fairbits.errors import InputError
 
 EVERY = "all"
@@ -52,7 +52,7 @@ def research(
     sequence: Sequence = 512,
     group: GroupOrChannel = "channel",
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     shares: Annotated[
         str | None,
         typer.Option(help="Shares of the languages in the training data: eng=0.4,fra=0.2.", metavar="SHARES"),
@@ -73,7 +73,7 @@ def research(
     Examples:
       fairbits research
       fairbits research null-controls
-      fairbits research outliers --model ./model --text texts --device cuda
+      fairbits research outliers --model ./model --text texts --device cpu
     """
     from fairbits.cli.tables.research import experiment_list, result_panel  # heavy: only when the verb runs
     from fairbits.science.experiments import EXPERIMENTS, Laboratory, Setting, experiments_named, run_experiment
@@ -93,6 +93,7 @@ def research(
     )
     for place in places:
         check_out(place, "result.json")  # before anything that takes time
+    device = chosen_device(device)
     setting = Setting(
         model=model,
         text=text,

@@ -23,7 +23,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_done, print_json, print_notes, stages
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import widths_of
 
@@ -72,7 +72,7 @@ def run(
     evaluation_tokens: EvaluationTokens = 8192,
     sequence: Sequence = 512,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -90,11 +90,13 @@ def run(
     from fairbits.cli.tables.run import as_data, next_steps, run_table
     from fairbits.model import Checkpoint
     from fairbits.verbs.run import run as run_job
+    from fairbits.verbs.run.opening import recorded_device
 
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
     other_widths = [] if widths == "none" else widths_of(widths, "--widths")
+    device = chosen_device(device, earlier=recorded_device(out_directory))
     with stages("opening the model") as show:
         found = run_job(
             None if model is None else Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),

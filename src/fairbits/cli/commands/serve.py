@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli.options import Base, Device, Json, Trust
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.errors import InputError
 
 
@@ -51,7 +51,7 @@ def serve(
     timeout: Annotated[
         float, typer.Option(help="Time limit per request, in seconds.", metavar="SECONDS", min=0.1, max=86400)
     ] = 300.0,
-    device: Device = "cpu",
+    device: Device = "auto",
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -76,6 +76,7 @@ def serve(
     if not address.is_loopback and key is None:
         print_notes([f"other machines can reach {host}, and there is no --api-key-file: anyone can send requests"])
     with address.socket:
+        device = chosen_device(device)
         with stages("loading the model"):
             model = AdaptiveModel(
                 base, overlays, confidence=confidence, device=device, trust_remote_code=trust_remote_code

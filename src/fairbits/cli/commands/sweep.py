@@ -26,7 +26,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import widths_of
 
@@ -57,7 +57,7 @@ def sweep(
     ] = None,
     measure: Measure = "divergence",
     unit: Unit = "bits_per_byte",
-    device: Device = "cpu",
+    device: Device = "auto",
     out_file: Annotated[Path | None, out_option("SWEEP.json")] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
@@ -77,6 +77,7 @@ def sweep(
     check_out(out_file, "sweep.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
+    device = chosen_device(device)
     with stages("opening the model") as show:
         found = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),

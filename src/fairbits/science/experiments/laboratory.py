@@ -18,7 +18,7 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.embedded import embedded_languages, training_shares
 from fairbits.model.files.cache import kept_directory
 from fairbits.model.moments import ModelMoments, weight_moments
@@ -59,11 +59,11 @@ class Setting:
     sequence: int = 512
     group: Group = "channel"
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO
     shares: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        check_device(self.device)
+        object.__setattr__(self, "device", resolve_device(self.device))
 
     @property
     def evaluation_text(self) -> TextRequest:

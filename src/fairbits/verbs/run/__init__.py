@@ -9,6 +9,7 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies import DEFAULT, Embeddings
@@ -17,7 +18,7 @@ from fairbits.reports.content import format_of
 from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
 from fairbits.verbs.run.job import baseline_files, job_of
-from fairbits.verbs.run.opening import check_out, open_directory
+from fairbits.verbs.run.opening import check_out, open_directory, recorded_device
 from fairbits.verbs.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
 
 EMBEDDED = "embedded:tiny"
@@ -58,7 +59,7 @@ def run(
     sequence: int = 512,
     seed: int = 0,
     widths: Iterable[int] = (2, 3, 6, 8),
-    device: str = "cpu",
+    device: str = AUTO,
     progress: Progress | None = None,
     finished: Finished | None = None,
 ) -> FinishedRun:
@@ -84,7 +85,7 @@ def run(
         text=text,
         calibration=TextRequest("calibration", budget if tokens is None else tokens, sequence, seed),
         evaluation=TextRequest("evaluation", evaluation_tokens, sequence, seed),
-        device=device,
+        device=resolve_device(device, earlier=recorded_device(out)),
     )
     check_out(out, job)
     with open_directory(out, job) as place:

@@ -19,7 +19,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.scores.setting import EvaluationSetting
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import check_device
+from fairbits.model.device import resolve_device
 from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantization.policies import Embeddings
 from fairbits.quantization.policies.gptq import ENGLISH
@@ -112,7 +112,7 @@ def job_of(
     device: str,
 ) -> Job:
     """Returns the job if all of it is possible; a width that the policy cannot have is left out, with a note."""
-    check_device(device)
+    device = resolve_device(device)
     whole("bits", bits, least=2, most=8)
     other_widths = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
     own = variant(policy)

@@ -50,6 +50,12 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
         yield place
 
 
+def recorded_device(out: str | Path) -> str | None:
+    """Returns the device of the run that a directory has; None if it has none."""
+    file = Path(out) / RUN_FILE
+    return RUN.read(file).settings.get("device") if file.is_file() else None
+
+
 def _has_run(path: Path, data: RunFile) -> bool:
     """Returns whether a directory has a run of this job; raises if it has anything else."""
     if path.exists() and not path.is_dir():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fairbits.errors import InputError
+from fairbits.model.device import resolve_device
 from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, language_values
 
@@ -69,3 +70,4 @@ def test_what_is_not_known_is_said() -> None:
 def test_a_device_is_checked_where_a_setting_is_made() -> None:
     with pytest.raises(InputError, match="device is 'tpu'"):
         Setting(device="tpu")
+    assert Setting().device == resolve_device("auto")
