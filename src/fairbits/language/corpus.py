@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -20,7 +20,8 @@ class Corpus:
     """Documents of each language in two splits: one to calibrate on, one to evaluate on.
 
     Documents are in NFC, without white space at either end, and not empty. In a parallel corpus, document i of a
-    split has the same content in every language. `notes` report what was left out when it was made.
+    split has the same content in every language. `notes` report what was left out when it was made. `source` is the
+    path that the text was read from, as it was given; None if it was not read from files.
 
     >>> corpus = Corpus("greetings", {"fra": ["Bonjour."], "heb": ["שלום."]}, {"fra": ["Merci !"], "heb": ["תודה!"]})
     >>> [language.name for language in corpus.languages], corpus.size("heb_Hebr", "calibration")
@@ -33,6 +34,7 @@ class Corpus:
     _: KW_ONLY
     parallel: bool = False
     notes: tuple[str, ...] = ()
+    source: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Checks and freezes the documents; a language that only one split has is empty in the other."""

@@ -8,6 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def read_corpus(
     `text` and, in all lines or none, `split`. With `parallel`, document i has the same content in every language.
     At most `limit` bytes per language and split are kept; a note says where text was left out.
     """
-    path = Path(path)
+    source, path = os.fspath(path), Path(path)
     codes = None if languages is None else [language.code for language in wanted_languages(languages)]
     whole("limit", limit, least=1)
     notes: tuple[str, ...] = ()
@@ -71,6 +72,8 @@ def read_corpus(
     corpus = make_corpus(
         path.name, collectors, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes
     )
+    # a bare name would mean the text that comes with fairbits
+    corpus = replace(corpus, source=os.path.join(os.curdir, source) if source in EMBEDDED else source)
     return corpus if codes is None else corpus.restrict(codes)
 
 

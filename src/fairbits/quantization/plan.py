@@ -117,18 +117,23 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions."""
+    """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions.
+
+    `source` is the path of the text as it was given; the same text may be read from elsewhere. None if there is none,
+    and in files of 0.1.0.
+    """
 
     corpus: str
     hashes: Mapping[str, str]
     tokens: int
     sequence: int
     seed: int
+    source: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, corpus: Corpus, request: TextRequest) -> "Calibration":
         """Returns the record of the requested calibration text of a corpus."""
-        return cls(corpus.name, dict(corpus.hashes["calibration"]), **request.settings)
+        return cls(corpus.name, dict(corpus.hashes["calibration"]), source=corpus.source, **request.settings)
 
     @property
     def request(self) -> TextRequest:
@@ -222,9 +227,11 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the decisions, without results, notes and the path of the model."""
+        """The SHA-256 of the decisions, without results, notes and the paths of model and text."""
         left_out = ("outcomes", "learned", "notes", "model", "fairbits")
         decisions = {key: value for key, value in self.as_data().items() if key not in left_out}
+        if decisions["calibration"] is not None:
+            del decisions["calibration"]["source"]
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:

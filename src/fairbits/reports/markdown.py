@@ -221,8 +221,10 @@ def _fence(words: Iterable[Any]) -> str:
 
 
 def _text_of(asked: Mapping[str, Any] | None, split: str) -> dict[str, str]:
-    """Returns the option for a user's own text; the embedded declaration needs none."""
-    return {} if asked is None or _is_embedded(asked["hashes"], split) else {"--text": asked["text"]}
+    """Returns the option for a user's own text, with its path as given; the embedded declaration needs none."""
+    if asked is None or _is_embedded(asked["hashes"], split):
+        return {}
+    return {"--text": asked.get("source") or asked["text"]}  # a path is not known of text that Python made
 
 
 def _is_embedded(hashes: Mapping[str, str], split: str) -> bool:

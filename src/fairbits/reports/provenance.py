@@ -29,6 +29,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
         ],
         "evaluation": {
             "text": asked.corpus,
+            "source": asked.source,
             "split": asked.split,
             "parallel": asked.parallel,
             "asked": TASK_NAMES[asked.task],
@@ -43,6 +44,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
         if plan is None or plan.calibration is None
         else {
             "text": plan.calibration.corpus,
+            "source": plan.calibration.source,
             "budget": plan.calibration.tokens,
             "sequence": plan.calibration.sequence,
             "seed": plan.calibration.seed,

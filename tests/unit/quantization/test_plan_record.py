@@ -50,6 +50,8 @@ def test_a_plan_without_text_comes_back(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_the_decisions() -> None:
     assert replace(PLAN, outcomes=()).digest == PLAN.digest
     assert replace(PLAN, size_bytes=1).digest != PLAN.digest
+    elsewhere = replace(PLAN, calibration=replace(PLAN.calibration, source="elsewhere/texts"))
+    assert (elsewhere, elsewhere.digest) == (PLAN, PLAN.digest)  # the same text, read from elsewhere
     assert replace(PLAN, languages={"eng_Latn": 1.0}).digest != PLAN.digest
 
 

@@ -1,6 +1,7 @@
 """The section for a model card is valid Markdown that shows the numbers, and text of others as text."""
 
 import copy
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,17 @@ from markdown_it.token import Token
 
 from fairbits.cli import app
 from fairbits.errors import printable
+from fairbits.language import read_corpus, udhr
+from fairbits.language.reading import open_corpus
+from fairbits.measure.scores.scores import Scores
+from fairbits.quantization.plan import Plan
 from fairbits.reports.content import content
 from fairbits.reports.markdown import ROUNDED, card, text
 from fairbits.reports.page import group_notes
-from fairbits.reports.sources import Sources
+from fairbits.reports.sources import Method, RunFile, Sources
+from fairbits.verbs.evaluate import evaluate
+from fairbits.verbs.plan import plan
+from fairbits.verbs.quantize import quantize
 from fairbits.verbs.report import sources_of_run
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -39,6 +47,16 @@ HOSTILE = (
     "see www.x.example, WWW.X.example or https://x.example/y and a@b.co, @name",
 )
 JOINER = "\u2060"
+RUN_RECORD: dict[str, Any] = {
+    "fairbits": "0",
+    "versions": {},
+    "fingerprint": "",
+    "policy": "gptq",
+    "settings": {"bits": 4, "group": 16, "widths": []},
+    "hashes": {},
+    "baselines": (),
+    "notes": (),
+}
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +239,51 @@ def test_text_of_a_user_is_named_whatever_it_is_called(found) -> None:
     assert own["provenance"]["evaluation"]["text"] == "udhr"
     own["provenance"]["evaluation"]["hashes"]["heb_Hebr"] = "0" * 64
     assert [options(words)["--text"] for words in commands(card(own))] == ["udhr", "udhr"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_the_commands_read_the_same_text_from_the_same_place(reading_model, tmp_path, monkeypatch, kind) -> None:
+    """As they are pasted, from the directory in which the model was made; parsed as the command line parses them."""
+    monkeypatch.chdir(tmp_path)
+    lines = {code: [f"{code} {number}: one two three four five" for number in range(40)] for code in ("eng", "heb")}
+    place = Path("corpora") / "my texts"
+    place.mkdir(parents=True)
+    if kind == "directory":
+        given = "./corpora/my texts"
+        for code, documents in lines.items():
+            (place / f"{code}.txt").write_text("\n".join(documents))
+    else:
+        given = str(place / "all.jsonl")
+        rows = (json.dumps({"lang": code, "text": each}) for code, documents in lines.items() for each in documents)
+        Path(given).write_text("\n".join(rows))
+    text = {"text": given, "languages": ["eng", "heb"], "tokens": 64, "sequence": 64}
+    model = reading_model("llama")
+    quantize(model, plan(model, policy="gptq", bits=4, group=16, **text), out="w4", text=given)
+    scores = evaluate("w4", reference=model, **text)
+    scores.save("scores.json")
+    section = card(content(Sources((Method("gptq", Scores.load("scores.json")),), plan=Plan.load("w4/plan.json"))))
+    made, measured = commands(section)
+    for words, split in ((made, "calibration"), (measured, "evaluation")):
+        _, verb, *rest = words
+        parsed = typer.main.get_command(app).commands[verb].make_context(verb, list(rest)).params
+        assert parsed["text"] == given
+        corpus = open_corpus(parsed["text"], ["eng", "heb"])
+        assert corpus.hashes[split] == open_corpus(given, ["eng", "heb"]).hashes[split]
+    parsed = typer.main.get_command(app).commands["evaluate"].make_context("evaluate", measured[2:]).params
+    names = ("tokens", "sequence", "seed", "text", "reference")
+    asked = {name: parsed[name] for name in names} | {"languages": parsed["languages"].split(",")}
+    assert evaluate(parsed["quantized"], **asked).as_bytes() == scores.as_bytes()
+    run = content(Sources((Method("gptq", scores),), run=RunFile(**RUN_RECORD | {"model": model.target})))
+    assert options(commands(card(run))[0])["--text"] == given
+
+
+def test_a_text_named_like_one_that_comes_with_fairbits_is_told_apart(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("help").mkdir()
+    Path("help/eng.txt").write_text("one\ntwo\n")
+    assert read_corpus(Path("help")).source == "./help"
+    assert open_corpus("./help", None).source == "./help"
+    assert udhr(["eng"]).source is None
 
 
 def test_one_is_not_many(found) -> None:

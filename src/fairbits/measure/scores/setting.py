@@ -1,7 +1,7 @@
 """What is evaluated: the two models, the task, and the text they read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
@@ -34,7 +34,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class EvaluationSetting:
-    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
+
+    `source` is the path of the text as it was given; the same text may be read from elsewhere. None if there is none,
+    and in files of 0.1.0.
+    """
 
     task: Task
     corpus: str
@@ -44,6 +48,7 @@ class EvaluationSetting:
     tokens: int
     sequence: int
     seed: int
+    source: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
@@ -54,5 +59,6 @@ class EvaluationSetting:
             split=request.split,
             parallel=corpus.parallel,
             hashes=dict(corpus.hashes[request.split]),
+            source=corpus.source,
             **request.settings,
         )
