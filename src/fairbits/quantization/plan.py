@@ -222,8 +222,10 @@ class Plan:
 
     def as_data(self) -> dict[str, Any]:
         """Returns the plan for JSON."""
-        entries = tuple(asdict(Entry.of(each)) for each in self.layers)
-        return PLAN.stamp(PLAN.named(asdict(replace(self, layers=())) | {"layers": entries}))
+        content = asdict(replace(self, layers=())) | {"layers": tuple(asdict(Entry.of(each)) for each in self.layers)}
+        if self.calibration is not None and self.calibration.source is None:
+            del content["calibration"]["source"]
+        return PLAN.stamp(PLAN.named(content))
 
     @property
     def digest(self) -> str:
@@ -231,7 +233,7 @@ class Plan:
         left_out = ("outcomes", "learned", "notes", "model", "fairbits")
         decisions = {key: value for key, value in self.as_data().items() if key not in left_out}
         if decisions["calibration"] is not None:
-            del decisions["calibration"]["source"]
+            decisions["calibration"].pop("source", None)
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:

@@ -173,7 +173,7 @@ class Scores:
             "fairbits": __version__,
             "quantized": asdict(self.quantized),
             "reference": asdict(self.reference),
-            "question": asdict(self.question) | {"asked": TASK_NAMES[self.question.task]},
+            "question": self.question.as_data() | {"asked": TASK_NAMES[self.question.task]},
             "languages": {code: self._language(code, units) for code in self.languages},
             "disparity": {
                 measure: {unit: self.disparity(unit, measure=measure).as_data() for unit in units}
@@ -185,7 +185,8 @@ class Scores:
     def as_bytes(self) -> bytes:
         """Returns the content of its file."""
         content = {
-            **{name: asdict(getattr(self, name)) for name in ("quantized", "reference", "question")},
+            **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
+            "question": self.question.as_data(),
             "languages": list(self.languages),
             "percentiles": {code: asdict(each) for code, each in self.percentiles.items()},
             "notes": list(self.notes),

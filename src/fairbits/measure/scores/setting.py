@@ -1,7 +1,8 @@
 """What is evaluated: the two models, the task, and the text they read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
@@ -49,6 +50,10 @@ class EvaluationSetting:
     sequence: int
     seed: int
     source: str | None = field(default=None, compare=False)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON, without the source if there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
