@@ -20,13 +20,13 @@ from fairbits.model.groups import round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.overlay import Overlay, Patch
-from fairbits.reports.provenance import versions
 from fairbits.theory.grid import Grid
 from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import evaluate
 from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
 from fairbits.verbs.sweep import sweep
+from fairbits.version import versions
 
 DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}

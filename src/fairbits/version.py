@@ -1,3 +1,18 @@
-"""The version of fairbits."""
+"""The version of fairbits, and of the libraries that compute its numbers."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
 
 __version__ = "0.2.0.dev0"
+PACKAGES = ("torch", "transformers", "compressed-tensors", "numpy", "scipy")
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of fairbits, of Python, and of the libraries that compute numbers."""
+    found = {"fairbits": __version__, "Python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

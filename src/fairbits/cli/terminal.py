@@ -132,6 +132,11 @@ def short_number(number: float) -> str:
     return f"{number / unit:.{int(unit > 1)}f}{suffix}"
 
 
+def print_signature(signature: object) -> None:
+    """Prints a signature on a line of its own, however long, so that it can be copied."""
+    out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
+
+
 def print_json(data: Any) -> None:
     """Prints JSON; characters that could control the terminal are escaped."""
     try:

@@ -1,17 +1,14 @@
 """Where the numbers of a report come from: models, text, settings, versions, hashes and notes."""
 
-import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fairbits.measure.scores.setting import TASK_NAMES
 from fairbits.reports.sources import Sources
-from fairbits.version import __version__
+from fairbits.version import versions
 
 THREADS = "torch threads"
 """The number of threads of a run: floating-point sums depend on it."""
-PACKAGES = ("torch", "transformers", "compressed-tensors", "numpy", "scipy")
 
 
 def provenance(sources: Sources) -> dict[str, Any]:
@@ -27,6 +24,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
                 for identity in [each.scores.quantized]
             ),
         ],
+        "signature": str(own.signature()),
         "evaluation": {
             "text": asked.corpus,
             "source": asked.source,
@@ -79,17 +77,6 @@ def _said(sources: Sources) -> Iterator[tuple[str, str]]:
         yield from (("widths", note) for note in sources.sweep.notes)
     if sources.run is not None:
         yield from (("run", note) for note in sources.run.notes)
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the libraries that compute numbers."""
-    found = {"fairbits": __version__, "Python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _versions_of(sources: Sources) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Evaluate: a quantized model and its reference model on the same text of every language."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
+from fairbits.measure.scores.signature import DIGITS, Signature, hash_of
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.progress import Progress
@@ -36,6 +38,7 @@ def evaluate(
     seed: int = 0,
     split: str = "evaluation",
     device: str = AUTO,
+    repeat: str | Signature | None = None,
     progress: Progress | None = None,
 ) -> Scores:
     """Returns the damage of quantization to every document of every language.
@@ -43,8 +46,11 @@ def evaluate(
     `reference` is the model before it was quantized. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
     language. Both models are loaded in float32, one after the other. A model whose `plan.json` names another
-    reference is refused.
+    reference is refused. `repeat` is the signature of an earlier measurement: languages, amount of text, window and
+    seed are taken from it, and models or text that are not the same are refused.
     """
+    if repeat is not None:
+        return _repeated(quantized, reference, repeat, text=text, device=device, progress=progress)
     request = TextRequest(split, tokens, sequence, seed)
     device = resolve_device(device)
     after, before = _checkpoint(quantized), _checkpoint(reference)
@@ -53,6 +59,40 @@ def evaluate(
     check_made_from(after, before)
     with ReferenceAnswers.of(before, corpus, request=request, device=device, progress=progress) as answers:
         return scores_of(after, answers, reference=before, device=device, progress=progress)
+
+
+def _repeated(
+    quantized: str | Path | Checkpoint,
+    reference: str | Path | Checkpoint,
+    repeat: str | Signature,
+    *,
+    text: str | Path | Corpus | None,
+    device: str,
+    progress: Progress | None,
+) -> Scores:
+    """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
+    given = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
+    after, before = _checkpoint(quantized), _checkpoint(reference)
+    corpus = open_corpus(given.text if text is None else text, given.languages)
+    here = replace(
+        given,
+        model=after.fingerprint[:DIGITS],
+        reference=before.fingerprint[:DIGITS],
+        hash=hash_of(corpus.hashes[given.split]),
+    )
+    given.check(here)  # before anything that takes time
+    found = evaluate(
+        after,
+        reference=before,
+        text=corpus,
+        tokens=given.tokens,
+        sequence=given.window,
+        seed=given.seed,
+        split=given.split,
+        device=device,
+        progress=progress,
+    )
+    return replace(found, notes=(*found.notes, *given.check(found.signature(given.measure))))
 
 
 def scores_of(

@@ -41,6 +41,7 @@ class Verdict:
     checks: tuple[Check, ...]
     improved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    signature: str = ""
 
     @property
     def passed(self) -> bool:
@@ -75,6 +76,7 @@ class Verdict:
             "checks": [vars(each) | {"estimate": each.estimate and each.estimate.to_dict()} for each in self.checks],
             "improved": list(self.improved),
             "notes": list(self.notes),
+            "signature": self.signature,
         }
 
 
@@ -114,10 +116,12 @@ def gate(
             "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
         )
     own = _scores("scores", scores)
-    frame, notes = own.frame(unit, measure=measure), own.notes
+    frame, notes, signature = own.frame(unit, measure=measure), own.notes, str(own.signature(measure))
     checks = [_limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
-        return Verdict(own.quantized.target, measure, unit, tuple(checks), notes=notes)
+        return Verdict(
+            own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=str(own.signature(measure))
+        )
     baseline = _scores("the baseline", against)
     own.check_same_text(baseline)
     theirs = baseline.frame(unit, measure=measure)
@@ -129,7 +133,7 @@ def gate(
         other = baseline.reference.target
         notes += (f"the baseline was made from another model, {other}: each is compared with its own reference",)
     improved = tuple(sorted(_worse(theirs, frame)))
-    return Verdict(own.quantized.target, measure, unit, tuple(checks), improved, notes)
+    return Verdict(own.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
 
 
 def junit(verdict: Verdict) -> bytes:

@@ -9,7 +9,7 @@ from fairbits.cli import completion
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import Device, EvaluationTokens, Json, Languages, Seed, Sequence, TextFrom, Trust, out_option
 from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, print_signature, stages
 
 
 def evaluate(
@@ -31,6 +31,12 @@ def evaluate(
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "auto",
+    repeat: Annotated[
+        str | None,
+        typer.Option(
+            help="Repeat a measurement: the signature that evaluate, gate or a report printed.", metavar="SIGNATURE"
+        ),
+    ] = None,
     out_file: Annotated[Path | None, out_option("SCORES.json")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the reference model on the Hub.", metavar="NAME")
@@ -63,6 +69,7 @@ def evaluate(
             sequence=sequence,
             seed=seed,
             device=device,
+            repeat=repeat,
             progress=show,
         )
     write_out(out_file, found.save)
@@ -70,3 +77,4 @@ def evaluate(
         print_json(found.summary())
     else:
         out.print(evaluate_table(found))
+        print_signature(found.signature())

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import Json, Measure, Unit
-from fairbits.cli.terminal import out, print_json, print_notes
+from fairbits.cli.terminal import out, print_json, print_notes, print_signature
 from fairbits.errors import printable
 
 
@@ -65,4 +65,5 @@ def gate(
         print_json(verdict.as_data())
     else:
         out.print(Text(printable(verdict.reason)), soft_wrap=True)
+        print_signature(verdict.signature)
     raise typer.Exit(verdict.exit_code)

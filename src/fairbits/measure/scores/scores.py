@@ -1,7 +1,7 @@
 """Scores: the cost of quantization for every document of every language, and the results computed from it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
 from fairbits.measure.scores.scores_file import by_line
 from fairbits.measure.scores.setting import TASK_NAMES, EvaluationSetting, Identity
+from fairbits.measure.scores.signature import Signature
 from fairbits.records import Kind
 from fairbits.stats import Contrast, Estimate, LanguageFrame
 from fairbits.units import MEASURES, UNITS, bits_per_byte
-from fairbits.version import __version__
+from fairbits.version import __version__, versions
 
 SIGNIFICANT = 0.05
+MATTERING = ("fairbits", "torch", "transformers")
+"""What a measurement depends on, apart from models and text."""
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
 
@@ -38,6 +41,7 @@ class Scores:
     documents: DocumentScores
     percentiles: Mapping[str, TokenPercentiles]
     notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks that all parts have the same languages."""
@@ -76,7 +80,8 @@ class Scores:
             kl=answers.kl,
             flips=answers.flips,
         )
-        return cls(quantized, reference, question, text.languages, documents, percentiles, notes)
+        made_with = {name: found for name, found in versions().items() if name in MATTERING}
+        return cls(quantized, reference, question, text.languages, documents, percentiles, notes, made_with)
 
     def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
         """Returns the damage of every language, with intervals over documents.
@@ -165,6 +170,10 @@ class Scores:
                 "a paired comparison needs the same tokenizer"
             )
 
+    def signature(self, measure: str = MEASURES[0]) -> Signature:
+        """Returns one line that has everything needed to repeat the measurement."""
+        return Signature.of(self, self.versions, measure=measure)
+
     def summary(self) -> dict[str, Any]:
         """Returns all results with their intervals, for JSON."""
         units = UNITS if self.question.parallel else UNITS[:2]
@@ -175,6 +184,7 @@ class Scores:
             "reference": asdict(self.reference),
             "question": self.question.as_data() | {"asked": TASK_NAMES[self.question.task]},
             "languages": {code: self._language(code, units) for code in self.languages},
+            "signature": str(self.signature()),
             "disparity": {
                 measure: {unit: self.disparity(unit, measure=measure).as_data() for unit in units}
                 for measure in MEASURES
@@ -190,6 +200,7 @@ class Scores:
             "languages": list(self.languages),
             "percentiles": {code: asdict(each) for code, each in self.percentiles.items()},
             "notes": list(self.notes),
+            "versions": dict(self.versions),
             "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
         }
         return by_line(SCORES.stamp(content))
@@ -230,7 +241,8 @@ class Scores:
 def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of a scores file of version 1, which had no other percentile than `kl_p99`."""
     only = data.pop("kl_p99")
-    return data | {"percentiles": {code: {"kl_p99": value} for code, value in only.items()}}
+    made_with = {"fairbits": data["fairbits"]}
+    return data | {"percentiles": {code: {"kl_p99": value} for code, value in only.items()}, "versions": made_with}
 
 
 SCORES = Kind(

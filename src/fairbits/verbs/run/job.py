@@ -24,11 +24,11 @@ from fairbits.model.scheme import Group, Scheme, within_rows
 from fairbits.quantization.policies import Embeddings
 from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.reports.provenance import THREADS, versions
+from fairbits.reports.provenance import THREADS
 from fairbits.reports.sources import Baseline, RunFile
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.verbs.plan import check_variants
-from fairbits.version import __version__
+from fairbits.version import __version__, versions
 
 USUAL = "gptq:mix=english"
 """How models are usually quantized."""
