@@ -71,6 +71,7 @@ def test_scores() -> None:
     percentiles = now.pop("percentiles")
     assert saved.pop("kl_p99") == {code: own.pop("kl_p99") for code, own in percentiles.items()}
     assert {value for own in percentiles.values() for value in own.values()} == {None}
+    assert now.pop("versions") == {"fairbits": "0.1.0"}
     assert now | {"fairbits": "0.1.0"} == saved
     assert set(found.languages) == set(found.kl) == LANGUAGES
 

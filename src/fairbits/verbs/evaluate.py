@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
+from fairbits.language.reading import DECLARATION, open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
@@ -73,7 +73,8 @@ def _repeated(
     """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
     given = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
     after, before = _checkpoint(quantized), _checkpoint(reference)
-    corpus = open_corpus(given.text if text is None else text, given.languages)
+    named = DECLARATION if given.text == "udhr" else given.text  # the name of its corpus
+    corpus = open_corpus(named if text is None else text, given.languages)
     here = replace(
         given,
         model=after.fingerprint[:DIGITS],

@@ -215,3 +215,14 @@ def test_the_table_of_nothing_lost_has_no_ratio(reading_model) -> None:
     source = reading_model("llama")
     text = printed(evaluate(source, reference=source, text=CORPUS))
     assert "The ratio is left out where the least damage may be 0" in text
+
+
+def test_a_measurement_is_repeated_by_its_signature(packed, reading_model) -> None:
+    llama = reading_model("llama")
+    first = evaluate(packed, reference=llama, languages=["eng", "fra"], tokens=96, sequence=48, seed=3)
+    line = str(first.signature())
+    assert evaluate(packed, reference=llama, repeat=line).as_bytes() == first.as_bytes()
+    with pytest.raises(InputError, match=r"model is .* here and .* in the signature"):
+        evaluate(llama, reference=llama, repeat=line)
+    with pytest.raises(InputError, match=r"hash is .* here and .* in the signature"):
+        evaluate(packed, reference=llama, repeat=line, text="help")
