@@ -92,6 +92,7 @@ def provenance(codes: list[str]) -> dict[str, Any]:
     text = {"text": "udhr", "budget": 512, "sequence": 512, "seed": 0, "hashes": dict.fromkeys(codes, "ab" * 32)}
     asked = {"split": "evaluation", "parallel": True, "asked": "every token", "documents": 1234, "tokens": 5678}
     return {
+        "signature": "model:1|reference:2",
         "models": [{"name": "reference", "target": "m", "fingerprint": "cd" * 32}],
         "evaluation": text | asked,
         "calibration": text,
