@@ -1,4 +1,4 @@
-"""Divergence as damage: coverage of worst, gap and mean, and how often a gate is right, with 30 documents a language."""
+"""Divergence as damage: coverage of worst, gap and mean, and how often a gate is right, at 30 documents each."""
 
 import numpy as np
 import pytest
