@@ -298,5 +298,5 @@ def test_names_of_languages_are_not_cut(command) -> None:
     assert code == 0
     assert max(map(cell_len, printed.splitlines())) <= 80
     assert "…" not in printed
-    assert re.search(r"^Arabic +arb_Arab ", printed, flags=re.MULTILINE)
-    assert re.search(r"^Chinese +zho_Hans ", printed, flags=re.MULTILINE)
+    assert re.search(r"^(\? )?Arabic +arb_Arab ", printed, flags=re.MULTILINE)
+    assert re.search(r"^(\? )?Chinese +zho_Hans ", printed, flags=re.MULTILINE)
