@@ -55,7 +55,7 @@ def fairbits(
     ] = False,
     quiet: Annotated[
         bool,
-        flag("--quiet", "-q", help="Print no progress and no notes.", callback=_be_quiet, expose_value=False),
+        flag("--quiet", "-q", help="Print no progress, notes or signature.", callback=_be_quiet, expose_value=False),
     ] = False,
     debug: Annotated[
         bool, flag("--debug", help="Show the traceback of an error.", callback=_debug, expose_value=False)

@@ -38,7 +38,7 @@ err = Screen(stderr=True, emoji=False)
 
 
 def hush(quiet: bool) -> None:
-    """Silences notes and progress, or shows them again; errors are always shown."""
+    """Silences notes, progress and signatures, or shows them again; errors are always shown."""
     err.quiet = quiet
 
 
@@ -133,8 +133,9 @@ def short_number(number: float) -> str:
 
 
 def print_signature(signature: object) -> None:
-    """Prints a signature on a line of its own, however long, so that it can be copied."""
-    out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
+    """Prints a signature on a line of its own, however long, so that it can be copied; not if notes are silenced."""
+    if not err.quiet:
+        out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
