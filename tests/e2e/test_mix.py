@@ -82,7 +82,7 @@ def test_too_little_text_ends_with_code_2_and_writes_nothing(tmp_path, call) -> 
 def test_examples_of_the_page_run(tmp_path, monkeypatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {})
     assert (tmp_path / "calib.jsonl.manifest.json").exists()
