@@ -177,24 +177,30 @@ def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
     main = main_groups(groups)
     first, shared = main[0].base.scores[0], main[0].facts[BASE][0]["settings"]
     policies = sorted({policy for group in main for policy in group.policies}, key=rank)
-    seeds = sorted({len(group.base.scores) for group in main})
+    counts = [len(each.scores) for group in main for policy, each in group.policies.items() if policy in seeded(main)]
+    seeds = dict.fromkeys((min(counts, default=1), max(counts, default=1)))
     yield (
         f"The worst language of real models under {len(policies)} policies, {main[0].setting}: KL between the model "
         "before and after in bits per byte, its 95 % interval over documents, and its ratio to GPTQ with an equal mix. "
         f"{len(first.languages)} languages, {len(first.documents.lang):,} documents of "
         f"{TEXTS.get(main[0].text, main[0].text)} that calibration has not seen; calibration on `{shared['text']}`, "
-        f"with the same number of tokens or all text; {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} "
-        "seeds. [All languages, widths and texts](docs/real-models.md).\n"
+        f"with the same number of tokens or all text; {' or '.join(map(str, seeds))} "
+        "seeds where a seed matters. [All languages, widths and texts](docs/real-models.md).\n"
     )
     heads = ["", *map(name_of, policies)]
     rows = []
     for group in main:
         worst = {policy: each.frame("divergence", UNIT).worst() for policy, each in group.policies.items()}
-        cells = {policy: f"{shown(each)} {code[:3]}" for policy, (code, each) in worst.items()}
+        cells = {policy: f"{shown(each)} {language_of(code).name}" for policy, (code, each) in worst.items()}
         for policy in cells.keys() - {BASE}:
-            cells[policy] += f", {ratio(worst[policy][1].value, worst[BASE][1].value)}x"
+            cells[policy] += f", **{ratio(worst[policy][1].value, worst[BASE][1].value)}x**"
         rows.append([group.title, *(cells.get(policy, "") for policy in policies)])
     yield from table(heads, rows)
+
+
+def seeded(groups: Iterable[Group]) -> set[str]:
+    """Returns the policies that were measured with more than one seed."""
+    return {policy for group in groups for policy, each in group.policies.items() if len(each.scores) > 1}
 
 
 def page_lines(groups: Sequence[Group]) -> Iterator[str]:

@@ -25,8 +25,8 @@ from fairbits.model.embedded import embedded_languages
 LIMIT = 64_000_000
 """Bytes of UTF-8 that are kept per language and split by default."""
 SUFFIXES = (".txt", ".jsonl")
-DECLARATION = "declaration"
-EMBEDDED = {DECLARATION: (udhr, udhr_languages), "help": (help_text, help_languages)}
+DECLARATION, HELP = "declaration", "help"
+EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
 """The texts that come with fairbits, and their languages."""
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16LE", codecs.BOM_UTF16_BE: "UTF-16BE"}
 FOUND = 20

@@ -10,7 +10,6 @@ from fairbits.cli.options import (
     Bits,
     Device,
     Embeddings,
-    EvaluationTokens,
     Json,
     Languages,
     PlanGroup,
@@ -32,7 +31,7 @@ def run(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A directory or a model id on the Hub; by default embedded:tiny, with little text.",
+            help="A directory or a model id on the Hub; by default embedded:tiny, as a demonstration.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),
@@ -54,22 +53,29 @@ def run(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare with, or none; the report leads with the first. Default: rtn, gptq:mix=english.",
+            help="Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn.",
             metavar="NAMES",
             autocompletion=completion.policies,
         ),
     ] = None,
     bits: Bits = 4,
     widths: Annotated[
-        str, typer.Option(help="Further widths at which to measure the policy, or none.", metavar="LIST")
-    ] = "2,3,6,8",
+        str | None,
+        typer.Option(
+            help="Other widths at which to measure the policy, or none; by default 2,3,6,8, without MODEL 3,8.",
+            metavar="LIST",
+        ),
+    ] = None,
     group: PlanGroup = None,
     embeddings: Embeddings = None,
     tokens: Annotated[
         int | None,
         typer.Option(help="Calibration tokens per language; by default 4096, without MODEL 512.", metavar="N"),
     ] = None,
-    evaluation_tokens: EvaluationTokens = 8192,
+    evaluation_tokens: Annotated[
+        int | None,
+        typer.Option(help="Evaluation tokens per language; by default 8192, without MODEL 1536.", metavar="N"),
+    ] = None,
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "auto",
@@ -95,7 +101,7 @@ def run(
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
-    other_widths = [] if widths == "none" else widths_of(widths, "--widths")
+    other_widths = None if widths is None else [] if widths == "none" else widths_of(widths, "--widths")
     device = chosen_device(device, earlier=recorded_device(out_directory))
     with stages("opening the model") as show:
         found = run_job(

@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
+from torch.nn.utils import get_total_norm
 
 from fairbits.checks import Floats
+from fairbits.errors import InputError
 from fairbits.quantization.learning.learnable_codes import LearnableCodes
 from fairbits.quantization.learning.state import LearningState, load_state, save_state
 from fairbits.quantization.plan import Learning
@@ -39,6 +41,8 @@ EVALUATIONS = 8
 SCALE_RATE = 0.1
 """Learning rate of the logarithms of scales, as a share of that of the offsets."""
 BETAS = (0.9, 0.99)
+SKIPPED = 0.1
+"""Share of the steps that may have gradients that are NaN or infinite; they are left out."""
 EPSILON = 1e-15
 """What Adam adds to the size of a gradient. That of a single weight is close to the usual 10⁻⁸, which would slow it."""
 
@@ -72,16 +76,22 @@ def distill(
 ) -> LearningState:
     """Returns the state after all steps; its best codes leave no language worse than at the start on held-out text.
 
-    Continues from the file `saved` if it exists, and writes it at every evaluation.
+    Continues from the file `saved` if it exists, and writes it at every evaluation. In half precision a batch may give
+    gradients that are NaN or infinite; its step is left out.
     """
     optimizer = optimizer_for(codes, rate)
     state = None if saved is None else load_state(saved, codes, optimizer)
     if state is None:
         state = LearningState.initial(distillation.damage(), learning.objective)
-    evaluated = evaluation_steps(steps)
+    evaluated, skipped = evaluation_steps(steps), 0
     for batch in islice(distillation.batches(), state.step, None):
         distillation.backward(batch, state.weights)
-        update(codes, optimizer, share=schedule(state.step, steps))
+        skipped += not update(codes, optimizer, share=schedule(state.step, steps))
+        if skipped > SKIPPED * steps:
+            raise InputError(
+                f"learning stopped: {skipped} of its first {state.step + 1} steps have gradients that are NaN or "
+                "infinite; use the policy gptq, or check the model's weights"
+            )
         state.step += 1
         if state.step in evaluated:
             state.evaluate(distillation.damage(), codes, learning.objective)
@@ -108,14 +118,22 @@ def optimizer_for(codes: Mapping[str, LearnableCodes], rate: float) -> torch.opt
     return torch.optim.Adam(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)
 
 
-def update(codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam, *, share: float) -> None:
-    """Takes one step of the optimizer at a share of the peak rate, and clears the gradients."""
-    for group in optimizer.param_groups:
-        group["lr"] = share * group["peak"]
-    optimizer.step()
+def update(codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam, *, share: float) -> bool:
+    """Takes one step of the optimizer at a share of the peak rate, and clears the gradients.
+
+    If one of the gradients is NaN or infinite, nothing else changes and the answer is False.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    is_finite = math.isfinite(get_total_norm(gradients, norm_type=math.inf))
+    if is_finite:
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["peak"]
+        optimizer.step()
+        for each in codes.values():
+            each.clamp_offsets()
     optimizer.zero_grad(set_to_none=True)
-    for each in codes.values():
-        each.clamp_offsets()
+    return is_finite
 
 
 def schedule(step: int, steps: int) -> float:

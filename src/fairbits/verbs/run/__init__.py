@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fairbits.artifacts import write_files
 from fairbits.language import Corpus
+from fairbits.language.reading import HELP
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
@@ -22,8 +23,21 @@ from fairbits.verbs.run.opening import check_out, open_directory, recorded_devic
 from fairbits.verbs.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
 
 EMBEDDED = "embedded:tiny"
-QUICK_TOKENS, TOKENS = 512, 4096
-"""Calibration tokens per language: for the embedded model by default, to take minutes, and for a given model."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much a run does by default: tokens per language, and the widths that it also measures."""
+
+    tokens: int
+    evaluation_tokens: int
+    widths: tuple[int, ...]
+
+
+DEMO = Amounts(512, 1536, (3, 8))
+"""For the embedded model: enough to decide, and about three minutes on two cores."""
+USUAL = Amounts(4096, 8192, (2, 3, 6, 8))
+"""For a given model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,36 +69,43 @@ def run(
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     tokens: int | None = None,
-    evaluation_tokens: int = 8192,
+    evaluation_tokens: int | None = None,
     sequence: int = 512,
     seed: int = 0,
-    widths: Iterable[int] = (2, 3, 6, 8),
+    widths: Iterable[int] | None = None,
     device: str = AUTO,
     progress: Progress | None = None,
     finished: Finished | None = None,
 ) -> FinishedRun:
     """Returns the result of audit, plan, quantization, evaluation and report, all written into `out`.
 
-    The default model is the embedded one, with 512 calibration tokens per language; for other models the default is
-    4096. `policy` and `baselines` are written as for `compare`. The default baselines are GPTQ calibrated on English,
-    if that is among the languages, and rtn; without your own text rtn comes first, as `usual_baselines` explains. The
-    policy is also measured at `widths`. The same call continues an interrupted run, to the same scores; another call
-    needs another directory.
+    Without a model it is a demonstration with the embedded one, with the amounts `DEMO` and, if no languages are
+    given either, on the embedded help text. `policy` and `baselines` are written as for `compare`. The default
+    baselines are GPTQ calibrated on English, if that is among the languages, and rtn; on the embedded declaration rtn
+    comes first, as `usual_baselines` explains. The policy is also measured at `widths`. The same call continues an
+    interrupted run, to the same scores; another call needs another directory.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
-    budget = QUICK_TOKENS if model is None else TOKENS
+    amounts = DEMO if model is None else USUAL
+    if model is None and languages is None and text is None:
+        text = HELP
     job = job_of(
         checkpoint,
         policy=policy,
         baselines=baselines,
         bits=bits,
-        widths=widths,
+        widths=amounts.widths if widths is None else widths,
         group=group,
         embeddings=embeddings,
         languages=languages,
         text=text,
-        calibration=TextRequest("calibration", budget if tokens is None else tokens, sequence, seed),
-        evaluation=TextRequest("evaluation", evaluation_tokens, sequence, seed),
+        calibration=TextRequest("calibration", amounts.tokens if tokens is None else tokens, sequence, seed),
+        evaluation=TextRequest(
+            "evaluation",
+            amounts.evaluation_tokens if evaluation_tokens is None else evaluation_tokens,
+            sequence,
+            seed,
+        ),
         device=resolve_device(device, earlier=recorded_device(out)),
     )
     check_out(out, job)
