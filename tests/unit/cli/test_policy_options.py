@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from inspect import signature
 
 import pytest
@@ -14,7 +15,11 @@ from fairbits.errors import InputError
 from fairbits.quantization.policies import DEFAULT, POLICIES
 
 TOY = """
+import json
+import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Annotated, Literal
 from fairbits.quantization import policies
 from fairbits.quantization.policies.assemble import assemble
@@ -35,22 +40,44 @@ def toy(
 policies.POLICIES["toy"] = toy
 sys.argv[0] = "fairbits"
 from fairbits.cli import main
-main()
+
+for line in sys.stdin:
+    sys.argv[1:], environment = json.loads(line)
+    os.environ.update(environment)
+    with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as errors:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    for name in environment:
+        del os.environ[name]
+    print(json.dumps([code, printed.getvalue(), errors.getvalue()]), flush=True)
 """
 
-
-def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr of a command line that knows one policy more."""
-    done = subprocess.run(
-        [sys.executable, "-c", TOY, *arguments],
-        capture_output=True,
-        text=True,
-        env={"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path), **environment},
-    )
-    return done.returncode, done.stdout, done.stderr
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_a_new_policy_is_in_the_help() -> None:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Returns a function that runs a command line that knows one policy more: exit code, stdout and stderr.
+
+    All its calls share one process, because most of the time of a call is imports.
+    """
+    environment = {"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", TOY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+
+        def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+            process.stdin.write(json.dumps([arguments, environment]) + "\n")
+            process.stdin.flush()
+            return tuple(json.loads(process.stdout.readline()))
+
+        yield run
+        process.stdin.close()
+
+
+def test_a_new_policy_is_in_the_help(run: Run) -> None:
     code, printed, _ = run("plan", "--help")
     assert code == 0
     text = " ".join(printed.replace("│", " ").split())
@@ -60,7 +87,7 @@ def test_a_new_policy_is_in_the_help() -> None:
     assert "(default: 4096, 16384 for fair, 99 for toy)" in text
 
 
-def test_a_new_policy_takes_its_options() -> None:
+def test_a_new_policy_takes_its_options(run: Run) -> None:
     options = ("--policy", "toy", "--colour", "blue", "--wheels", "3", "--group", "64", "--json")
     code, printed, errors = run("plan", "embedded:tiny", *options)
     assert code == 0, errors
@@ -78,13 +105,13 @@ def test_a_new_policy_takes_its_options() -> None:
         (("--policy", "toy", "--grid", "twos"), "toy takes no --grid"),
     ],
 )
-def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(options, message) -> None:
+def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(run: Run, options, message) -> None:
     code, printed, errors = run("plan", "embedded:tiny", *options)
     assert (code, printed) == (2, "")
     assert message in errors
 
 
-def test_a_new_policy_can_be_compared_and_completed() -> None:
+def test_a_new_policy_can_be_compared_and_completed(run: Run) -> None:
     asked = {"_FAIRBITS_COMPLETE": "complete_bash", "COMP_CWORD": "4"}
     assert run(COMP_WORDS="fairbits compare m --policies rtn,to", **asked)[1].split() == ["rtn,toy"]
     assert run(COMP_WORDS="fairbits quantize m --colour b", **asked)[1].split() == ["blue"]
