@@ -1,6 +1,7 @@
 """Small models that can read, what a run leaves, the command line in this process, and work that is counted."""
 
 import faulthandler
+import gc
 import json
 import re
 import shutil
@@ -46,6 +47,12 @@ READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, num_local_experts=3), {}),
 }
 """Class, configuration and what its tokenizer has beside (or without) the embedded one's."""
+
+
+def pytest_collection_finish() -> None:
+    """Takes all that collection imported out of garbage collection, most of whose time it would be."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

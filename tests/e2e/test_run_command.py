@@ -74,14 +74,13 @@ def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path)
         with pytest.raises(KeyboardInterrupt):
             run(*given, out=tmp_path / name, **options, progress=stop)
         said = json.loads((tmp_path / name / "run.json").read_text())
-        return said["settings"] | {"model": said["model"]}
+        return said["settings"] | {key: said[key] for key in ("model", "baselines")}
 
     own = settings("embedded")
-    assert (own["model"], own["tokens"], own["widths"], len(own["languages"])) == (
-        "embedded:tiny",
-        512,
-        [2, 3, 6, 8],
-        20,
-    )
+    assert (own["model"], own["text"], len(own["languages"])) == ("embedded:tiny", "help", 12)
+    assert (own["tokens"], own["evaluation_tokens"], own["widths"]) == (512, 1536, [3, 8])
+    assert [each["name"] for each in own["baselines"]] == ["gptq:mix=english", "rtn"]
+    chosen = settings("chosen", languages=["eng", "heb"])  # the help has no Hebrew
+    assert (chosen["model"], chosen["text"], chosen["tokens"]) == ("embedded:tiny", "udhr", 512)
     other = settings("other", model, group="channel", languages=["eng", "heb"])
-    assert (other["model"], other["tokens"]) == (str(model), 4096)
+    assert (other["model"], other["tokens"], other["widths"]) == (str(model), 4096, [2, 3, 6, 8])
