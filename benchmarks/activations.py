@@ -5,7 +5,7 @@
 Thresholds are found on the calibration split of the declaration, by the model whose weights are quantized already;
 damage is measured on its evaluation split, in bits per byte added to the model as it is. "another's" are the
 thresholds of the language whose row differs most (mean |log α ratio|). Documents are paired, intervals are of 95 % over
-documents; "better" and "worse" count the languages that differ beyond doubt (Holm). "bytes" is what the rows of all
+documents; "better" and "worse" count the languages that differ significantly (Holm). "bytes" is what the rows of all
 languages take beside the language-blind one.
 """
 

@@ -126,7 +126,7 @@ class Table:
         )
         print(f"| {name} | {numbers} | {len(overlays)} | {extra:,} ({extra / self._size:.1%}) |", flush=True)
         if found is not self.base:
-            self.compare(f"{name}, less base", found, self.base)
+            self.compare(f"{name} minus base", found, self.base)
 
     def compare(self, name: str, found: Damage, other: Damage) -> None:
         """Keeps a paired difference."""
@@ -190,9 +190,9 @@ def _clustered(
         same = judge.served(overlay_base, {languages: one})
         table.add(f"one for all of {budget:.0%}", same, [one])
         if budget in damages:
-            table.compare(f"overlays of {budget:.0%}, less one for all of {budget:.0%}", damages[budget], same)
+            table.compare(f"overlays of {budget:.0%} minus one for all of {budget:.0%}", damages[budget], same)
         elif middle is not None:
-            table.compare(f"overlays of {MIDDLE:.0%}, less one for all of their bytes", middle[0], same)
+            table.compare(f"overlays of {MIDDLE:.0%} minus one for all of their bytes", middle[0], same)
     table.notes.append("Clusters: " + "; ".join(", ".join(each) for each in groups))
     assert middle is not None
     return middle
@@ -219,7 +219,7 @@ def _wrong(title: str, judge: Judge, overlay_base: OverlayBase, grouped: tuple[D
     for code, each in base.kl.by_language().items():
         values = each.value, right.kl.language(code).value, wrong.kl.language(code).value, max(away[code])
         print(f"| {code} | {' | '.join(f'{value:.4f}' for value in values)} |")
-    print("\n| wrong less base | worst | mean | gap | better | worse |\n|---|---|---|---|---|---|")
+    print("\n| wrong minus base | worst | mean | gap | better | worse |\n|---|---|---|---|---|---|")
     print(difference_row("added bits per byte", wrong.added, base.added))
     print(difference_row("KL", wrong.kl, base.kl), flush=True)
 

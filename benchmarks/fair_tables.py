@@ -103,7 +103,7 @@ def table(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def counts(each: Measured, base: Measured) -> list[str]:
-    """Returns how many languages have a lower or higher damage than at the base, and how many beyond doubt."""
+    """Returns how many languages have lower or higher damage than at the base, and how many significantly."""
     if each is base:
         return [""] * 4
     return [str(count) for count in contrast_counts(each.damage, base.damage)]
