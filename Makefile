@@ -61,11 +61,11 @@ adaptive: .venv/developing  # an hour and a half on 2 cores, minutes on a GPU: w
 activations: .venv/developing  # an hour on 2 cores, minutes on a GPU: what activations on a grid cost, with one threshold for all and with their own
 	$(BIN)/python benchmarks/activations.py
 
-switching: .venv/developing  # what switching takes, and what an adaptive server gives beside a static one
+switching: .venv/developing  # the time of a switch, and the throughput of an adaptive server next to a static one
 	$(BIN)/python benchmarks/switching.py
 	$(BIN)/python benchmarks/serving.py
 
-peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them beside fairbits
+peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them next to fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
 
 research: .venv/developing  # on a GPU minutes; on 2 cores hours, of which gateway-layers is most
@@ -83,7 +83,7 @@ validity: .venv/developing
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-# what tests, documentation and benchmarks need beside it
+# what tests, documentation and benchmarks need in addition
 .venv/developing: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

@@ -15,7 +15,7 @@ import fairbits
 from fairbits.cli import app
 
 MODULES = ("fairbits.language", "fairbits.model", "fairbits.stats", "fairbits.theory")
-"""Packages whose public names are listed beside those of fairbits itself."""
+"""Packages whose public names are listed after those of fairbits itself."""
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -95,7 +95,7 @@ def _shape(argument: Any) -> str:
 
 def _default(parameter: Any) -> str:
     if parameter.required:
-        return "needed"
+        return "required"
     unset = parameter.default is None or parameter.default is False
     return "" if unset else f"`{parameter.default}`"
 
@@ -106,12 +106,12 @@ def _cell(text: str) -> str:
 
 HEAD = """# Command line
 
-Written from the application itself; `fairbits VERB --help` says the same. Results go to stdout, notes, progress and
-errors to stderr. Exit codes: 0 done, 1 a limit of the gate is missed or not decided, 2 usage or bad input, 3 a
-defect of fairbits, 130 interrupted. Options of the command itself may also stand behind a verb:
+Look up every command and option here; `fairbits VERB --help` shows the same. Results go to stdout; notes, progress and
+errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
+bug in fairbits, 130 interrupted. These options can be given before or after the verb:
 """
 PYTHON = """# Python
 
-Written from the docstrings. `import fairbits as fb` gives the verbs and what they take; the packages below it give
+Look up every public name here. `import fairbits as fb` gives you the verbs and their arguments; the packages below it have
 the parts.
 """

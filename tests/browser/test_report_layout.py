@@ -160,17 +160,17 @@ def test_the_theory_is_folded_and_needs_no_knowledge_of_the_project(show, measur
     assert page.locator("#fig-kappa figcaption").get_by_text("Rule of the research notes").count() == 1
 
 
-def test_the_size_says_what_was_kept(show, measured) -> None:
+def test_the_size_says_what_was_not_quantized(show, measured) -> None:
     own = copy.deepcopy(measured)
     own["allocation"]["outside"] = [
         {"role": role, "name": role, "bits": bits, "bytes": None} for role, bits in (("embedding", None), ("head", 8))
     ]
     card = show(own).page.locator(".card").last
-    assert "all tensors, as stored; embedding kept" in card.inner_text()
+    assert "all tensors, as stored; embedding not quantized" in card.inner_text()
     assert "head" not in card.inner_text()
     for each in own["allocation"]["outside"]:
         each["bits"] = 8
-    assert "kept" not in show(own).page.locator(".card").last.inner_text()
+    assert "not quantized" not in show(own).page.locator(".card").last.inner_text()
 
 
 CONTRAST = """() => {

@@ -329,7 +329,7 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
     opened = show(own)
     assert opened.page.locator("figure").count() == 1
     assert opened.page.locator("#fig-languages .scatterlayer .point").count() == 4
-    assert opened.page.get_by_text("Not measured;").count() == 7
+    assert opened.page.get_by_text("Not measured.").count() == 7
     opened.page.select_option("#sort", "name")
     assert opened.rows() == codes(own, lambda row: row["name"])
     assert len(opened.downloaded("languages")) == 5

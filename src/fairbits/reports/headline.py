@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairbits.errors import count_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.languages import describe
@@ -85,8 +86,8 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
     if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
         said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
-    count = len(after.languages)
-    said.append(f"Of {count} language{'s' * (count > 1)}, {better} improved significantly, {worse} got worse.")
+    count = count_of(len(after.languages), "language")
+    said.append(f"Significant changes: of {count}, {better} improved and {worse} got worse.")
     return said
 
 

@@ -42,7 +42,7 @@ def card(content: Mapping[str, Any]) -> str:
         _measured(content["provenance"]["evaluation"], content["languages"]),
         *_notes(content["notes"]),
         *_again(content),
-        f"Measured with fairbits {text(content['fairbits'])}; to measure it again:",
+        f"Measured with fairbits {text(content['fairbits'])}; to repeat the measurement:",
         _fence(_evaluate(content)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -111,7 +111,7 @@ def _made(content: Mapping[str, Any]) -> str:
     """Returns a sentence on how the model was made; without a plan this is unknown."""
     found, model = content["provenance"], content["model"]
     if found["policy"] is None or content["allocation"] is None:
-        return f"{content['methods'][0]['name']}, compared with {model}; how it was made is not known here."
+        return f"{content['methods'][0]['name']}, compared with {model}; it is not known how it was made."
     name, settings = found["policy"]["name"], found["policy"]["settings"]
     mix, group = settings.get("mix"), settings.get("group")
     parts = [
@@ -131,14 +131,14 @@ def _widths(allocation: Mapping[str, Any]) -> str:
     """
     given = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     if not given:
-        return "all blocks kept"
+        return "blocks not quantized"
     return " to ".join(dict.fromkeys(str(bits) for bits in (given[0], given[-1]))) + " bits per weight"
 
 
 def _outside(allocation: Mapping[str, Any]) -> list[str]:
     """Returns the widths of the embedding and other tensors outside blocks."""
     return [
-        f"{each['role'].replace('_', ' ')} " + ("kept" if each["bits"] is None else f"in {each['bits']} bits")
+        f"{each['role'].replace('_', ' ')} " + ("not quantized" if each["bits"] is None else f"in {each['bits']} bits")
         for each in allocation["outside"]
     ]
 
@@ -165,20 +165,20 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
     ]
     if len(rounded) > 1:
         lines.append(f"- {ROUNDED}some rows, and is kept there ({len(rounded)} such notes)")
-    return ["Warnings and fall-backs:", "\n".join(lines)]
+    return ["Warnings and fallbacks:", "\n".join(lines)]
 
 
 def _again(content: Mapping[str, Any]) -> list[str]:
     """Returns the command that makes the model again: from its run, otherwise from its plan; empty without either."""
     found, model = content["provenance"], content["model"]
     if found["run"] is not None:
-        return ["To make it again, with its baselines:", _fence(_run(content))]
+        return ["To reproduce it, with its baselines:", _fence(_run(content))]
     if found["policy"] is None:
         return []
     own = found["calibration"]
     options = {"--plan": "plan.json", **_text_of(own, "calibration"), "--out": "quantized"}
     words = ["fairbits", "quantize", model, *chain.from_iterable(options.items())]
-    return ["To make it again, with the plan.json next to the model:", _fence(words)]
+    return ["To reproduce it, with the plan.json next to the model:", _fence(words)]
 
 
 def _run(content: Mapping[str, Any]) -> list[Any]:

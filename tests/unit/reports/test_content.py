@@ -131,7 +131,7 @@ def test_significant_help_is_said(harmed) -> None:
     assert own["worse"] == []
     assert own["sentences"][1].startswith("Under old, of the same size, the worst language is Hebrew with ")
     assert own["sentences"][2].startswith("The worst language improves by ")
-    assert own["sentences"][3] == "Of 4 languages, 1 improved significantly, none got worse."
+    assert own["sentences"][3] == "Significant changes: of 4 languages, 1 improved and none got worse."
 
 
 def test_significant_harm_is_said(harmed) -> None:
@@ -142,7 +142,7 @@ def test_significant_harm_is_said(harmed) -> None:
     assert own["sentences"][0].startswith(f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte")
     assert own["sentences"][2].startswith("The worst language gets worse by ")
     assert own["sentences"][2].endswith(": the policy does not help here.")
-    assert own["sentences"][3] == "Of 4 languages, none improved significantly, 1 got worse."
+    assert own["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse."
 
 
 def test_scores_alone_give_a_report(sources) -> None:
@@ -352,18 +352,18 @@ def words(own: dict[str, Any]) -> str:
 
 
 def test_the_page_says_what_was_predicted_and_what_was_measured(found) -> None:
-    assert "They are not alike" not in words(found)
+    assert "The two differ" not in words(found)
     own = copy.deepcopy(found)
     own["prediction"] |= {"like": False, "made_with": "W4 per tensor"}
     scheme = own["prediction"]["scheme"]
-    assert f"predicted is plain rounding, {scheme}; measured is rtn, W4 per tensor. " in words(own)
+    assert f"the prediction is for plain rounding, {scheme}; the measurement is for rtn, W4 per tensor. " in words(own)
     own["prediction"]["made_with"] = None
-    assert "measured is rtn, of a width and group that are not known here. " in words(own)
+    assert "the measurement is for rtn, with an unknown width and group. " in words(own)
 
 
 def test_cards_say_what_their_numbers_are(found) -> None:
     cards = re.findall(r'<article class="card">.*?</article>', Report(found).html(), flags=re.DOTALL)
-    notes = ("corrected for selection", "corrected for noise", "all languages weigh the same", "all tensors")
+    notes = ("corrected for selection", "corrected for noise", "all languages weighted equally", "all tensors")
     assert "divergence, bits per byte" in cards[0]
     assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
 

@@ -171,14 +171,14 @@ def test_it_begins_with_what_the_model_is(found) -> None:
     own["model"] = "org/model"
     assert opening(card(own)) == (
         "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one scale per channel, "
-        "embedding kept, head kept; calibration text udhr, up to 64 tokens per language, 4 languages."
+        "embedding not quantized, head not quantized; calibration text udhr, up to 64 tokens per language, 4 languages."
     )
     own["allocation"]["bits"][0][0] = 8
     own["allocation"]["outside"][0]["bits"] = 8
     own["provenance"]["policy"]["settings"]["group"] = 128
     own["provenance"]["weights"] = {"eng_Latn": 1.0}
     shown = opening(card(own))
-    assert "3 to 8 bits per weight, groups of 128, embedding in 8 bits, head kept;" in shown
+    assert "3 to 8 bits per weight, groups of 128, embedding in 8 bits, head not quantized;" in shown
     assert shown.endswith(" 1 language.")
     own["provenance"]["calibration"] = None
     assert opening(card(own)).endswith("; no calibration text.")
@@ -218,7 +218,7 @@ def test_without_a_run_the_plan_makes_the_model_again(found) -> None:
 def test_scores_alone_do_not_say_how_the_model_was_made(sources) -> None:
     own = content(Sources(sources.methods[:1]))
     section = card(own)
-    assert opening(section).endswith("how it was made is not known here.")
+    assert opening(section).endswith("it is not known how it was made.")
     assert [words[1] for words in commands(section)] == ["evaluate"]
 
 

@@ -114,7 +114,7 @@ function kappaFigure(width) {
 }
 
 function bitsHover(role, block, bits) {
-  return `<b>block ${block}</b>, ${plain(role)}<br>${bits === null ? "kept as it is" : `${bits} bits`}`;
+  return `<b>block ${block}</b>, ${plain(role)}<br>${bits === null ? "not quantized" : `${bits} bits`}`;
 }
 
 /** Returns whether there is room for a number in every cell; where there is none, a scale must do. */

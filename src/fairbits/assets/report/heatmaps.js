@@ -70,7 +70,7 @@ function patternsFigure(width) {
   const values = found.map(([, i]) => share[i].map((each, j) => 100 * (state.relative ? each / mean[j] - 1 : each)));
   return mapFigure({
     width, found, blocks, values, twoSided: state.relative, suffix: " %",
-    title: state.relative ? "against the mean of languages" : "share of the activation",
+    title: state.relative ? "relative to the mean of languages" : "share of the activation",
     words: (value) =>
       state.relative ? `${fixed(Math.abs(value), 1)} % ${value < 0 ? "below" : "above"} the mean of languages` : `${fixed(value, 2)} % of the activation`,
   });
