@@ -112,6 +112,6 @@ bug in fairbits, 130 interrupted. These options can be given before or after the
 """
 PYTHON = """# Python
 
-Look up every public name here. `import fairbits as fb` gives you the verbs and their arguments; the packages below it have
-the parts.
+Look up every public name here. `import fairbits as fb` gives you the verbs and their arguments; the packages below it
+have the parts.
 """
