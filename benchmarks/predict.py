@@ -25,10 +25,9 @@ from fairbits import Audit, Checkpoint, Scheme
 from fairbits.checks import Floats
 from fairbits.language import find_language, read_corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import probe
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.recorder import probed_linears
-from fairbits.measure.passes.run import document_losses
+from fairbits.measure.passes.run import document_losses, probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.groups import error_of

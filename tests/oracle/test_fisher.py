@@ -14,11 +14,10 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.measurements import column_errors, weight_errors
 from fairbits.measure.passes.recorder import FORMS, Recorder, points_of, probed_linears
-from fairbits.measure.passes.run import fisher_direction
+from fairbits.measure.passes.run import fisher_direction, probe
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme

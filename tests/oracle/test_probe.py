@@ -10,9 +10,11 @@ import torch
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import Measurements, probe, run
+from fairbits.measure.passes import run
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.measurements import Measurements
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import probe
 from fairbits.measure.passes.text import NO_LABEL, Window
 from fairbits.model import Checkpoint
 

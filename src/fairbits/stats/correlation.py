@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # its modules are loaded when they are used
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
 from fairbits.errors import InputError
@@ -45,7 +45,7 @@ def pearson(
     0.8286 [0.0519, 0.9807] (n=6)
     """
     a, b = paired("x", x, other_name="y", other=y, least=4)
-    r, p = (float(number) for number in stats.pearsonr(a, b))
+    r, p = (float(number) for number in scipy.stats.pearsonr(a, b))
     spread = 1.0 / np.sqrt(len(a) - 3)
     return _correlation(_rowwise_pearson, a, b, r, p, spread, interval, confidence, resamples, rng)
 
@@ -68,7 +68,7 @@ def spearman(
     0.8
     """
     a, b = paired("x", x, other_name="y", other=y, least=4)
-    r, p = (float(number) for number in stats.spearmanr(a, b))
+    r, p = (float(number) for number in scipy.stats.spearmanr(a, b))
     spread = np.sqrt((1 + r * r / 2) / (len(a) - 3))
     return _correlation(_rowwise_spearman, a, b, r, p, spread, interval, confidence, resamples, rng)
 
@@ -93,7 +93,7 @@ def fisher_interval(r: float, spread: float, confidence: float) -> tuple[float, 
     """
     if abs(r) >= 1.0:
         return r, r
-    reach = stats.norm.ppf(0.5 + confidence / 2) * spread
+    reach = scipy.stats.norm.ppf(0.5 + confidence / 2) * spread
     centre = np.arctanh(r)
     return float(np.tanh(centre - reach)), float(np.tanh(centre + reach))
 
@@ -130,7 +130,7 @@ def _bootstrap_interval(
     rng: Rng,
 ) -> tuple[float, float]:
     whole("resamples", resamples, least=100)
-    outcome: Any = stats.bootstrap(
+    outcome: Any = scipy.stats.bootstrap(
         (a, b),
         statistic,
         n_resamples=resamples,
@@ -164,4 +164,4 @@ def _rowwise_pearson(x: Floats, y: Floats, axis: int = -1) -> Floats:
 
 
 def _rowwise_spearman(x: Floats, y: Floats, axis: int = -1) -> Floats:
-    return _rowwise_pearson(stats.rankdata(x, axis=axis), stats.rankdata(y, axis=axis), axis)
+    return _rowwise_pearson(scipy.stats.rankdata(x, axis=axis), scipy.stats.rankdata(y, axis=axis), axis)

@@ -15,8 +15,8 @@ although the true gap is 0. Two things follow, and they are treated separately:
 from dataclasses import replace
 
 import numpy as np
+import scipy  # its modules are loaded when they are used
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from fairbits.checks import Floats, in_range, instance, one_of
 from fairbits.errors import InputError
@@ -124,7 +124,7 @@ def random_effects_sd(replicates: Replicates, *, confidence: float = 0.95) -> Es
     in_range("confidence", confidence, above=0, below=1)
     z, s = _diagonal_contrasts(replicates)
     df = len(z)
-    upper, lower = (float(stats.chi2.ppf(tail, df)) for tail in (0.5 + confidence / 2, 0.5 - confidence / 2))
+    upper, lower = (float(scipy.stats.chi2.ppf(tail, df)) for tail in (0.5 + confidence / 2, 0.5 - confidence / 2))
     tau, low, high = (np.sqrt(_tau_squared(z, s, level)) for level in (df, upper, lower))
     return Estimate(tau, low, high, df + 1, confidence)
 
@@ -261,4 +261,4 @@ def _tau_squared(z: Floats, s: Floats, level: float) -> float:
 
     if excess(floor) <= 0:
         return 0.0
-    return float(optimize.brentq(excess, floor, highest * (1 + 1e-9), xtol=floor))
+    return float(scipy.optimize.brentq(excess, floor, highest * (1 + 1e-9), xtol=floor))

@@ -9,8 +9,7 @@ from fairbits.checks import Floats
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.damage import predicted_damage
-from fairbits.measure.passes import probe
-from fairbits.measure.passes.run import document_losses
+from fairbits.measure.passes.run import document_losses, probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint

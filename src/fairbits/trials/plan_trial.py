@@ -1,6 +1,5 @@
 """PlanTrial: applies plans to one model in memory, one after the other, and scores each of them."""
 
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,9 +21,6 @@ from fairbits.progress import Progress, within
 from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.trials.reference_answers import ReferenceAnswers
-
-TRIAL_NAME = re.compile(r"(.+), (\d) bits")
-"""How trials are named: a variant and its width."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +109,6 @@ class PlanTrial:
             return None
         own = self.corpus.restrict(plan.languages)
         return text_for(self.checkpoint, own, request=plan.calibration.request)
-
-
-def method_of(scores: Scores) -> tuple[str, int] | None:
-    """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
-    start = f"{scores.reference.target}, "
-    found = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
-    own = scores.quantized.target.startswith(start)
-    return (found[1], int(found[2])) if own and found is not None else None
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:

@@ -19,10 +19,11 @@ from fairbits.measure.audit.founding_documents import founding_view
 from fairbits.measure.audit.outliers import founding_outliers, robust_outliers
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import FOREIGN, Redundancy, redundancy
-from fairbits.measure.passes import Measurements, probe
-from fairbits.measure.passes.measurements import Measure, column_errors
+from fairbits.measure.passes.measurements import Measure, Measurements, column_errors
+from fairbits.measure.passes.point import PointKind
 from fairbits.measure.passes.prepare import estimated_size_notes
-from fairbits.measure.passes.recorder import FORMS, PointKind
+from fairbits.measure.passes.recorder import FORMS
+from fairbits.measure.passes.run import probe
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme

@@ -9,7 +9,7 @@ from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.sources import RUN, SWEEP, digest
-from fairbits.trials.plan_trial import method_of
+from fairbits.trials.trial_name import method_of
 
 RUN_FILE, SCORES_FILE = "run.json", "scores.json"
 

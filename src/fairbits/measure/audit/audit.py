@@ -22,7 +22,7 @@ from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy
 from fairbits.measure.passes.measurements import Measure, Measurements
-from fairbits.measure.passes.recorder import PointKind
+from fairbits.measure.passes.point import PointKind
 from fairbits.model.moments import ModelMoments
 from fairbits.model.scheme import Scheme
 from fairbits.records import to_json

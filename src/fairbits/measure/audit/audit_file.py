@@ -10,7 +10,7 @@ from fairbits.measure.audit.certificate import Gap
 from fairbits.measure.audit.founding_documents import FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.measure.audit.redundancy import Redundancy
-from fairbits.measure.passes.recorder import Point
+from fairbits.measure.passes.point import Point
 from fairbits.records import Count, Kind, Number
 from fairbits.stats import Estimate
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbits.checks import Floats
-from fairbits.measure.passes.recorder import Point, PointKind
+from fairbits.measure.passes.point import Point, PointKind
 from fairbits.measure.passes.text import Task
 from fairbits.memory import ERROR_ROWS
 from fairbits.model.checkpoint import Checkpoint

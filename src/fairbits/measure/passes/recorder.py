@@ -1,8 +1,7 @@
-"""The points of a model where activations are measured, and the hooks that sum them."""
+"""The hooks that sum activations at the points of a model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
+from fairbits.measure.passes.point import Point, PointKind
 from fairbits.model.architecture import Architecture, Weight
 from fairbits.model.groups import choose_scales, error_of
 from fairbits.model.scheme import Scheme
@@ -18,27 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-PointKind = Literal["block", "mlp", "attention", "input"]
 KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")
 OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_out"}
 """The role of the linear map whose output is the point: what a block adds to its stream, before any later norm."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place in the model where activations are measured.
-
-    `block`      the residual stream after the block
-    `mlp`        the output of the down projection, before the residual sum
-    `attention`  the output of the attention's output projection
-    `input`      the input of a linear map; maps with the same input share the point
-    """
-
-    name: str
-    kind: PointKind
-    block: int | None
-    stack: str
-    module: str  # whose output it is or, for inputs, one that reads it
 
 
 def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:

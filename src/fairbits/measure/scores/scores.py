@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import instance, one_of
 from fairbits.errors import InputError
-from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.answers import Answers
 from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
 from fairbits.measure.scores.scores_file import by_line
@@ -22,6 +20,10 @@ from fairbits.records import Kind
 from fairbits.stats import Contrast, Estimate, LanguageFrame
 from fairbits.units import MEASURES, UNITS, bits_per_byte
 from fairbits.version import __version__, versions
+
+if TYPE_CHECKING:  # torch, which scores that are read need not wait for
+    from fairbits.measure.passes.text import Text
+    from fairbits.measure.scores.answers import Answers
 
 SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")
@@ -56,8 +58,8 @@ class Scores:
     @classmethod
     def of(
         cls,
-        answers: Answers,
-        text: Text,
+        answers: "Answers",
+        text: "Text",
         *,
         quantized: Identity,
         reference: Identity,

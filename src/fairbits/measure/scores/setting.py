@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import task_of
 from fairbits.measure.passes.text import Task
-from fairbits.model.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from fairbits.model.checkpoint import Checkpoint
 
 TASK_NAMES: Mapping[Task, str] = {
     "causal": "every token, given those before it",
@@ -27,7 +28,7 @@ class Identity:
     size_bytes: int
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Identity":
+    def of(cls, checkpoint: "Checkpoint") -> "Identity":
         """Returns the identity of a checkpoint; reads all of its bytes."""
         size = sum(info.nbytes for info in checkpoint.tensors.values())
         return cls(checkpoint.target, checkpoint.fingerprint, size)
@@ -56,8 +57,10 @@ class EvaluationSetting:
         return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
+    def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
         """Returns the setting in which a model is evaluated on the requested text of a corpus."""
+        from fairbits.measure.passes.prepare import task_of  # torch: a setting that is read from a file needs none
+
         return cls(
             task=task_of(checkpoint),
             corpus=corpus.name,

@@ -13,8 +13,9 @@ from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import Measurements, probe
+from fairbits.measure.passes.measurements import Measurements
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import probe
 from fairbits.measure.passes.text import Text
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint

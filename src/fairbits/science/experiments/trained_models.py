@@ -10,8 +10,8 @@ import numpy as np
 from fairbits.errors import InputError
 from fairbits.measure.audit.audit import HEADLINE
 from fairbits.measure.audit.patterns import Pattern
-from fairbits.measure.passes import Measurements
-from fairbits.measure.passes.recorder import PointKind
+from fairbits.measure.passes.measurements import Measurements
+from fairbits.measure.passes.point import PointKind
 from fairbits.science.experiments.gaps import LanguageGap
 from fairbits.science.experiments.laboratory import ModelLab
 from fairbits.stats import LanguageFrame

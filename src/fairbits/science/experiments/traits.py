@@ -16,9 +16,8 @@ from fairbits.language.lookup import language_of
 from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import Redundancy
-from fairbits.measure.passes import Measurements
-from fairbits.measure.passes.measurements import Measure
-from fairbits.measure.passes.recorder import PointKind
+from fairbits.measure.passes.measurements import Measure, Measurements
+from fairbits.measure.passes.point import PointKind
 from fairbits.model.scheme import Clip
 from fairbits.quantization.rounding.layer import matrix
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, language_values, outlier_blocks

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy  # its modules are loaded when they are used
 
 from fairbits.checks import (
     Floats,
@@ -73,7 +73,7 @@ class Gaussian(Symmetric):
 
     def _unit_tails(self, z: Floats) -> Tails:
         density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-        p = special.ndtr(-z)
+        p = scipy.special.ndtr(-z)
         return p, density, p + z * density
 
 
@@ -140,8 +140,8 @@ class StudentT(Symmetric):
         dof = self.dof
         scale = np.sqrt((dof - 2) / dof)
         t = z / scale
-        density = stats.t.pdf(t, dof)
-        p = special.stdtr(dof, -t)
+        density = scipy.stats.t.pdf(t, dof)
+        p = scipy.special.stdtr(dof, -t)
         first = density * (dof + t**2) / (dof - 1)
         second = (t * density * (dof + t**2) + dof * p) / (dof - 2)
         return p, scale * first, scale**2 * second
@@ -165,7 +165,7 @@ class GeneralisedGaussian(Symmetric):
         1.0
         """
         in_range("kappa of a generalised Gaussian", kappa, least=-1.2 + 1e-9, below=1e9)
-        root = optimize.brentq(
+        root = scipy.optimize.brentq(
             lambda v: _ggd_log_raw_kurtosis(np.exp(v)) - np.log(kappa + 3),
             np.log(0.05),
             np.log(1e6),
@@ -180,8 +180,8 @@ class GeneralisedGaussian(Symmetric):
 
     def _unit_tails(self, z: Floats) -> Tails:
         p = self.shape
-        scale = np.exp((special.gammaln(1 / p) - special.gammaln(3 / p)) / 2)
-        ratio = np.exp(special.gammaln(2 / p) - special.gammaln(1 / p))
+        scale = np.exp((scipy.special.gammaln(1 / p) - scipy.special.gammaln(3 / p)) / 2)
+        ratio = np.exp(scipy.special.gammaln(2 / p) - scipy.special.gammaln(1 / p))
         mass, first, second = (_ggd_share_beyond(z / scale, p, k) / 2 for k in (1, 2, 3))
         return mass, scale * ratio * first, second
 
@@ -191,12 +191,12 @@ def _ggd_share_beyond(y: Floats, p: float, k: int) -> Floats:
     with np.errstate(over="ignore"):
         u = y**p
     # where yᵖ is tiny, 1 − yᵏ/Γ(1 + k/p): for large p, yᵖ underflows long before y does
-    near = 1 - np.minimum(y, 1.0) ** k / special.gamma(1 + k / p)
-    return np.where(u < 1e-30, near, special.gammaincc(k / p, u))
+    near = 1 - np.minimum(y, 1.0) ** k / scipy.special.gamma(1 + k / p)
+    return np.where(u < 1e-30, near, scipy.special.gammaincc(k / p, u))
 
 
 def _ggd_log_raw_kurtosis(p: float) -> float:
-    return float(special.gammaln(5 / p) + special.gammaln(1 / p) - 2 * special.gammaln(3 / p))
+    return float(scipy.special.gammaln(5 / p) + scipy.special.gammaln(1 / p) - 2 * scipy.special.gammaln(3 / p))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fairbits.quantization.plan import Plan
 from fairbits.records import to_json
 from fairbits.reports.figures import curves
 from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
-from fairbits.trials.plan_trial import method_of
+from fairbits.trials.trial_name import method_of
 from fairbits.verbs.quantize import draft_plan
 from fairbits.verbs.report import RUN_FILE, SCORES_FILE
 from fairbits.verbs.run.job import Job, measured_files

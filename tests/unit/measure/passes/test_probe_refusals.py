@@ -5,10 +5,10 @@ import transformers as t
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.forward import split_head
 from fairbits.measure.passes.prepare import longest_input, task_of, text_for
+from fairbits.measure.passes.run import probe
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}

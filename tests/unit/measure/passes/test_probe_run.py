@@ -5,9 +5,9 @@ import torch
 from fairbits.errors import InputError
 from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import probe, run
+from fairbits.measure.passes import run
 from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.run import document_losses
+from fairbits.measure.passes.run import document_losses, probe
 from fairbits.measure.passes.text import unigrams
 from fairbits.model.scheme import Scheme
 

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import probe
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import probe
 from fairbits.model import Checkpoint
 from fairbits.model.groups import choose_scales, round_to_nearest
 from fairbits.quantization.plan import Plan
