@@ -1,10 +1,7 @@
 """`fairbits inspect` as a user runs it, on honest and on hostile models."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,6 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from fairbits.model import Checkpoint
 
-COMMAND = Path(sys.executable).with_name("fairbits")
 TINY = "embedded:tiny"
 HOSTILE = "[red]\x1b[2J\x9b31m:key:\u202e[/]"
 SHOWN = r"[red]\u001b[2J\u009b31m:key:\u202e[/]"
@@ -74,15 +70,14 @@ def refused(result: tuple[int, str, str]) -> str:
     return errors
 
 
-def test_a_fresh_process_shows_the_blocks_in_80_columns() -> None:
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([COMMAND, "--quiet", "inspect", TINY], capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(cell_len(line) for line in done.stdout.splitlines()) <= 80
-    assert done.stdout.startswith("embedded:tiny  BloomForCausalLM, 12 blocks, 13,672,448 weights, 27.3 MB")
-    rows = re.findall(r"^block (\d+) +([\d,]+)", done.stdout, flags=re.MULTILINE)
+def test_the_blocks_are_shown_in_80_columns(call) -> None:
+    code, printed, errors = call(TINY)
+    assert (code, errors) == (0, "")
+    assert max(cell_len(line) for line in printed.splitlines()) <= 80
+    assert printed.startswith("embedded:tiny  BloomForCausalLM, 12 blocks, 13,672,448 weights, 27.3 MB")
+    rows = re.findall(r"^block (\d+) +([\d,]+)", printed, flags=re.MULTILINE)
     assert rows == [(str(block), "786,432") for block in range(12)]
-    assert re.search(r"^embedding +4,194,304", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^embedding +4,194,304", printed, flags=re.MULTILINE)
 
 
 def test_json_says_all_there_is_to_know(call) -> None:
