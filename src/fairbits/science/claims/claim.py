@@ -23,7 +23,7 @@ SETS = {
     "declaration": "the embedded model and the declaration",
     "training-text": "the embedded model and its training text",
     "second-model": "a second model and its training text",
-    "trained-for-it": "models trained for it and text kept apart from them",
+    "trained-for-it": "models trained for it and held-out text",
 }
 """Directory of RECORDS -> the model and text of the set, in the order of the page."""
 
