@@ -262,10 +262,10 @@ def test_one_language_has_no_gap() -> None:
 
 def test_the_page_says_which_predictions_cannot_be_trusted() -> None:
     content = full(languages=8)
-    assert "should not be trusted for 1 language, because" in page(content)
+    assert "Do not trust the prediction for 1 language whose" in page(content)
     assert "The rank correlation over 7 languages is" in page(content)
     content["prediction"]["trusted"] = [True] * 8
-    assert "should not be trusted" not in page(content)
+    assert "Do not trust the prediction for" not in page(content)
 
 
 def test_a_large_report_stays_small() -> None:
