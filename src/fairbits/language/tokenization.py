@@ -21,7 +21,6 @@ from fairbits.language.documents import encodable
 from fairbits.language.lookup import find_language, own_language
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits.stats.resample import LEAST_DOCUMENTS
 
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LEVEL = {0x100 + i: byte for i, byte in enumerate(sorted(set(range(0x100)) - PRINTED))}
@@ -62,13 +61,12 @@ class Tokenization:
         disparity is not shown (004-33): script and training share affect both.
         """
         ratio = self.tokens_per_sentence_ratio
-        if ratio is None:
-            return None
-        return Estimate(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.n, ratio.confidence)
+        return None if ratio is None else ratio.transform(lambda x: 1 / x)
 
     def as_data(self) -> dict[str, Any]:
         """Returns all values for JSON."""
-        return {**asdict(self), "quality": self.quality and self.quality.to_dict()}
+        estimates = {name: each.to_dict() for name, each in vars(self).items() if isinstance(each, Estimate)}
+        return {**asdict(self), **estimates, "quality": self.quality and self.quality.to_dict()}
 
 
 def tokenization(
@@ -80,7 +78,7 @@ def tokenization(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Tokenization]:
-    """Returns for each language how the tokenizer cuts its documents; a language needs at least 5.
+    """Returns for each language how the tokenizer cuts its documents; with fewer than 5 it has no intervals.
 
     In `parallel` text, document i is the same in every language, and languages are compared with the `reference`.
     """
@@ -208,8 +206,8 @@ def _percentiles(frame: LanguageFrame) -> dict[str, Estimate]:
     drawn = frame.replicates
     n = drawn.documents
     level = ndtr(stdtrit(n - 1, 0.5 + frame.confidence / 2) * np.sqrt(n / (n - 1)))
-    result = {}
-    for i, name in enumerate(frame.languages):
+    result = {name: frame.language(name) for name in frame.languages if name not in drawn.languages}
+    for i, name in enumerate(drawn.languages):
         # The ratio of a resample is value + deviation, up to rounding; a ratio of counts is at least 0.
         low, high = np.quantile(np.maximum(drawn.value[i] + drawn.deviation[:, i], 0.0), (1 - level[i], level[i]))
         value = float(drawn.value[i])
@@ -236,8 +234,8 @@ def _check_texts(documents: Mapping[str, Sequence[str]], *, parallel: bool) -> d
         for i, text in enumerate(result[code]):
             if not instance(f"{code}[{i}]", text, str) or not encodable(text):
                 raise InputError(f"{code}[{i}] is {text!r:.40}; every document must hold some valid Unicode text")
-        if len(result[code]) < LEAST_DOCUMENTS:
-            raise InputError(f"{code} has {len(result[code])} document(s); intervals need at least {LEAST_DOCUMENTS}")
+        if not result[code]:
+            raise InputError(f"{code} has no documents; each language must have at least one")
     if parallel and len({len(texts) for texts in result.values()}) > 1:
         sizes = ", ".join(f"{code} {len(texts):,}" for code, texts in result.items())
         raise InputError(f"the parallel documents are not aligned ({sizes}); every language must have the same number")

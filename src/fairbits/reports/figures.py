@@ -112,7 +112,7 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
         "measured": [measured[code].to_dict() for code in known],
         "spearman": None,
     }
-    values = [each["value"] for code, each in zip(known, predicted, strict=True) if code in trusted]
+    values = [audit.predicted.nats_per_token[code].value for code in known if code in trusted]
     outcomes = [measured[code].value for code in known if code in trusted]
     if len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1:
         found["spearman"] = spearman(values, outcomes).estimate.to_dict()

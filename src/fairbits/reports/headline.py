@@ -41,6 +41,8 @@ def format_interval(found: Estimate) -> str:
     >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
     '0.0352 (95 % CI 0.0241 to 0.0489)'
     """
+    if not found.bounded:
+        return f"{found.value:.4f} (no confidence interval)"
     return f"{found.value:.4f} ({100 * found.confidence:g} % CI {found.low:.4f} to {found.high:.4f})"
 
 
@@ -98,8 +100,7 @@ def _certainty(difference: Estimate) -> str:
     'Too little text to tell whether the worst language improved: the difference is -0.0100 (95 % CI ...).'
     """
     if difference.high < 0:
-        decrease = Estimate(-difference.value, -difference.high, -difference.low, 1, difference.confidence)
-        return f"The worst language improves by {format_interval(decrease)}."
+        return f"The worst language improves by {format_interval(difference.transform(lambda x: -x))}."
     if difference.low > 0:
         return f"The worst language gets worse by {format_interval(difference)}: the policy does not help here."
     way = "improved" if difference.value < 0 else "got worse"

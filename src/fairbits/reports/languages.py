@@ -58,9 +58,10 @@ def describe(code: str) -> dict[str, Any]:
     }
 
 
-def interval(estimate: Estimate) -> dict[str, float]:
-    """Returns value and limits of an estimate, for JSON."""
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+def interval(estimate: Estimate) -> dict[str, float | None]:
+    """Returns value and limits of an estimate, for JSON; the limits are None if it has no interval."""
+    found = estimate.to_dict()
+    return {name: found[name] for name in ("value", "low", "high")}
 
 
 def _costs(scores: Scores, scales: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:

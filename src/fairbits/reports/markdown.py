@@ -252,4 +252,6 @@ def _measure(found: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def _interval(found: Mapping[str, Any]) -> str:
+    if found["low"] is None:
+        return f"{found['value']:.4f} (no interval)"
     return f"{found['value']:.4f} ({found['low']:.4f} to {found['high']:.4f})"

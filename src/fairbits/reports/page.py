@@ -109,12 +109,23 @@ def change(own: Mapping[str, Any]) -> dict[str, Any]:
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"
     words = f"{abs(moved) / before['value']:.0%} {way}".replace("%", " %") if before["value"] > 0 else way
-    if paired is None:
+    if any(each is not None and each["low"] is None for each in (after, before, paired)):
+        sure, doubt = False, "no interval"
+    elif paired is None:
         sure, doubt = after["high"] < before["low"] or after["low"] > before["high"], "intervals overlap"
     else:
         sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not significant"
     kind = ("less" if moved < 0 else "more") if sure else ""
     return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
+
+
+def limits(own: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the ends of the bar that shows an estimate: its limits, or its value if it has no interval.
+
+    >>> limits({"value": 3, "low": 2, "high": 4}), limits({"value": 3, "low": None, "high": None})
+    ((2, 4), (3, 3))
+    """
+    return (own["value"], own["value"]) if own["low"] is None else (own["low"], own["high"])
 
 
 def _shown(value: Any) -> Any:
@@ -151,5 +162,5 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(size=readable_size, signed=signed)
-    environment.globals.update(change=change)
+    environment.globals.update(change=change, limits=limits)
     return environment.get_template("page.html")

@@ -67,7 +67,8 @@ def notes(sources: Sources) -> list[dict[str, str]]:
 
 def _said(sources: Sources) -> Iterator[tuple[str, str]]:
     for method in sources.methods:
-        yield from ((f"evaluation of {method.name}", note) for note in method.scores.notes)
+        own = method.scores
+        yield from ((f"evaluation of {method.name}", note) for note in (*own.notes, *own.interval_notes))
     if sources.audit is not None:
         yield from (("audit", note) for note in sources.audit.model.notes)
     if sources.plan is not None:

@@ -1,8 +1,9 @@
 """Statistics of damage per language, paired by document."""
 
+from fairbits.stats.contrast import Contrast
 from fairbits.stats.correlation import Correlation, pearson, spearman
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_of
-from fairbits.stats.frame import Contrast, LanguageFrame
+from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, holm
 from fairbits.stats.resample import Replicates, replicate
 

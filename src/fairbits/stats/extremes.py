@@ -12,6 +12,7 @@ although the true gap is 0. Two things follow, and they are treated separately:
 `random_effects_sd` estimates how far the true damages lie apart; the shrinkage needs it.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats, in_range, instance, one_of
 from fairbits.errors import InputError
-from fairbits.stats.intervals import Estimate, marginal, order_quantile, studentised
+from fairbits.stats.intervals import Estimate, marginal, order_quantile, reach, studentised
 from fairbits.stats.resample import Replicates
 
 METHODS = ("shrinkage", "bootstrap", "naive")
@@ -43,13 +44,14 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
     instance("replicates", replicates, Replicates)
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
     t = studentised(replicates.deviation, replicates.replicate_error)
-    low = float((replicates.value - order_quantile(t.max(axis=1), level) * replicates.error).max())
+    low = float((replicates.value - reach(order_quantile(t.max(axis=1), level), replicates.error)).max())
     high = float(marginal(replicates, confidence)[1].max())
     at = int(np.argmax(replicates.value))
     corrected = float(replicates.value[at]) - _bias(replicates, "shrinkage")[0]
     mean = float(np.full(len(replicates.value), 1 / len(replicates.value)) @ replicates.value)  # as `combination` adds
     value = float(np.clip(max(corrected, mean), low, high))
-    return replicates.languages[at], Estimate(value, low, high, int(replicates.documents[at]), confidence)
+    n = int(replicates.documents[at])
+    return replicates.languages[at], Estimate.within(value, low, high, n=n, confidence=confidence)
 
 
 def best_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
@@ -59,7 +61,7 @@ def best_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, E
     """
     instance("replicates", replicates, Replicates)
     lang, mirrored = worst_of(_negated(replicates), confidence=confidence)
-    return lang, Estimate(-mirrored.value, -mirrored.high, -mirrored.low, mirrored.n, confidence)
+    return lang, mirrored.transform(lambda x: -x)
 
 
 def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, method: str = "shrinkage") -> Estimate:
@@ -80,8 +82,9 @@ def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, me
     in_range("confidence", confidence, above=0, below=1)
     above, below = _bias(replicates, one_of("method", method, METHODS))
     low, high = _range_limits(replicates, confidence)
-    value = float(np.ptp(replicates.value)) - above - below
-    return Estimate(float(np.clip(value, max(low, 0), high)), max(low, 0.0), high, replicates.clusters, confidence)
+    value = float(np.clip(np.ptp(replicates.value) - above - below, max(low, 0.0), high))
+    least = low if math.isinf(low) else max(low, 0.0)
+    return Estimate.within(value, least, high, n=replicates.clusters, confidence=confidence)
 
 
 def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate:
@@ -109,8 +112,9 @@ def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate
     low = max(min(float(lower.min()) for lower, _ in over_pairs), min(float(alike[j - size][0][0]) for j in theirs))
     high = min(max(float(upper.max()) for _, upper in over_pairs), max(float(alike[i][1][0]) for i in mine))
     low, high = min(low, high), max(low, high)  # each bound may fail a little; keep them in order
-    values = [worst_of(_columns(joint, half), confidence=confidence)[1].value for half in (own, own + size)]
-    return Estimate(float(np.clip(values[0] - values[1], low, high)), low, high, joint.clusters, confidence)
+    values = [worst_of(joint.select(half), confidence=confidence)[1].value for half in (own, own + size)]
+    value = float(np.clip(values[0] - values[1], low, high))
+    return Estimate.within(value, low, high, n=joint.clusters, confidence=confidence)
 
 
 def random_effects_sd(replicates: Replicates, *, confidence: float = 0.95) -> Estimate:
@@ -183,7 +187,7 @@ def _candidates(replicates: Replicates, columns: NDArray[np.intp], *, level: flo
 def _pair_limits(replicates: Replicates, i: int, j: NDArray[np.intp], *, level: float) -> tuple[Floats, Floats]:
     """Returns the bootstrap-t limits of θ_i − θ_j for each j; each single limit holds with probability `level`."""
     difference, error, t = _contrasts(replicates, i, j)
-    return difference - order_quantile(t, level) * error, difference + order_quantile(-t, level) * error
+    return difference - reach(order_quantile(t, level), error), difference + reach(order_quantile(-t, level), error)
 
 
 def _contrasts(replicates: Replicates, i: int, j: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
@@ -211,25 +215,13 @@ def _range_limits(replicates: Replicates, confidence: float) -> tuple[float, flo
     for i in range(size - 1):
         difference, error, t = _contrasts(replicates, i, np.arange(i + 1, size))
         largest = np.maximum(largest, np.abs(t).max(axis=1))
-        up = difference + order_quantile(-t, level) * error
-        down = -difference + order_quantile(t, level) * error
+        up = difference + reach(order_quantile(-t, level), error)
+        down = -difference + reach(order_quantile(t, level), error)
         high = max(high, float(up.max()), float(down.max()))
         differences.append(np.abs(difference))
         errors.append(error)
-    reach = float(order_quantile(largest, level))
-    low = float((np.concatenate(differences) - reach * np.concatenate(errors)).max())
+    low = float((np.concatenate(differences) - reach(order_quantile(largest, level), np.concatenate(errors))).max())
     return low, high
-
-
-def _columns(replicates: Replicates, which: NDArray[np.intp]) -> Replicates:
-    """Returns the replicates of some columns."""
-    return replace(
-        replicates,
-        languages=tuple(replicates.languages[i] for i in which),
-        **{name: getattr(replicates, name)[which] for name in ("value", "error", "documents")},
-        **{name: getattr(replicates, name)[:, which] for name in ("deviation", "replicate_error")},
-        correlation=replicates.correlation[np.ix_(which, which)],
-    )
 
 
 def _negated(replicates: Replicates) -> Replicates:

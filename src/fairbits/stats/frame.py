@@ -1,7 +1,9 @@
 """LanguageFrame: damage per language from paired documents; its worst, best, mean, gap and ratio."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,27 +20,25 @@ from fairbits.checks import (
     whole,
 )
 from fairbits.errors import InputError
+from fairbits.stats.contrast import Contrast, contrast_of
+from fairbits.stats.document_records import check_records, pair_records
+from fairbits.stats.draws import Draws, draw_jointly, draw_languages
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
-from fairbits.stats.intervals import Estimate, combination, combination_p, holm, marginal, p_values
+from fairbits.stats.intervals import Estimate, combination, combination_p
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
-from fairbits.stats.resample import LinkedLanguages, Replicates, generator, link_languages, replicate
+from fairbits.stats.resample import Replicates
 from fairbits.units import UNITS, bits
 
 FRAME_UNITS = (*UNITS, "ratio")
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """The damage of one frame minus that of another, per language, with p values as they are and adjusted by Holm."""
+class FrameSettings(TypedDict, total=False):
+    """The settings of a frame, whatever its damage is computed from."""
 
-    differences: dict[str, Estimate]
-    p: dict[str, float]
-    p_holm: dict[str, float]
-
-    def significant(self, level: float = 0.05) -> dict[str, Estimate]:
-        """Returns the differences whose Holm-adjusted p is below the level."""
-        level = in_range("level", level, above=0, below=1)
-        return {code: each for code, each in self.differences.items() if each.value and self.p_holm[code] < level}
+    unit: str
+    confidence: float
+    resamples: int
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,11 @@ class LanguageFrame:
 
     Each record is one document in one language. The same document id in several languages means parallel
     text; such documents are resampled jointly. All results use the same replicates, which are drawn once
-    from `seed`. Assumes independent documents and at least 5 of them per language.
+    from `seed`. Assumes independent documents.
+
+    A language with fewer than 5 documents has no interval, nor has one whose interval would be unbounded
+    (`without_interval` has the reasons). It keeps its own estimate, and is left out of worst, best, mean and gap. If no
+    language has an interval, these are plain numbers of all languages, without an interval.
 
     >>> rng = np.random.default_rng(0)
     >>> lang, document = np.repeat(["deu", "heb"], 50), np.tile(np.arange(50), 2)
@@ -71,24 +75,13 @@ class LanguageFrame:
 
     def __post_init__(self) -> None:
         """Checks and freezes the records."""
-        lang, document = as_array("lang", self.lang), as_array("document", self.document)
-        if lang.ndim != 1 or lang.dtype.kind != "U" or lang.size == 0:
-            raise InputError(f"lang is {lang.dtype} of shape {lang.shape}; it must be a vector of language codes")
-        if document.ndim != 1 or document.dtype.kind not in "Uiu":
-            raise InputError(f"document is {document.dtype} of shape {document.shape}; it must be a vector of ids")
-        values = finite_array("values", self.values, ndim=1)
-        weights = nonnegative_array("weights", self.weights, ndim=1)
-        for name, array in (("document", document), ("values", values), ("weights", weights)):
-            same_shape(name, array.shape, "the shape of lang", lang.shape)
+        records = check_records(self.lang, self.document, values=self.values, weights=self.weights)
         one_of("unit", self.unit, FRAME_UNITS)
         in_range("confidence", self.confidence, above=0, below=1)
         whole("resamples", self.resamples, least=200)
         whole("seed", self.seed, least=0)
-        for name, array in (("lang", lang), ("document", document), ("values", values), ("weights", weights)):
-            frozen = array.copy()
-            frozen.flags.writeable = False
-            object.__setattr__(self, name, frozen)
-        self._refuse_duplicates()
+        for name, array in records.items():
+            object.__setattr__(self, name, array)
 
     @classmethod
     def from_nll(
@@ -100,10 +93,7 @@ class LanguageFrame:
         quantized: ArrayLike,
         tokens: ArrayLike,
         size_bytes: ArrayLike,
-        unit: str = "bits_per_byte",
-        confidence: float = 0.95,
-        resamples: int = 10_000,
-        seed: int = 0,
+        **settings: Unpack[FrameSettings],
     ) -> "LanguageFrame":
         """Returns the frame of the added loss (quantized − reference) of total NLLs in nats per document.
 
@@ -112,17 +102,7 @@ class LanguageFrame:
         before = nonnegative_array("reference", reference, ndim=1)
         after = nonnegative_array("quantized", quantized, ndim=1)
         same_shape("quantized", after.shape, "the shape of reference", before.shape)
-        return cls.from_nats(
-            lang,
-            document,
-            nats=after - before,
-            tokens=tokens,
-            size_bytes=size_bytes,
-            unit=unit,
-            confidence=confidence,
-            resamples=resamples,
-            seed=seed,
-        )
+        return cls.from_nats(lang, document, nats=after - before, tokens=tokens, size_bytes=size_bytes, **settings)
 
     @classmethod
     def from_nats(
@@ -133,10 +113,7 @@ class LanguageFrame:
         nats: ArrayLike,
         tokens: ArrayLike,
         size_bytes: ArrayLike,
-        unit: str = "bits_per_byte",
-        confidence: float = 0.95,
-        resamples: int = 10_000,
-        seed: int = 0,
+        **settings: Unpack[FrameSettings],
     ) -> "LanguageFrame":
         """Returns the frame of a damage given in nats per document: added loss or divergence.
 
@@ -148,16 +125,13 @@ class LanguageFrame:
         counts = nonnegative_array("tokens", tokens, ndim=1)
         for name, array in (("size_bytes", weights), ("tokens", counts)):
             same_shape(name, array.shape, "the shape of nats", values.shape)
-        per_byte = one_of("unit", unit, FRAME_UNITS) == "bits_per_byte"
+        unit = one_of("unit", settings.get("unit", cls.unit), FRAME_UNITS)
         return cls(
             as_array("lang", lang),
             as_array("document", document),
-            values=bits(values) if per_byte else values,
+            values=bits(values) if unit == "bits_per_byte" else values,
             weights={"bits_per_byte": weights, "nats_per_section": np.ones_like(counts)}.get(unit, counts),
-            unit=unit,
-            confidence=confidence,
-            resamples=resamples,
-            seed=seed,
+            **settings,
         )
 
     @cached_property
@@ -165,11 +139,20 @@ class LanguageFrame:
         """The language codes, sorted."""
         return tuple(str(code) for code in np.unique(self.lang))
 
-    @cached_property
+    @property
+    def without_interval(self) -> Mapping[str, str]:
+        """The languages for which no interval can be formed, and the reason for each."""
+        return self._draws.without_interval
+
+    @property
     def replicates(self) -> Replicates:
-        """The bootstrap replicates that all results use; drawn once."""
-        rng = generator(self.seed)
-        return replicate(self._linked, self.languages, resamples=self.resamples, rng=rng)
+        """The bootstrap replicates of the languages with enough documents; drawn once."""
+        return self._draws.replicates
+
+    @property
+    def bounded(self) -> Replicates:
+        """The replicates of the languages that have an interval, which all other results use."""
+        return self._draws.bounded
 
     def by_language(self, *, simultaneous: bool = False) -> dict[str, Estimate]:
         """Returns the damage of each language; n is its number of documents.
@@ -177,13 +160,14 @@ class LanguageFrame:
         The limits are bootstrap-t limits of each language by itself; with `simultaneous` they are max-T limits,
         which hold for all languages at once.
         """
-        limits = simultaneous_limits if simultaneous else marginal
-        low, high = limits(self.replicates, self.confidence)
-        numbers = zip(self.replicates.value, low, high, self.replicates.documents, strict=True)
-        return {
-            lang: Estimate(float(v), float(a), float(b), int(n), self.confidence)
-            for lang, (v, a, b, n) in zip(self.languages, numbers, strict=True)
+        drawn = self.bounded if simultaneous else self.replicates
+        low, high = simultaneous_limits(drawn, self.confidence) if simultaneous else self._draws.limits
+        numbers = zip(drawn.languages, drawn.value, low, high, drawn.documents, strict=True)
+        found = {
+            lang: Estimate.within(float(v), float(a), float(b), n=int(n), confidence=self.confidence)
+            for lang, v, a, b, n in numbers
         }
+        return {lang: found[lang] if lang in found else self._draws.plain(lang) for lang in self.languages}
 
     def language(self, lang: str) -> Estimate:
         """Returns the damage of one language."""
@@ -196,29 +180,38 @@ class LanguageFrame:
 
         The value is less than that language's own estimate: see `fairbits.stats.extremes.worst_of`.
         """
-        return worst_of(self.replicates, confidence=self.confidence)
+        return worst_of(self.bounded, confidence=self.confidence) if self.bounded.languages else self._extreme(max)
 
     def best(self) -> tuple[str, Estimate]:
         """Returns the least damaged language and an estimate of the least damage, corrected for selection."""
-        return best_of(self.replicates, confidence=self.confidence)
+        return best_of(self.bounded, confidence=self.confidence) if self.bounded.languages else self._extreme(min)
 
     def mean(self) -> Estimate:
         """Returns the unweighted mean damage of the languages; n is the number of distinct documents."""
-        size = len(self.languages)
-        value, low, high = combination(self.replicates, np.full(size, 1 / size), self.confidence)
-        return Estimate(value, low, high, self.replicates.clusters, self.confidence)
+        size = len(self.bounded.languages)
+        if not size:
+            return self._over_all(float(np.mean(self._values)))
+        value, low, high = combination(self.bounded, np.full(size, 1 / size), self.confidence)
+        return Estimate.within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
 
     def mean_p(self) -> float:
-        """Returns the two-sided p of a mean of 0: below 0.05 where the 95 % interval of `mean` excludes 0."""
-        return combination_p(self.replicates, np.full(len(self.languages), 1 / len(self.languages)))
+        """Returns the two-sided p of a mean of 0: below 0.05 where the 95 % interval of `mean` excludes 0.
+
+        It is 1 if no language has an interval.
+        """
+        size = len(self.bounded.languages)
+        return combination_p(self.bounded, np.full(size, 1 / size)) if size else 1.0
 
     def gap(self) -> Estimate:
-        """Returns the worst minus the best damage, corrected for noise; n is the number of distinct documents."""
-        return bias_corrected_range(self.replicates, confidence=self.confidence)
+        """Returns the worst minus the best damage, corrected for noise; n is the number of distinct documents.
+
+        If fewer than 2 of several languages have an interval, it is the plain difference over all, without an interval.
+        """
+        return self._range("shrinkage")
 
     def plain_gap(self) -> Estimate:
         """Returns the largest minus the smallest estimate, uncorrected; the interval is that of the true range."""
-        return bias_corrected_range(self.replicates, confidence=self.confidence, method="naive")
+        return self._range("naive")
 
     def ratio(self) -> Estimate:
         """Returns the worst divided by the best damage: exp of the bias-corrected range of log damage.
@@ -231,13 +224,14 @@ class LanguageFrame:
                 f"the smallest damage ({lang}: {best}) may be 0, so the ratio is unbounded; "
                 "its interval must lie above 0: report gap() instead, or give more documents"
             )
-        log = bias_corrected_range(self.replicates.logarithm(), confidence=self.confidence)
-        value, low, high = np.exp([log.value, log.low, log.high])
-        return Estimate(value, low, high, log.n, self.confidence)
+        log = bias_corrected_range(self.bounded.logarithm(), confidence=self.confidence)
+        return log.transform(np.exp)
 
     def spread(self) -> Estimate:
         """Returns the standard deviation of true damage between languages; n is their number."""
-        return random_effects_sd(self.replicates, confidence=self.confidence)
+        if self._too_few_to_compare:
+            return Estimate.without_interval(float(np.std(self._values, ddof=1)), len(self.languages), self.confidence)
+        return random_effects_sd(self.bounded, confidence=self.confidence)
 
     def minus(self, other: "LanguageFrame") -> "LanguageFrame":
         """Returns the frame of this one's damage minus the other's, paired by document.
@@ -245,7 +239,7 @@ class LanguageFrame:
         Positive values mean that this frame is damaged more. Both frames must hold the same documents with the same
         weights.
         """
-        order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
+        order, match = pair_records(self, instance("other", other, LanguageFrame))
         return replace(
             self,
             lang=self.lang[order],
@@ -259,16 +253,10 @@ class LanguageFrame:
 
         Both are corrected for selection, as in `worst`; the interval covers whichever languages are the worst.
         """
-        order, match = self._order(), self._matching(instance("other", other, LanguageFrame))
-        lang = np.unique(self.lang[order], return_inverse=True)[1]
-        document = np.unique(self.document[order], return_inverse=True)[1]
-        linked = link_languages(
-            np.concatenate([lang, lang + len(self.languages)]),
-            np.tile(document, 2),
-            values=np.concatenate([self.values[order], other.values[match]]),
-            weights=np.tile(self.weights[order], 2),
-        )
-        joint = replicate(linked, self.languages * 2, resamples=self.resamples, rng=generator(self.seed))
+        order, match = pair_records(self, instance("other", other, LanguageFrame))
+        joint = draw_jointly(self, order, others=other.values[match])
+        if not joint.languages:
+            return self._over_all(self.worst()[1].value - other.worst()[1].value)
         return worst_difference(joint, confidence=self.confidence)
 
     def contrast(self, other: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
@@ -276,52 +264,30 @@ class LanguageFrame:
 
         The test is slightly liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
         """
-        paired = self.minus(other)
-        p = p_values(paired.replicates)
-        return Contrast(
-            paired.by_language(simultaneous=simultaneous),
-            dict(zip(self.languages, p.tolist(), strict=True)),
-            dict(zip(self.languages, holm(p).tolist(), strict=True)),
-        )
+        return contrast_of(self.minus(other), simultaneous=simultaneous)
 
     @cached_property
-    def _linked(self) -> tuple[LinkedLanguages, ...]:
-        codes = np.unique(self.lang, return_inverse=True)[1]
-        ids = np.unique(self.document, return_inverse=True)[1]
-        return link_languages(codes, ids, values=self.values, weights=self.weights)
+    def _draws(self) -> Draws:
+        return draw_languages(self)
 
-    def _order(self) -> NDArray[np.intp]:
-        return np.lexsort((self.document, self.lang))
+    @property
+    def _values(self) -> list[float]:
+        return list(self._draws.values.values())
 
-    def _matching(self, other: "LanguageFrame") -> NDArray[np.intp]:
-        """Returns the order that aligns the other frame's records with this frame's sorted ones."""
-        mine, theirs = self._order(), other._order()
-        if self.unit != other.unit:
-            raise InputError(f"units are {self.unit} and {other.unit}; both frames must have the same unit")
-        if len(mine) != len(theirs) or not (
-            np.array_equal(self.lang[mine], other.lang[theirs])
-            and np.array_equal(self.document[mine], other.document[theirs])
-        ):
-            here = set(zip(self.lang.tolist(), self.document.tolist(), strict=True))
-            there = set(zip(other.lang.tolist(), other.document.tolist(), strict=True))
-            example = sorted(here ^ there, key=str)[0]
-            raise InputError(
-                f"the frames differ in documents ({len(here - there)} only here, {len(there - here)} only "
-                f"there, such as {example}); a paired contrast needs the same documents: keep the common ones"
-            )
-        if not np.allclose(self.weights[mine], other.weights[theirs], rtol=1e-9, atol=0):
-            raise InputError(
-                "the frames weigh the same documents differently; sizes must agree for a contrast: measure both again"
-            )
-        return theirs
+    @property
+    def _too_few_to_compare(self) -> bool:
+        """Whether there are several languages, but not two with an interval."""
+        return len(self.bounded.languages) < 2 <= len(self.languages)
 
-    def _refuse_duplicates(self) -> None:
-        order = self._order()
-        lang, document = self.lang[order], self.document[order]
-        twice = (lang[1:] == lang[:-1]) & (document[1:] == document[:-1])
-        if twice.any():
-            first = int(np.argmax(twice))
-            raise InputError(
-                f"document {document[first]} occurs twice in {lang[first]}; "
-                "each (language, document) pair must occur once: add up its parts first"
-            )
+    def _range(self, method: str) -> Estimate:
+        if self._too_few_to_compare:
+            return self._over_all(float(np.ptp(self._values)))
+        return bias_corrected_range(self.bounded, confidence=self.confidence, method=method)
+
+    def _extreme(self, choose: Callable[..., str]) -> tuple[str, Estimate]:
+        lang = choose(self.languages, key=self._draws.values.__getitem__)
+        return lang, self._draws.plain(lang)
+
+    def _over_all(self, value: float) -> Estimate:
+        """Returns a number over all languages and documents, without an interval."""
+        return Estimate.without_interval(value, len(np.unique(self.document)), self.confidence)

@@ -4,9 +4,13 @@ A bootstrap-t interval studentises every resample by the standard error of that 
 the quantiles of t* where the normal interval would use ±1.96. That corrects for skewness of the damage, which is
 pronounced: a few documents carry much of it. The quantiles are order statistics without interpolation, so a resample
 that holds copies of a single document, whose se* is 0 and t* infinite, counts as extreme instead of spoiling a mean.
+If such resamples are so many that the quantile itself is infinite, the interval is unbounded: there is no interval.
 """
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,24 +19,60 @@ from fairbits.checks import Floats, finite_array, in_range, whole
 from fairbits.errors import InputError
 from fairbits.stats.resample import Replicates
 
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True)
+class Unbounded:
+    """Says, as part of a type, that null in a file stands for a limit at infinity, which JSON does not have."""
+
+    limit: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        """Returns how pydantic reads the limit."""
+        from pydantic_core import core_schema
+
+        number = core_schema.nullable_schema(handler(source))
+        return core_schema.no_info_after_validator_function(lambda x: self.limit if x is None else x, number)
+
 
 @dataclass(frozen=True)
 class Estimate:
     """A point estimate, its confidence interval [low, high] and the number of units n behind it.
 
+    If no interval can be formed, it is (−∞, ∞), which is null in JSON, and `bounded` is False. No decision that
+    compares a limit with a number is then made by mistake: such an interval excludes nothing.
+
     >>> print(Estimate(0.0321, 0.0288, 0.0359, 40))
     0.0321 [0.0288, 0.0359] (n=40)
+    >>> print(Estimate.without_interval(0.0321, 2))
+    0.0321 (no interval, n=2)
     """
 
     value: float
-    low: float
-    high: float
+    low: Annotated[float, Unbounded(-math.inf)]
+    high: Annotated[float, Unbounded(math.inf)]
     n: int
     confidence: float = 0.95
 
+    @classmethod
+    def without_interval(cls, value: float, n: int, confidence: float = 0.95) -> "Estimate":
+        """Returns a value for which no interval can be formed."""
+        return cls(value, -math.inf, math.inf, n, confidence)
+
+    @classmethod
+    def within(cls, value: float, low: float, high: float, *, n: int, confidence: float) -> "Estimate":
+        """Returns an estimate with these limits; without an interval if one of them is not finite."""
+        if not math.isfinite(low) or not math.isfinite(high):
+            return cls.without_interval(float(value), n, confidence)
+        return cls(float(value), float(low), float(high), n, confidence)
+
     def __post_init__(self) -> None:
-        """Checks that the numbers are finite and ordered."""
-        for name in ("value", "low", "high"):
+        """Checks that the numbers are finite and ordered, or that there is no interval at all."""
+        given = ("value",) if (self.low, self.high) == (-math.inf, math.inf) else ("value", "low", "high")
+        for name in given:
             object.__setattr__(self, name, in_range(name, getattr(self, name)))
         object.__setattr__(self, "n", whole("n", self.n, least=1))
         object.__setattr__(self, "confidence", in_range("confidence", self.confidence, above=0, below=1))
@@ -41,8 +81,27 @@ class Estimate:
 
     def __str__(self) -> str:
         """Returns value, interval and n with three significant digits or four decimals, whichever is more."""
+        if not self.bounded:
+            return f"{_short(self.value)} (no interval, n={self.n})"
         value, low, high = (_short(number) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}] (n={self.n})"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval."""
+        return math.isfinite(self.low)
+
+    def transform(self, function: Callable[[float], float]) -> "Estimate":
+        """Returns the estimate of a monotonic function of the number.
+
+        >>> print(Estimate(2.0, 1.0, 4.0, 40).transform(lambda x: 1 / x))
+        0.5000 [0.2500, 1.0000] (n=40)
+        """
+        value = float(function(self.value))
+        if not self.bounded:
+            return replace(self, value=value)
+        low, high = sorted(float(function(limit)) for limit in (self.low, self.high))
+        return replace(self, value=value, low=low, high=high)
 
     def excludes(self, x: float) -> bool:
         """Returns whether x lies outside the closed interval.
@@ -53,9 +112,9 @@ class Estimate:
         point = in_range("x", x)
         return point < self.low or point > self.high
 
-    def to_dict(self) -> dict[str, float | int]:
-        """Returns the fields as plain numbers, ready for JSON."""
-        return asdict(self)
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Returns the fields as plain numbers, ready for JSON; the limits are None if there is no interval."""
+        return asdict(self) | ({} if self.bounded else {"low": None, "high": None})
 
 
 def _short(number: float) -> str:
@@ -72,7 +131,7 @@ def studentised(deviation: Floats, error: Floats) -> Floats:
 def order_quantile(t: Floats, level: float) -> Floats:
     """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis.
 
-    Nothing is interpolated, so infinite values are allowed as long as the quantile itself is finite.
+    Nothing is interpolated, so infinite values are allowed. The quantile is infinite if they are too many.
 
     >>> order_quantile(np.arange(99.0), 0.95).item()
     94.0
@@ -80,23 +139,24 @@ def order_quantile(t: Floats, level: float) -> Floats:
     count = t.shape[0]
     rank = int(np.clip(np.ceil(round(level * (count + 1), 9)) - 1, 0, count - 1))
     quantile: Floats = np.asarray(np.partition(t, rank, axis=0)[rank])
-    if not np.isfinite(quantile).all():
-        raise InputError(
-            "too many resamples hold copies of one document, so the interval is unbounded; "
-            "give more documents or a lower confidence"
-        )
     return quantile
 
 
+def reach(quantile: Floats, error: Floats) -> Floats:
+    """Returns quantile·error, how far a limit lies from its estimate: 0 where the error is 0, whatever the quantile."""
+    with np.errstate(invalid="ignore"):
+        return np.where(error == 0, 0.0, quantile * error)
+
+
 def marginal(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
-    """Returns the equal-tailed bootstrap-t limits of every language.
+    """Returns the equal-tailed bootstrap-t limits of every language; an unbounded limit is infinite.
 
     They are v − t*_{(1+c)/2}·se and v − t*_{(1−c)/2}·se with t* = (v* − v)/se*: second-order correct under skewness.
     """
     level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
     t = studentised(replicates.deviation, replicates.replicate_error)
-    low = replicates.value - order_quantile(t, level) * replicates.error
-    high = replicates.value + order_quantile(-t, level) * replicates.error
+    low = replicates.value - reach(order_quantile(t, level), replicates.error)
+    high = replicates.value + reach(order_quantile(-t, level), replicates.error)
     return low, high
 
 
@@ -108,8 +168,8 @@ def simultaneous(replicates: Replicates, confidence: float) -> tuple[Floats, Flo
     """
     in_range("confidence", confidence, above=0, below=1)
     t = studentised(replicates.deviation, replicates.replicate_error)
-    reach = order_quantile(np.abs(t).max(axis=1), confidence) * replicates.error
-    return replicates.value - reach, replicates.value + reach
+    width = reach(order_quantile(np.abs(t).max(axis=1, initial=0.0), confidence), replicates.error)
+    return replicates.value - width, replicates.value + width
 
 
 def combination(replicates: Replicates, coefficients: Floats, confidence: float) -> tuple[float, float, float]:

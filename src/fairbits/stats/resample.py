@@ -22,8 +22,21 @@ from fairbits.errors import InputError
 from fairbits.memory import RESAMPLED_COUNTS
 
 LEAST_DOCUMENTS = 5
+"""Documents that a language needs for an interval."""
 Rng = np.random.Generator | int
 """A generator, or the whole number that seeds one."""
+
+
+class EmptyResampleError(InputError):
+    """A resample holds no document of a language, which has too few of the documents it is resampled with."""
+
+    def __init__(self, language: str, documents: int) -> None:
+        """Says which language it is, and how many documents are resampled together."""
+        self.language, self.documents = language, documents
+        super().__init__(
+            f"a resample of the documents holds nothing of {language}: it covers too few of the {documents} "
+            "documents it is resampled with; give it more documents, or document ids of its own"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +66,26 @@ class Replicates:
     documents: NDArray[np.intp]
     clusters: int
 
+    @classmethod
+    def of_none(cls, resamples: int) -> "Replicates":
+        """Returns the replicates of no language."""
+        none, columns = np.zeros(0), np.zeros((resamples, 0))
+        return cls((), none, none, columns, columns, np.zeros((0, 0)), np.zeros(0, dtype=np.intp), 0)
+
     @property
     def covariance(self) -> Floats:
         """The covariance of the estimates, (language, language)."""
         return self.correlation * np.outer(self.error, self.error)
+
+    def select(self, which: NDArray[np.intp]) -> "Replicates":
+        """Returns the replicates of some languages, given by their columns."""
+        return replace(
+            self,
+            languages=tuple(self.languages[i] for i in which),
+            **{name: getattr(self, name)[which] for name in ("value", "error", "documents")},
+            **{name: getattr(self, name)[:, which] for name in ("deviation", "replicate_error")},
+            correlation=self.correlation[np.ix_(which, which)],
+        )
 
     def logarithm(self) -> "Replicates":
         """Returns the replicates of log v by the delta method: deviations and errors divided by v > 0."""
@@ -177,11 +206,7 @@ def _draw(
         sums = _counts(n, stop - start, rng) @ moments
         e, total, ee, ew, ww = np.split(sums, 5, axis=1)
         if (total <= 0).any():
-            lang = names[int(np.argwhere(total <= 0)[0, 1])]
-            raise InputError(
-                f"a resample of the documents holds nothing of {lang}: it covers too few of the {n} "
-                "documents it is resampled with; give it more documents, or document ids of its own"
-            )
+            raise EmptyResampleError(names[int(np.argwhere(total <= 0)[0, 1])], n)
         shift = e / total
         deviation[start:stop] = shift
         spread[start:stop] = np.sqrt(np.maximum(ee - 2 * shift * ew + shift**2 * ww, 0.0)) / total

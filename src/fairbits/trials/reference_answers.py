@@ -47,7 +47,7 @@ class ReferenceAnswers:
     ) -> "ReferenceAnswers":
         """Returns the answers of a model, after one pass over the requested text."""
         setting = EvaluationSetting.of(checkpoint, corpus, request)
-        text = text_for(checkpoint, corpus, request=request)
+        text = text_for(checkpoint, corpus, request=request, least=1)
         short = short_text_notes(text, request, parallel=corpus.parallel)
         on_text = (*short, *estimated_size_notes(text.estimated, len(text.lang)))
         identity = Identity.of(checkpoint)

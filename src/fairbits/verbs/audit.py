@@ -12,7 +12,7 @@ from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.audit import HEADLINE, Audit
-from fairbits.measure.audit.audit_file import AuditedModel
+from fairbits.measure.audit.audit_file import FORM, AuditedModel
 from fairbits.measure.audit.certificate import activation_weighted, certificate
 from fairbits.measure.audit.damage import RESAMPLES, predicted_damage
 from fairbits.measure.audit.founding_documents import founding_view
@@ -64,6 +64,7 @@ def audit(
         request=request,
         schemes=(scheme,),
         second_moments=second_moments,
+        least=1,
         progress=progress,
     )
     moments = weight_moments(checkpoint, progress=progress)
@@ -96,8 +97,10 @@ def conclude(
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme)
     proxies = redundancy_of(measured)
+    damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
+    notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
-        subject=_subject(checkpoint, corpus, measured, proxies=proxies, request=request),
+        subject=_subject(checkpoint, corpus, measured, notes=notes, request=request),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -112,7 +115,7 @@ def conclude(
         bits_per_byte=_bits_per_byte(measured),
         weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
         certificate=certificate(h, errors, languages=measured.languages),
-        damage={form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS},
+        damage=damage,
     )
 
 
@@ -159,11 +162,11 @@ def _subject(
     corpus: Corpus,
     measured: Measurements,
     *,
-    proxies: Mapping[str, Redundancy],
+    notes: Iterable[str],
     request: TextRequest,
 ) -> AuditedModel:
-    notes = [*checkpoint.notes, *corpus.notes, *estimated_size_notes(measured.estimated, len(measured.lang))]
-    notes += _notes_on_foreign_text(proxies)
+    sizes = estimated_size_notes(measured.estimated, len(measured.lang))
+    notes = [*checkpoint.notes, *corpus.notes, *sizes, *notes]
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear layers are left out: {r}" for r in reasons]
     return AuditedModel(

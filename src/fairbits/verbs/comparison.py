@@ -13,7 +13,8 @@ from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.records import Count, Kind, Number, to_json
 from fairbits.stats import Estimate, LanguageFrame, holm
-from fairbits.stats.frame import Contrast
+from fairbits.stats.contrast import Contrast
+from fairbits.stats.no_interval import interval_notes
 
 STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
     "worst": lambda frame: frame.worst()[1],
@@ -60,8 +61,9 @@ class Entry:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes on the plans."""
-        return tuple(dict.fromkeys(note for plan in self.plans for note in plan.notes))
+        """The notes on the plans, and on languages for which no interval can be formed."""
+        plans = (note for plan in self.plans for note in plan.notes)
+        return tuple(dict.fromkeys([*plans, *interval_notes(self.frame, self.statistics)]))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:

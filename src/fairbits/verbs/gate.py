@@ -1,83 +1,17 @@
 """Gate: whether the damage of a release is certainly within given limits."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-from xml.etree import ElementTree
 
 from fairbits.checks import in_range, instance, one_of
-from fairbits.errors import InputError, printable
+from fairbits.errors import InputError, count_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.units import MEASURE_LABELS, MEASURES, UNITS
-from fairbits.version import __version__
-
-Outcome = Literal["pass", "fail", "undecided"]
-NOT_IN_XML = re.compile("[\ufffe\uffff]")
-"""Characters that `printable` keeps and XML forbids."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One requirement, whether it is met, and the reason."""
-
-    name: str
-    outcome: Outcome
-    reason: str
-    limit: float | None = None
-    estimate: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """All requirements of a gate; `improved` are the languages with significantly less damage than the baseline."""
-
-    target: str
-    measure: str
-    unit: str
-    checks: tuple[Check, ...]
-    improved: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    signature: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether every requirement is met; an undecided one is not."""
-        return all(check.outcome == "pass" for check in self.checks)
-
-    @property
-    def exit_code(self) -> int:
-        """0 if every requirement is met, else 1."""
-        return 0 if self.passed else 1
-
-    @property
-    def reason(self) -> str:
-        """One line: what failed and what is undecided, or that everything passed; then the measure."""
-        missed = [check for outcome in ("fail", "undecided") for check in self.checks if check.outcome == outcome]
-        if not missed:
-            said = f"pass: {'; '.join(check.reason for check in self.checks)}"
-        else:
-            said = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
-        return f"{said} (measured by {MEASURE_LABELS[self.measure]})"
-
-    def as_data(self) -> dict[str, Any]:
-        """Returns the verdict for JSON."""
-        return {
-            "schema": "fairbits.verdict/2",
-            "fairbits": __version__,
-            "target": self.target,
-            "passed": self.passed,
-            "reason": self.reason,
-            "measure": self.measure,
-            "unit": self.unit,
-            "checks": [vars(each) | {"estimate": each.estimate and each.estimate.to_dict()} for each in self.checks],
-            "improved": list(self.improved),
-            "notes": list(self.notes),
-            "signature": self.signature,
-        }
+from fairbits.stats.no_interval import interval_notes, why_none_over_languages
+from fairbits.units import MEASURES, UNITS
+from fairbits.verbs.verdict import Check, Outcome, Verdict
 
 
 def gate(
@@ -98,7 +32,8 @@ def gate(
     whole interval is above it; otherwise the text cannot decide. `max_worse` is such a limit for the difference from
     the baseline of every language, of the mean and of the worst language. Without it only a significantly worse result
     fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by their paired intervals.
-    Little text then proves little, and the verdict says how much worse languages may be.
+    Little text then proves little, and the verdict says how much worse languages may be. A language without an interval
+    may be on either side of any limit, so nothing that it belongs to passes.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
@@ -116,12 +51,11 @@ def gate(
             "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
         )
     own = _scores("scores", scores)
-    frame, notes, signature = own.frame(unit, measure=measure), own.notes, str(own.signature(measure))
+    frame, signature = own.frame(unit, measure=measure), str(own.signature(measure))
+    notes = (*own.notes, *interval_notes(frame))
     checks = [_limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
-        return Verdict(
-            own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=str(own.signature(measure))
-        )
+        return Verdict(own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=signature)
     baseline = _scores("the baseline", against)
     own.check_same_text(baseline)
     theirs = baseline.frame(unit, measure=measure)
@@ -134,23 +68,6 @@ def gate(
         notes += (f"the baseline was made from another model, {other}: each is compared with its own reference",)
     improved = tuple(sorted(_worse(theirs, frame)))
     return Verdict(own.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
-
-
-def junit(verdict: Verdict) -> bytes:
-    """Returns the verdict as JUnit XML: one test case per requirement; an undecided one counts as a failure."""
-    missed = [check for check in verdict.checks if check.outcome != "pass"]
-    counts = {"tests": str(len(verdict.checks)), "failures": str(len(missed)), "errors": "0", "skipped": "0"}
-    suite = ElementTree.Element("testsuite", {"name": "fairbits gate", **counts, "time": "0"})
-    for check in verdict.checks:
-        names = {"classname": _xml(verdict.target), "name": _xml(check.name), "time": "0"}
-        case = ElementTree.SubElement(suite, "testcase", names)
-        if check.outcome == "pass":
-            ElementTree.SubElement(case, "system-out").text = _xml(check.reason)
-        else:
-            message = {"type": check.outcome, "message": _xml(check.reason)}
-            ElementTree.SubElement(case, "failure", message).text = _xml(check.reason)
-    found: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
-    return found + b"\n"
 
 
 def _scores(name: str, given: Scores | str | Path) -> Scores:
@@ -168,13 +85,21 @@ def _limit_check(frame: LanguageFrame, name: str, limit: float) -> Check:
     else:
         found = frame.gap()
     title = f"{name} at most {limit:g} {_unit(frame)}"
-    return _decision(title, what, found, limit=limit, frame=frame)
+    return _decision(title, what, found, limit=limit, frame=frame, fails=name != "mean")
 
 
-def _decision(title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame) -> Check:
-    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither."""
+def _decision(
+    title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame, fails: bool = False
+) -> Check:
+    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither.
+
+    If languages without an interval are left out, it is undecided, unless the number is above the limit and could only
+    be larger with them (`fails`).
+    """
     measured = f"{what} {_numbers(found)} {_unit(frame)}"
     outcome = _outcome(found, limit)
+    if not found.bounded or (frame.without_interval and not (fails and outcome == "fail")):
+        return Check(title, "undecided", f"not enough text: {measured}, and {_no_interval(frame)}", limit, found)
     undecided = f"not enough text: {measured} may be on either side of {limit:g}"
     reason = {
         "pass": f"{measured} is at most {limit:g}",
@@ -188,9 +113,19 @@ def _outcome(found: Estimate, limit: float) -> Outcome:
     return "pass" if found.high <= limit else "fail" if found.low > limit else "undecided"
 
 
+def _no_interval(frame: LanguageFrame) -> str:
+    """Returns which language has no interval, and why; if all have one, why their statistic has none."""
+    reasons = frame.without_interval
+    if not reasons:
+        return f"there is no interval, because {why_none_over_languages(frame)}"
+    code, reason = next(iter(reasons.items()))
+    more = f" and {count_of(len(reasons) - 1, 'more language')}" if len(reasons) > 1 else ""
+    return f"there is no interval for {code} ({reason}){more}"
+
+
 def _text_needed(frame: LanguageFrame, found: Estimate, limit: float) -> str:
     """Returns how much text would be enough to decide."""
-    documents, times = int(frame.replicates.documents.min()), _times(found, limit)
+    documents, times = int(frame.bounded.documents.min()), _times(found, limit)
     if times > 1000:
         return "it is so close that no realistic amount of text would decide"
     needed = max(math.ceil(documents * times), documents + 1)
@@ -213,14 +148,22 @@ def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: floa
     """
     paired = mine.minus(theirs)
     together = paired.by_language(simultaneous=True)
-    found = {code: replace(each, low=min(each.low, together[code].low)) for code, each in paired.by_language().items()}
-    outcomes = {code: _outcome(each, limit) for code, each in found.items()}
+    found = {
+        code: replace(each, low=min(each.low, together[code].low)) if together[code].bounded else each
+        for code, each in paired.by_language().items()
+    }
+    outcomes = {
+        code: _outcome(each, limit) if together[code].bounded or each.high <= limit else "undecided"
+        for code, each in found.items()
+    }
     title = f"every language at most {limit:g} {_unit(mine)} worse than the baseline"
     worst = max(found, key=lambda code: found[code].high)
     failed = [code for code, outcome in outcomes.items() if outcome == "fail"]
     undecided = [code for code, outcome in outcomes.items() if outcome == "undecided"]
     if failed:
         yield Check(title, "fail", f"worse by more than {limit:g}: {_list(found, failed)}", limit, found[worst])
+    elif paired.without_interval:
+        yield Check(title, "undecided", f"not enough text: {_no_interval(paired)}", limit, found[worst])
     elif undecided:
         hardest = max(undecided, key=lambda code: _times(found[code], limit))
         may = f"not enough text: the difference may be on either side of {limit:g} in {_list(found, undecided)}"
@@ -230,28 +173,47 @@ def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: floa
         yield Check(title, "pass", reason, limit, found[worst])
     for name, each in _totals(mine, theirs).items():
         own = f"{name} at most {limit:g} {_unit(mine)} worse than the baseline"
-        yield _decision(own, f"difference of the {name}", each, limit=limit, frame=paired)
+        frame = _incomplete(paired, mine, theirs)
+        yield _decision(own, f"difference of the {name}", each, limit=limit, frame=frame)
 
 
 def _checks_of_significance(mine: LanguageFrame, theirs: LanguageFrame) -> Iterator[Check]:
     """Yields a failure for what is significantly worse, and for all else how much worse it may be."""
-    worse = _worse(mine, theirs)
+    worse, paired = _worse(mine, theirs), mine.minus(theirs)
+    incomplete = _incomplete(paired, mine, theirs)
     title = "no language significantly worse than the baseline"
     if worse:
         codes = sorted(worse, key=lambda code: -worse[code].value)
         yield Check(title, "fail", f"worse than the baseline: {_list(worse, codes)}")
     else:
-        found = mine.minus(theirs).by_language()
+        found = paired.by_language()
         code = max(found, key=lambda code: found[code].high)
-        reason = f"none of {len(found)} languages is significantly worse; {_at_most(code, found[code], _unit(mine))}"
-        yield Check(title, "pass", reason, estimate=found[code])
+        if paired.without_interval:
+            yield Check(title, "undecided", f"not enough text: {_no_interval(paired)}", estimate=found[code])
+        else:
+            least = _at_most(code, found[code], _unit(mine))
+            reason = f"none of {len(found)} languages is significantly worse; {least}"
+            yield Check(title, "pass", reason, estimate=found[code])
     for name, each in _totals(mine, theirs).items():
         title = f"{name} not significantly worse than the baseline"
         if each.low > 0:
             yield Check(title, "fail", f"{name} is worse than the baseline by {_numbers(each)}", 0.0, each)
+        elif not each.bounded or incomplete.without_interval:
+            yield Check(
+                title,
+                "undecided",
+                f"not enough text: {name} {_numbers(each)}, and {_no_interval(incomplete)}",
+                0.0,
+                each,
+            )
         else:
             reason = f"{name} is not significantly worse; {_at_most('it', each, _unit(mine))}"
             yield Check(title, "pass", reason, 0.0, each)
+
+
+def _incomplete(*frames: LanguageFrame) -> LanguageFrame:
+    """Returns the first of the frames that has languages without an interval; the first of all if none has."""
+    return next((frame for frame in frames if frame.without_interval), frames[0])
 
 
 def _worse(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
@@ -279,8 +241,4 @@ def _unit(frame: LanguageFrame) -> str:
 
 
 def _numbers(found: Estimate) -> str:
-    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
-
-
-def _xml(text: str) -> str:
-    return NOT_IN_XML.sub("\ufffd", printable(text))
+    return f"{found.value:.3g} " + (f"[{found.low:.3g}, {found.high:.3g}]" if found.bounded else "(no interval)")

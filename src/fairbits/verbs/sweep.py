@@ -28,6 +28,7 @@ from fairbits.quantization.policies.variants import variant
 from fairbits.records import to_json
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.stats.no_interval import interval_notes
 from fairbits.trials.plan_trial import PlanTrial, corpus_for
 from fairbits.units import MEASURES, UNIT_LABELS
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
@@ -61,6 +62,19 @@ class Sweep:
     max_kappa: float
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and those on languages for which no interval can be formed, by width."""
+        found: dict[str, list[str]] = {}
+        for bits, frame in self.frames.items():
+            for note in interval_notes(frame, {"gap": self.gaps[bits]}):
+                found.setdefault(note, []).append(str(bits))
+        by_width = (
+            note if len(widths) == len(self.bits) else f"at {', '.join(widths)} bits: {note}"
+            for note, widths in found.items()
+        )
+        return (*self.notes, *by_width)
+
     @property
     def bits(self) -> tuple[int, ...]:
         """The widths."""
@@ -80,17 +94,23 @@ class Sweep:
 
     @cached_property
     def widths(self) -> dict[str, Width]:
-        """B*(λ) of every language; its interval by resampling documents, the same ones at every width."""
+        """B*(λ) of every language; its interval by resampling documents, the same ones at every width.
+
+        The interval of a language with too few documents is that of all widths, open at both ends.
+        """
         frames = list(self.frames.values())
-        value = np.stack([frame.replicates.value for frame in frames], axis=-1)
-        drawn = value + np.stack([frame.replicates.deviation for frame in frames], axis=-1)
-        tail = 50 * (1 - frames[0].confidence)
-        low, high = np.percentile(crossing(self.bits, drawn, self.threshold), [tail, 100 - tail], axis=0)
-        found = zip(crossing(self.bits, value, self.threshold), low, high, strict=True)
-        return {
-            code: Width(float(at), float(min(at, a)), float(max(at, b)))
-            for code, (at, a, b) in zip(frames[0].languages, found, strict=True)
-        }
+        curves = [[each.value for each in curve.values()] for curve in self.curves.values()]
+        crossed = crossing(self.bits, curves, self.threshold).tolist()
+        found = {code: Width(at, *self._ends) for code, at in zip(self.curves, crossed, strict=True)}
+        if frames[0].replicates.languages:
+            value = np.stack([frame.replicates.value for frame in frames], axis=-1)
+            drawn = value + np.stack([frame.replicates.deviation for frame in frames], axis=-1)
+            tail = 50 * (1 - frames[0].confidence)
+            low, high = np.percentile(crossing(self.bits, drawn, self.threshold), [tail, 100 - tail], axis=0)
+            for code, a, b in zip(frames[0].replicates.languages, low, high, strict=True):
+                at = found[code].value
+                found[code] = Width(at, float(min(at, a)), float(max(at, b)))
+        return found
 
     @cached_property
     def gaps(self) -> dict[int, Estimate]:
@@ -100,8 +120,16 @@ class Sweep:
     @cached_property
     def gap_width(self) -> Width:
         """The width at which the gap crosses the threshold; its interval from the limits of the gaps."""
-        limits = [[getattr(gap, name) for gap in self.gaps.values()] for name in ("value", "low", "high")]
+        gaps = self.gaps.values()
+        if not all(gap.bounded for gap in gaps):
+            return Width(float(crossing(self.bits, [gap.value for gap in gaps], self.threshold)), *self._ends)
+        limits = [[getattr(gap, name) for gap in gaps] for name in ("value", "low", "high")]
         return Width(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The smallest and the largest width, which stand for everything beyond them too."""
+        return float(self.bits[0]), float(self.bits[-1])
 
     @property
     def predicted(self) -> float:
@@ -135,7 +163,7 @@ class Sweep:
             "critical_width_of_gap": self.gap_width.as_data(self.bits),
             "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
             "verdict": list(self.verdict),
-            "notes": list(self.notes),
+            "notes": list(self.all_notes),
         }
         return SWEEP.stamp(content)
 

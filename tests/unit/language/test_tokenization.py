@@ -177,7 +177,7 @@ def test_data_is_json_and_the_same_again(with_byte_pieces) -> None:
         ({}, "at least one language"),
         (["text"], "must map"),
         ({ENG: "text"}, "must be a list"),
-        ({ENG: ["a"] * 4}, "4 document"),
+        ({ENG: []}, "eng_Latn has no documents"),
         ({ENG: ["a"] * 5, "en": ["a"] * 5}, "twice"),
         ({ENG: ["a"] * 4 + [""]}, r"eng_Latn\[4\] is ''"),
         ({ENG: ["a"] * 4 + ["\ud800"]}, "valid Unicode"),
@@ -193,3 +193,21 @@ def test_bad_documents(documents, message, with_byte_pieces) -> None:
 def test_bad_tokenizer() -> None:
     with pytest.raises(InputError, match="tokenizer is a str"):
         tokenization({ENG: ["a"] * 5}, "gpt2", parallel=False)
+
+
+@pytest.mark.parametrize("few", [1, 4])
+def test_few_documents_have_no_interval_and_leave_the_others_as_they_are(few, with_byte_pieces) -> None:
+    documents = {ENG: ["ab", "b", "abab", "aab", "bba", "ba"]}
+    alone = tokenization(documents, with_byte_pieces, parallel=False)[ENG]
+    found = tokenization(documents | {HEB: ["\u05d0b", "ab", "b", "a"][:few]}, with_byte_pieces, parallel=False)
+    assert found[ENG] == alone
+    assert not found[HEB].bytes_per_token.bounded
+    assert found[HEB].bytes_per_token.n == few
+    assert found[HEB].as_data()["bytes_per_token"]["low"] is None
+    assert found[HEB].fallback_share.value > 0
+
+
+def test_the_quality_of_parallel_text_without_intervals(with_byte_pieces) -> None:
+    found = tokenization({ENG: ["ab", "b"], HEB: ["abab", "bb"]}, with_byte_pieces, parallel=True)[HEB]
+    assert found.tokens_per_sentence_ratio.value == 2.0
+    assert (found.quality.value, found.quality.bounded) == (0.5, False)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.records import check_record
 from fairbits.stats import Estimate
 from fairbits.stats.resample import generator
 
@@ -39,6 +40,34 @@ def test_to_dict_is_json_and_comes_back():
 def test_refuses_what_is_no_estimate(fields):
     with pytest.raises(InputError):
         Estimate(*fields)
+
+
+def test_without_an_interval_nothing_is_excluded_and_json_has_null():
+    found = Estimate.without_interval(0.5, 2)
+    assert (found.bounded, str(found)) == (False, "0.5000 (no interval, n=2)")
+    assert not found.excludes(0)
+    assert not found.excludes(1e9)
+    assert found.to_dict() == {"value": 0.5, "low": None, "high": None, "n": 2, "confidence": 0.95}
+    assert found.transform(np.expm1) == Estimate.without_interval(float(np.expm1(0.5)), 2)
+
+
+def test_null_limits_are_read_from_a_file_and_only_both_of_them():
+    data = {"value": 0.5, "low": None, "high": None, "n": 2, "confidence": 0.95}
+    assert check_record(Estimate, data) == Estimate.without_interval(0.5, 2)
+    bounded = Estimate(0.5, 0.25, 1.0, 9)
+    assert check_record(Estimate, bounded.to_dict()) == bounded
+    for wrong in ({"low": 0.1}, {"high": 0.6}, {"value": None}, {"low": "0"}):
+        with pytest.raises(InputError):
+            check_record(Estimate, data | wrong)
+
+
+def test_limits_that_are_not_finite_are_no_interval():
+    for low, high in ((-np.inf, 1.0), (0.0, np.inf), (np.nan, 1.0)):
+        assert Estimate.within(0.5, low, high, n=9, confidence=0.9) == Estimate.without_interval(0.5, 9, 0.9)
+
+
+def test_a_transformed_interval_is_in_order():
+    assert Estimate(2.0, 1.0, 4.0, 9).transform(lambda x: -x) == Estimate(-2.0, -4.0, -1.0, 9)
 
 
 def test_estimates_are_frozen():

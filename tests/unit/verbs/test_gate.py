@@ -9,7 +9,8 @@ from fairbits.errors import InputError
 from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import EvaluationSetting, Identity
-from fairbits.verbs.gate import Check, Verdict, gate, junit
+from fairbits.verbs.gate import gate
+from fairbits.verbs.verdict import Check, Verdict, junit
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
 UNIT = "nats_per_section"

@@ -39,9 +39,19 @@ function short(value) {
   return Number(value.toPrecision(3)).toString().replace("-", "−");
 }
 
+/** Returns "low to high"; some estimates have no interval. */
+function limitsText({ low, high }, digits = 4) {
+  return low === null ? "no interval" : `${fixed(low, digits)} to ${fixed(high, digits)}`;
+}
+
 /** Returns "value (low to high)". */
 function withInterval(estimate, digits = 4) {
-  return `${fixed(estimate.value, digits)} (${fixed(estimate.low, digits)} to ${fixed(estimate.high, digits)})`;
+  return `${fixed(estimate.value, digits)} (${limitsText(estimate, digits)})`;
+}
+
+/** Returns the ends of the line that shows an interval; a point where there is none. */
+function endsOf({ value, low, high }) {
+  return low === null ? [value, value] : [low, high];
 }
 
 /** Returns a number of bytes for people. */

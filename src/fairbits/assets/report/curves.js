@@ -140,8 +140,8 @@ function predictionHover(row, i) {
 
 function errorBars(found) {
   return {
-    type: "data", symmetric: false, array: found.map((each) => each.high - each.value),
-    arrayminus: found.map((each) => each.value - each.low), color: colour("line"), thickness: 1, width: 0, visible: state.intervals,
+    type: "data", symmetric: false, array: found.map((each) => endsOf(each)[1] - each.value),
+    arrayminus: found.map((each) => each.value - endsOf(each)[0]), color: colour("line"), thickness: 1, width: 0, visible: state.intervals,
   };
 }
 
@@ -165,9 +165,9 @@ function predictionFigure(width) {
   if (!found.length) return null;
   const narrow = width < NARROW;
   const [xs, ys] = [found.map(([, i]) => predicted[i]), found.map(([, i]) => measured[i])];
-  const ends = [...xs, ...ys].flatMap(({ low, high }) => [low, high]);
+  const ends = [...xs, ...ys].flatMap(endsOf);
   const line = [Math.min(0, ...ends), Math.max(...ends)];
-  const spread = (all) => [Math.min(0, ...all.map((e) => e.low)), Math.max(...all.map((e) => e.high))];
+  const spread = (all) => [Math.min(0, ...all.flatMap(endsOf)), Math.max(...all.flatMap(endsOf))];
   const names = found.map(([row]) => (narrow || found.length > 12 ? row.bcp47 || row.code : row.name));
   const padded = ([low, high]) => [low - 0.04 * (high - low), high + 0.06 * (high - low)];
   const height = narrow ? 380 : 480;

@@ -47,8 +47,8 @@ function methodTrace(rows, method, lift) {
     error_x: {
       visible: state.intervals,
       symmetric: false,
-      array: found.map((each) => each.high - each.value),
-      arrayminus: found.map((each) => each.value - each.low),
+      array: found.map((each) => endsOf(each)[1] - each.value),
+      arrayminus: found.map((each) => each.value - endsOf(each)[0]),
       color,
       thickness: 1.2,
       width: 0,

@@ -88,8 +88,8 @@ function cellOf(column, row) {
   if (column.key === "verdict" && verdict(row)) {
     cell.append(element("span", `${SIGN[verdict(row)]} ${column.value(row)}`, { class: verdict(row) }));
   } else if (column.estimate && column.estimate(row)) {
-    const { value, low, high } = column.estimate(row);
-    cell.append(fixed(value, column.digits), element("small", `${fixed(low, column.digits)} to ${fixed(high, column.digits)}`));
+    const found = column.estimate(row);
+    cell.append(fixed(found.value, column.digits), element("small", limitsText(found, column.digits)));
   } else {
     const value = column.value(row);
     const shown = column.digits ? fixed(value, column.digits) : value?.toLocaleString("en");

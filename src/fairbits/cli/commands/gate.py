@@ -46,7 +46,7 @@ def gate(
     """
     from fairbits.artifacts import write_files
     from fairbits.verbs.gate import gate as run_gate  # heavy: only when the verb runs
-    from fairbits.verbs.gate import junit
+    from fairbits.verbs.verdict import junit
 
     check_out(junit_file, "gate.xml")
     verdict = run_gate(

@@ -107,7 +107,8 @@ def _languages(audit: Audit) -> Table:
     for code in order_of(audit):
         own, cut, known = damage[code], audit.tokenization[code], code in trusted
         ratio = cut.tokens_per_sentence_ratio
-        interval = f" ({limit(own.low * factor)}–{limit(own.high * factor)})"
+        limits = f"{limit(own.low * factor)}–{limit(own.high * factor)}" if own.bounded else "–"
+        interval = f" ({limits})"
         table.add_row(
             language_name(code) if known else Text.assemble((MARK, "yellow"), language_name(code)),
             Text(code, style="dim"),
@@ -138,8 +139,12 @@ def _gaps(audit: Audit) -> list[RenderableType]:
     else:
         lead = f"Per token {one} is worst and {other} best, but the difference may be noise."
     found = ((gap, "nats/token"), (gap_per_byte, "bits/byte"))
-    gaps = ", ".join(f"{each.value:.3g} {unit} ({each.low:.2g} to {each.high:.2g})" for each, unit in found)
+    gaps = ", ".join(f"{each.value:.3g} {unit} ({_limits(each)})" for each, unit in found)
     return ["", Text(lead), Text(f"Gap between worst and best, corrected for noise: {gaps}.")]
+
+
+def _limits(found: Estimate) -> str:
+    return f"{found.low:.2g} to {found.high:.2g}" if found.bounded else "no interval"
 
 
 def _carriers(audit: Audit) -> Table:

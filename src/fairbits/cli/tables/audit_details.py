@@ -1,5 +1,6 @@
 """The details of an audit for a terminal of 80 columns: every measurement of every language and block."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -51,11 +52,13 @@ def audit_details(audit: Audit) -> Group:
 
 def _with_limits(found: Mapping[str, Estimate]) -> dict[str, Text]:
     """Returns value and interval of every language, all with the same decimals."""
-    number = formatter(max(max(abs(each.low), abs(each.high)) for each in found.values()), 3)
-    return {
-        code: Text.assemble(number(each.value), (f" ({number(each.low)} to {number(each.high)})", "dim"))
-        for code, each in found.items()
-    }
+    ends = (end for each in found.values() for end in (each.low, each.value, each.high))
+    number = formatter(max(abs(end) for end in ends if math.isfinite(end)), 3)
+
+    def limits(each: Estimate) -> str:
+        return f" ({number(each.low)} to {number(each.high)})" if each.bounded else " (–)"
+
+    return {code: Text.assemble(number(each.value), (limits(each), "dim")) for code, each in found.items()}
 
 
 def _patterns(audit: Audit, order: list[str]) -> Table:

@@ -1,6 +1,6 @@
 """A comparison for a terminal of 80 columns: one table per width, then the differences from the baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,6 +9,7 @@ from rich.text import Text
 from fairbits.checks import instance
 from fairbits.cli.tables.layout import columns, formatter, notes_section, section, unit_of
 from fairbits.errors import count_of, printable
+from fairbits.stats import Estimate
 from fairbits.units import MB, MEASURE_LABELS, UNIT_LABELS
 from fairbits.verbs.comparison import Comparison, Entry, PolicyContrast
 
@@ -66,7 +67,7 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
     for entry in entries:
         worst, mean, gap, best = (entry.statistics[name] for name in ("worst", "mean", "gap", "best"))
         code = entry.frame.worst()[0]
-        interval = f"{number(worst.value * factor)} ({number(worst.low * factor)} {number(worst.high * factor)})"
+        interval = _estimate(worst, factor, number)
         table.add_row(
             Text(printable(entry.policy)),
             f"{entry.size_bytes / MB:.2f}{'' if entry.size_bytes == base else '≠'}",
@@ -78,6 +79,12 @@ def _table(found: Comparison, entries: Sequence[Entry]) -> Table:
             ranges = ["–".join(number(end * factor) for end in entry.ranges[name]) for name in ("worst", "mean", "gap")]
             table.add_row("", "", f"{ranges[0]} {code}", *ranges[1:], style="dim")
     return table
+
+
+def _estimate(found: Estimate, factor: float, number: Callable[[float], str]) -> str:
+    """Returns a number and its interval; a dash if it has none."""
+    limits = f"{number(found.low * factor)} {number(found.high * factor)}" if found.bounded else "–"
+    return f"{number(found.value * factor)} ({limits})"
 
 
 def _contrasts(found: Comparison) -> Iterator[RenderableType]:
@@ -92,14 +99,13 @@ def _contrasts(found: Comparison) -> Iterator[RenderableType]:
         table.add_row(
             Text(printable(each.policy)),
             str(each.bits),
-            *(
-                f"{number(one.value * factor)} ({number(one.low * factor)} {number(one.high * factor)})"
-                for one in (each.mean, each.worst)
-            ),
+            *(_estimate(one, factor, number) for one in (each.mean, each.worst)),
             "<0.001" if each.p_holm < 0.001 else f"{each.p_holm:.3f}",
             f"{len(each.better)}/{len(each.worse)}",
         )
     yield table
+    if not all(one.bounded for each in found.contrasts for one in (each.mean, each.worst)):
+        yield Text("–: no interval can be formed, because there are too few documents that differ.", style="dim")
     for each in found.contrasts:
         if each.worse:
             yield Text(

@@ -1,5 +1,6 @@
 """Scores for a terminal of 80 columns: the damage of every language, the worst first, and the disparity."""
 
+import math
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -11,10 +12,10 @@ from fairbits.cli.tables.layout import (
     bar,
     columns,
     formatter,
+    interval_text,
     language_name,
     notes_section,
     section,
-    span,
     unit_of,
     worst_first,
 )
@@ -47,7 +48,7 @@ def evaluate_table(scores: Scores) -> Group:
         Text(LEGEND, style="dim"),
         *section("Per token", _tokens(scores)),
         *section("Over languages", _disparity(scores)),
-        *notes_section(scores.notes),
+        *notes_section([*scores.notes, *scores.interval_notes]),
     )
 
 
@@ -80,7 +81,7 @@ def _languages(scores: Scores) -> Table:
     )
     for code in worst_first(damage):
         own = damage[code]
-        interval = f" ({span(limit(own.low * factor), limit(own.high * factor))})"
+        interval = f" {interval_text(own, factor=factor, limit=limit)}"
         table.add_row(
             language_name(code),
             Text(code, style="dim"),
@@ -147,10 +148,10 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
         return None
     code, own = value if isinstance(value, tuple) else ("", value)
     times = 1.0 if row == "ratio" else factor
-    top = times * max(abs(own.value), abs(own.low), abs(own.high))
+    top = times * max(abs(each) for each in (own.value, own.low, own.high) if math.isfinite(each))
     number, limit = formatter(top), formatter(top, 3)
-    interval = span(limit(times * own.low), limit(times * own.high))
-    return Text.assemble(number(times * own.value), (f" ({interval})", "dim"), f" {_short_name(code)}" if code else "")
+    interval = interval_text(own, factor=times, limit=limit)
+    return Text.assemble(number(times * own.value), (f" {interval}", "dim"), f" {_short_name(code)}" if code else "")
 
 
 def _short_name(code: str) -> str:

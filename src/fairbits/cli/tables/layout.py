@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fairbits.errors import printable
 from fairbits.language.lookup import language_of
+from fairbits.stats import Estimate
 
 BLANK = Text(" ")
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -108,6 +109,17 @@ def formatter(top: float, digits: int = 4) -> Callable[[float], str]:
     before = math.floor(math.log10(top)) + 1 if top > 0 else 1
     decimals = min(max(digits - before, 0), digits)
     return lambda number: f"{number:.{decimals}f}"
+
+
+def interval_text(found: Estimate, *, factor: float, limit: Callable[[float], str]) -> str:
+    """Returns the interval of an estimate in parentheses; a dash if it has none.
+
+    >>> interval_text(Estimate(0.2, 0.1, 0.3, 9), factor=10, limit="{:.0f}".format)
+    '(1–3)'
+    >>> interval_text(Estimate.without_interval(0.2, 1), factor=10, limit="{:.0f}".format)
+    '(–)'
+    """
+    return f"({span(limit(found.low * factor), limit(found.high * factor))})" if found.bounded else "(–)"
 
 
 def span(low: str, high: str) -> str:

@@ -8,7 +8,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.cli.tables.layout import columns, formatter, language_name, notes_section, span, unit_of, worst_first
+from fairbits.cli.tables.layout import (
+    columns,
+    formatter,
+    interval_text,
+    language_name,
+    notes_section,
+    unit_of,
+    worst_first,
+)
 from fairbits.errors import count_of, printable
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate
@@ -39,9 +47,13 @@ def run_table(found: FinishedRun) -> Group:
 
 
 def next_steps(found: FinishedRun) -> Iterator[Text]:
-    """Yields the path of the report, and a gate command with a limit that this model meets."""
-    limit = _limit(found.scores.frame().worst()[1].high)
+    """Yields the path of the report, and a gate command with a limit that this model meets, if it can meet any."""
+    frame = found.scores.frame()
+    worst = frame.worst()[1]
     yield Text(f"report: {printable(str(found.page))}")
+    if frame.without_interval or not worst.bounded:
+        return
+    limit = _limit(worst.high)
     gate = f"fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}"
     yield Text(f"next:   {gate}")
     yield Text("        (the lowest limit that this model meets: use it for the next release)", style="dim")
@@ -99,8 +111,9 @@ def _marks(before: Scores, after: Scores) -> dict[str, str]:
 
 def _notes(found: FinishedRun) -> dict[str, None]:
     """Returns the notes on the run, the quantized model and the first baseline, each once."""
-    before = [note for scores in list(found.baselines.values())[:1] for note in scores.notes]
-    return dict.fromkeys([*found.notes, *found.scores.notes, *before])
+    shown = [found.scores, *list(found.baselines.values())[:1]]
+    notes = (note for scores in shown for note in (*scores.notes, *scores.interval_notes))
+    return dict.fromkeys([*found.notes, *notes])
 
 
 def _size(scores: Scores) -> RenderableType:
@@ -113,8 +126,8 @@ def _cell(top: float, factor: float) -> Cell:
     number, limit = formatter(top * factor), formatter(top * factor, 3)
 
     def cell(found: Estimate) -> Text:
-        interval = span(limit(found.low * factor), limit(found.high * factor))
-        return Text.assemble(number(found.value * factor), (f" ({interval})", "dim"))
+        interval = interval_text(found, factor=factor, limit=limit)
+        return Text.assemble(number(found.value * factor), (f" {interval}", "dim"))
 
     return cell
 

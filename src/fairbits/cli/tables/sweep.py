@@ -32,7 +32,7 @@ def sweep_table(found: Sweep) -> Group:
         _table(found),
         Text(LEGEND, style="dim"),
         *section("Verdict", (Text(printable(each)) for each in found.verdict)),
-        *notes_section(found.notes),
+        *notes_section(found.all_notes),
     )
 
 

@@ -11,6 +11,7 @@ from fairbits.checks import Floats
 from fairbits.measure.passes.measurements import Measurements
 from fairbits.model.scheme import Scheme
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.stats.no_interval import interval_notes
 from fairbits.units import NATS_PER_BIT
 
 RESAMPLES = 2000
@@ -71,6 +72,12 @@ class PredictedDamage:
         """Returns D̂(λ) in nats per token, in the order of the languages."""
         found = self.nats_per_token.by_language()
         return {code: found[code] for code in self.languages}
+
+    @cached_property
+    def interval_notes(self) -> tuple[str, ...]:
+        """Notes on the languages for which no interval can be formed."""
+        several = len(self.languages) > 1
+        return interval_notes(self.nats_per_token, {"gap": self.nats_per_token.gap()} if several else None)
 
     def as_data(self) -> dict[str, Any]:
         """Returns estimates and shares for JSON; tensors are in the order of `linears`."""

@@ -238,5 +238,5 @@ def kappa_influence(share: ArrayLike, parts: Sequence[Moments]) -> Floats:
 _MOMENTS = ("mean", "sigma", "skewness", "kappa")
 
 
-def _as_lists(estimates: dict[str, tuple[Estimate, ...]]) -> dict[str, list[dict[str, float | int]]]:
+def _as_lists(estimates: dict[str, tuple[Estimate, ...]]) -> dict[str, list[dict[str, Any]]]:
     return {lang: [each.to_dict() for each in row] for lang, row in estimates.items()}

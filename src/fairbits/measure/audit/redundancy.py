@@ -6,6 +6,7 @@ measured damage so that readers can judge. Bits per token depend on the tokenize
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Redundancy:
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it for JSON."""
-        return asdict(self)
+        return asdict(self) | {name: each.to_dict() for name, each in vars(self).items() if isinstance(each, Estimate)}
 
 
 def redundancy(
@@ -109,7 +110,7 @@ def redundancy(
         full = _mean_over_points("second_moments", second_moments, languages=codes, ndim=3)
     return {
         code: Redundancy(
-            as_written=_as_written(unigram_entropy[row], loss[code]),
+            as_written=loss[code].transform(partial(as_written, unigram_entropy[row])),
             unigram_entropy=unigram_entropy[row],
             loss=loss[code],
             predictive_entropy=predictive_entropy[code],
@@ -158,10 +159,9 @@ def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
     return float(((energy / largest).sum() / np.linalg.norm(values / largest)) ** 2)
 
 
-def _as_written(unigram_entropy: float, loss: Estimate) -> Estimate:
+def as_written(unigram_entropy: float, loss: float) -> float:
     """Returns H(Y) − 2·H(Y|X), which is high where the loss is low."""
-    value, low, high = (unigram_entropy - 2 * bits for bits in (loss.value, loss.high, loss.low))
-    return Estimate(value, low, high, loss.n, loss.confidence)
+    return unigram_entropy - 2 * loss
 
 
 def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayLike) -> Floats:

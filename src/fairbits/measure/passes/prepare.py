@@ -8,6 +8,7 @@ from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, Tex
 from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
 from fairbits.measure.passes.token_bytes import encoder_of
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.stats.resample import LEAST_DOCUMENTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,8 +19,17 @@ NAMED = 3
 """The largest number of languages that such a note names."""
 
 
-def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST) -> Text:
-    """Returns the requested text of every language, in windows that fit the model."""
+def text_for(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    request: TextRequest = DEFAULT_REQUEST,
+    least: int = LEAST_DOCUMENTS,
+) -> Text:
+    """Returns the requested text of every language, in windows that fit the model.
+
+    A language with fewer than `least` documents is refused. Measuring needs one: there is then no interval.
+    """
     tokenizer = checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(request.sequence, longest_input(checkpoint))
@@ -35,6 +45,7 @@ def text_for(checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = D
         request=request,
         parallel=corpus.parallel,
         padding=_padding(tokenizer, rows),
+        least=least,
     )
     parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
     most = max(max(*part.ids, *part.labels) for part in parts)

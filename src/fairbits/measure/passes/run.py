@@ -27,6 +27,7 @@ from fairbits.memory import GRADIENT_POSITIONS, PASS_ACTIVATIONS_BYTES
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
+from fairbits.stats.resample import LEAST_DOCUMENTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,16 +46,17 @@ def probe(
     schemes: tuple[Scheme, ...] = (),
     second_moments: bool = False,
     dtype: torch.dtype = torch.float32,
+    least: int = LEAST_DOCUMENTS,
     progress: Progress | None = None,
 ) -> Measurements:
     """Returns the measurements of a model on the requested text of each language of a corpus.
 
-    `second_moments` also keeps E[x xᵀ] of every input. The random directions of the Fisher gradient are drawn from the
-    seed of the request.
+    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
+    random directions of the Fisher gradient are drawn from the seed of the request.
     """
     for scheme in schemes:
         _check_scheme(scheme, checkpoint)  # before anything slow
-    text = text_for(checkpoint, corpus, request=request)
+    text = text_for(checkpoint, corpus, request=request, least=least)
     model = checkpoint.load(dtype)
     linears, left_out = probed_linears(checkpoint.architecture, model)
     if not linears:

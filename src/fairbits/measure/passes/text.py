@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbits.checks import Floats
-from fairbits.errors import InputError
+from fairbits.errors import InputError, count_of
 from fairbits.language.documents import Documents, seeded_hash
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.token_bytes import EncodedDocument
@@ -167,21 +167,23 @@ def read_text(
     request: TextRequest,
     parallel: bool,
     padding: int,
+    least: int = LEAST_DOCUMENTS,
 ) -> Text:
     """Returns windows with about the requested number of tokens per language, from documents in a seeded random order.
 
     Many documents are more informative than long ones: of documents beyond AMPLE tokens only the beginning is used, as
-    far as the budget requires. Parallel documents are used whole, and in all languages or in none.
+    far as the budget requires. Parallel documents are used whole, and in all languages or in none. A language with
+    fewer than `least` documents is refused.
     """
     tokens = request.tokens
     coded = {
         code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
         for code, texts in documents.items()
     }
-    _check_number(coded, "documents")
+    _check_number(coded, least=least)
     if parallel:
         coded = _common(coded, tokens)
-        _check_number(coded, "documents that every other language has too")
+        _check_number(coded, " that every other language has too", least=least)
     lang: list[str] = []
     numbers: list[int] = []
     sizes: list[float] = []
@@ -220,7 +222,7 @@ def _encoded(
     tokens: float,
     seed: int,
 ) -> Mapping[int, EncodedDocument]:
-    """Returns encoded documents by position, as many as the budget allows and at least five."""
+    """Returns encoded documents by position, as many as the budget allows and at least five if there are."""
     order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
     chosen: dict[int, EncodedDocument] = {}
     total = 0
@@ -251,11 +253,11 @@ def _limit(lengths: Iterable[int], tokens: int) -> float:
     return math.inf
 
 
-def _check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], what: str) -> None:
+def _check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], which: str = "", *, least: int) -> None:
     for code, chosen in coded.items():
-        if len(chosen) < LEAST_DOCUMENTS:
+        if len(chosen) < least:
             raise InputError(
-                f"{code} has {len(chosen)} {what}; intervals need at least {LEAST_DOCUMENTS}: "
+                f"{code} has {count_of(len(chosen), 'document')}{which}; each language needs at least {least}: "
                 "add text, cut it into more documents, or leave the language out"
             )
 

@@ -18,6 +18,7 @@ from fairbits.measure.scores.setting import TASK_NAMES, EvaluationSetting, Ident
 from fairbits.measure.scores.signature import Signature
 from fairbits.records import Kind
 from fairbits.stats import Contrast, Estimate, LanguageFrame
+from fairbits.stats.no_interval import interval_notes
 from fairbits.units import MEASURES, UNITS, bits_per_byte
 from fairbits.version import __version__, versions
 
@@ -109,7 +110,7 @@ class Scores:
         different languages.
         """
         return {
-            code: Estimate(float(np.expm1(each.value)), float(np.expm1(each.low)), float(np.expm1(each.high)), each.n)
+            code: each.transform(np.expm1)
             for code, each in self.frame("nats_per_token", measure="loss").by_language().items()
         }
 
@@ -121,8 +122,18 @@ class Scores:
     @cached_property
     def flips(self) -> dict[str, Estimate]:
         """The share of tokens at which the quantized model prefers another token to the reference's first choice."""
-        own = self.documents
-        return LanguageFrame(own.lang, own.document, values=own.flips, weights=own.tokens, unit="ratio").by_language()
+        return self._flips_frame.by_language()
+
+    @cached_property
+    def interval_notes(self) -> tuple[str, ...]:
+        """Notes on the languages for which no interval of the damage can be formed, in bits per byte."""
+        found: dict[str, list[str]] = {}
+        for measure in MEASURES:
+            own = self.disparity(measure=measure)
+            shown = {"worst": own.worst[1], "best": own.best[1], "mean": own.mean, "gap": own.gap}
+            for note in interval_notes(self.frame(measure=measure), shown):
+                found.setdefault(note, []).append(measure)
+        return tuple(note if len(names) > 1 else f"{names[0]}: {note}" for note, names in found.items())
 
     @cached_property
     def recovery(self) -> dict[str, float]:
@@ -135,7 +146,10 @@ class Scores:
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         """Returns how unequal the damage is."""
-        return disparity(self.frame(unit, measure=measure))
+        kind, frame = (measure, unit), self.frame(unit, measure=measure)
+        if kind not in self._disparities:
+            self._disparities[kind] = disparity(frame)
+        return self._disparities[kind]
 
     def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte", measure: str = "divergence") -> Contrast:
         """Returns this damage minus the baseline's of every language, paired by document, with Holm p values."""
@@ -191,7 +205,7 @@ class Scores:
                 measure: {unit: self.disparity(unit, measure=measure).as_data() for unit in units}
                 for measure in MEASURES
             },
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self.interval_notes, *self._notes_on_flips()],
         }
 
     def as_bytes(self) -> bytes:
@@ -217,8 +231,23 @@ class Scores:
         return SCORES.read(path)
 
     @cached_property
+    def _flips_frame(self) -> LanguageFrame:
+        own = self.documents
+        return LanguageFrame(own.lang, own.document, values=own.flips, weights=own.tokens, unit="ratio")
+
+    @cached_property
     def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
         return {}
+
+    @cached_property
+    def _disparities(self) -> dict[tuple[str, str], Disparity]:
+        return {}
+
+    def _notes_on_flips(self) -> tuple[str, ...]:
+        """Returns a note on the languages of which only the share of flips has no interval: often few tokens flip."""
+        known = self.frame().without_interval
+        found = [code for code in self._flips_frame.without_interval if code not in known]
+        return (f"flips: no interval for {', '.join(found)}: too few of their documents have any",) if found else ()
 
     def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
         rows = self.documents.lang == code

@@ -150,12 +150,13 @@ def times_as_much(damage: LanguageFrame, one: str, other: str) -> Estimate | Non
     """
     if not {one, other} <= set(damage.languages) or min(damage.language(code).low for code in (one, other)) <= 0:
         return None
-    sign = np.array([(code == one) - float(code == other) for code in damage.languages])
+    drawn = damage.bounded
+    sign = np.array([(code == one) - float(code == other) for code in drawn.languages])
     try:
-        value, low, high = np.exp(combination(damage.replicates.logarithm(), sign, damage.confidence))
+        value, low, high = np.exp(combination(drawn.logarithm(), sign, damage.confidence))
     except InputError:  # another language gains by rounding, so it has no logarithm
         return None
-    return Estimate(float(value), float(low), float(high), damage.replicates.clusters, damage.confidence)
+    return Estimate.within(value, low, high, n=drawn.clusters, confidence=damage.confidence)
 
 
 def _judge_mt5(r: Estimate | None) -> Judgement:

@@ -32,7 +32,7 @@ class LanguageGap:
     @classmethod
     def of(cls, frame: LanguageFrame) -> "LanguageGap":
         """Returns the gap of a frame; its draws are shifted so that their mean is the bias-corrected estimate."""
-        estimate, found = frame.gap(), frame.replicates
+        estimate, found = frame.gap(), frame.bounded
         drawn = np.ptp(found.value + found.deviation, axis=1)
         return cls(estimate, drawn - drawn.mean() + estimate.value)
 

@@ -149,12 +149,13 @@ class LanguageTraits:
 
 
 def combine_languages(frame: LanguageFrame, coefficients: Mapping[str, float]) -> Estimate | None:
-    """Returns Σ c_λ v_λ over the named languages with its interval; None if the frame lacks one of them."""
-    if not set(coefficients) <= set(frame.languages):
+    """Returns Σ c_λ v_λ over the named languages; None if the frame has no resamples of one of them."""
+    drawn = frame.replicates
+    if not set(coefficients) <= set(drawn.languages):
         return None
-    weights = np.array([coefficients.get(code, 0.0) for code in frame.languages])
-    value, low, high = combination(frame.replicates, weights, frame.confidence)
-    return Estimate(value, low, high, frame.replicates.clusters, frame.confidence)
+    weights = np.array([coefficients.get(code, 0.0) for code in drawn.languages])
+    value, low, high = combination(drawn, weights, frame.confidence)
+    return Estimate.within(value, low, high, n=drawn.clusters, confidence=frame.confidence)
 
 
 def _restrict(frame: LanguageFrame, codes: Sequence[str]) -> LanguageFrame:

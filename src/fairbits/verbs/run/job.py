@@ -26,6 +26,7 @@ from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.provenance import THREADS
 from fairbits.reports.sources import Baseline, RunFile
+from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.trials.plan_trial import corpus_for
 from fairbits.verbs.plan import check_variants
 from fairbits.version import __version__, versions
@@ -137,8 +138,8 @@ def job_of(
         notes=(*notes, *([PER_TENSOR] if group == "tensor" else [])),
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
-    for request in (calibration, evaluation):
-        text_for(checkpoint, corpus, request=request)  # raises if there is not enough of it
+    for request, least in ((calibration, LEAST_DOCUMENTS), (evaluation, 1)):
+        text_for(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
     return job
 
 

@@ -228,7 +228,14 @@ def test_bad_arguments_are_refused():
         (lambda: found.kappa_mixture([*PARTS[:3], Moments(1, 0, 1.0, 0, np.inf)]), "infinite kappa"),
         (lambda: found.fraction([4]), "a block is 4"),
         (lambda: found.fraction(2), "list or a tuple"),
-        (lambda: pattern(documents=4).fraction([0]), "at least 5"),
     ):
         with pytest.raises(InputError, match=message):
             call()
+
+
+def test_few_documents_have_no_interval():
+    found, whole = pattern(documents=4), pattern(documents=8)
+    assert not any(each.bounded for each in found.fraction([0]).values())
+    assert not any(each.bounded for row in found.share_estimates().values() for each in row)
+    assert all(each["low"] is None for row in found.as_data()["share"].values() for each in row)
+    assert all(each.bounded for row in whole.share_estimates().values() for each in row)

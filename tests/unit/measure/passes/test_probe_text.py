@@ -206,8 +206,21 @@ def test_parallel_documents_that_a_language_lacks_are_left_out_everywhere():
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_too_few_documents_are_refused(parallel):
-    with pytest.raises(InputError, match="heb has 4 documents; intervals need at least 5"):
+    with pytest.raises(InputError, match="heb has 4 documents; each language needs at least 5"):
         read({"eng": ("ab",) * 4 + ("c",), "heb": ("ab",) * 4}, tokens=100, parallel=parallel)
+
+
+def test_one_document_is_enough_where_no_interval_is_needed():
+    documents = {"eng": ("ab",) * 6, "heb": ("ab",)}
+    request = TextRequest(tokens=100)
+
+    def encode(texts):
+        return [EncodedDocument([5, 6], None) for _ in texts]
+
+    text = read_text(documents, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
+    assert [(text.lang == code).sum() for code in documents] == [6, 1]
+    with pytest.raises(InputError, match="heb has 0 documents; each language needs at least 1"):
+        read_text(documents | {"heb": ()}, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -1,0 +1,126 @@
+"""Draws: the resamples of every language of a frame, its limits, and why some languages have no interval."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.checks import Floats
+from fairbits.errors import InputError
+from fairbits.stats.intervals import Estimate, marginal
+from fairbits.stats.no_interval import few_common, few_documents, few_varying
+from fairbits.stats.resample import (
+    LEAST_DOCUMENTS,
+    EmptyResampleError,
+    Replicates,
+    generator,
+    link_languages,
+    replicate,
+)
+
+if TYPE_CHECKING:
+    from fairbits.stats.frame import LanguageFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """What the intervals of a frame are computed from.
+
+    `values` and `documents` are the damage and the number of documents of every language. `replicates` are those of the
+    languages with enough documents, and `refused` has the reasons why the others have none.
+    """
+
+    values: dict[str, float]
+    documents: dict[str, int]
+    replicates: Replicates
+    refused: dict[str, str]
+    confidence: float
+
+    def plain(self, lang: str) -> Estimate:
+        """Returns the damage of a language without an interval."""
+        return Estimate.without_interval(self.values[lang], self.documents[lang], self.confidence)
+
+    @cached_property
+    def limits(self) -> tuple[Floats, Floats]:
+        """The bootstrap-t limits of every language of `replicates`; infinite where an interval is unbounded."""
+        return marginal(self.replicates, self.confidence)
+
+    @cached_property
+    def bounded(self) -> Replicates:
+        """The replicates of the languages that have an interval."""
+        finite = _finite(self.limits)
+        return self.replicates if finite.all() else self.replicates.select(np.flatnonzero(finite))
+
+    @cached_property
+    def without_interval(self) -> dict[str, str]:
+        """The languages for which no interval can be formed, and the reason for each."""
+        unbounded = set(self.replicates.languages) - set(self.bounded.languages)
+        reasons = self.refused | {lang: few_varying(self.documents[lang]) for lang in unbounded}
+        return {lang: reasons[lang] for lang in self.values if lang in reasons}
+
+
+def draw_languages(frame: "LanguageFrame") -> Draws:
+    """Returns the draws of a frame.
+
+    Languages with few documents are left out before documents are linked, so that they do not affect the others.
+    """
+    values, documents = _values_and_documents(frame)
+    refused = {lang: few_documents(n) for lang, n in documents.items() if n < LEAST_DOCUMENTS}
+    kept = [lang for lang in documents if lang not in refused]
+    while kept:
+        rows = np.flatnonzero(np.isin(frame.lang, kept))
+        try:
+            found = _replicate(frame, rows, kept, values=[frame.values[rows]])
+            return Draws(values, documents, found, refused, frame.confidence)
+        except EmptyResampleError as problem:
+            kept.remove(problem.language)
+            refused[problem.language] = few_common(documents[problem.language], problem.documents)
+    return Draws(values, documents, Replicates.of_none(frame.resamples), refused, frame.confidence)
+
+
+def draw_jointly(frame: "LanguageFrame", rows: NDArray[np.intp], *, others: Floats) -> Replicates:
+    """Returns replicates of a frame's languages twice: with its own values at `rows`, and with those of another frame.
+
+    Languages that have no interval in one of the two are left out.
+    """
+    kept = frame.replicates.languages
+    if not kept:
+        return frame.replicates
+    own = np.isin(frame.lang[rows], kept)
+    joint = _replicate(frame, rows[own], kept, values=[frame.values[rows][own], others[own]])
+    finite = _finite(marginal(joint, frame.confidence)).reshape(2, -1).all(axis=0)
+    return joint.select(np.flatnonzero(np.tile(finite, 2)))
+
+
+def _values_and_documents(frame: "LanguageFrame") -> tuple[dict[str, float], dict[str, int]]:
+    """Returns the damage and the number of documents of each language."""
+    code = np.unique(frame.lang, return_inverse=True)[1]
+    values, weights = (np.bincount(code, weights=each) for each in (frame.values, frame.weights))
+    if (weights <= 0).any():
+        empty = frame.languages[int(np.argmin(weights))]
+        raise InputError(f"the weights of {empty} sum to 0; they must be positive")
+    found, documents = (values / weights).tolist(), np.bincount(code).tolist()
+    return dict(zip(frame.languages, found, strict=True)), dict(zip(frame.languages, documents, strict=True))
+
+
+def _replicate(
+    frame: "LanguageFrame", rows: NDArray[np.intp], kept: Sequence[str], *, values: Sequence[Floats]
+) -> Replicates:
+    """Returns the replicates of these rows, once for each of `values`: the languages then come several times."""
+    lang = np.unique(frame.lang[rows], return_inverse=True)[1]
+    document = np.unique(frame.document[rows], return_inverse=True)[1]
+    times = len(values)
+    linked = link_languages(
+        np.concatenate([lang + i * len(kept) for i in range(times)]),
+        np.tile(document, times),
+        values=np.concatenate(values),
+        weights=np.tile(frame.weights[rows], times),
+    )
+    return replicate(linked, tuple(kept) * times, resamples=frame.resamples, rng=generator(frame.seed))
+
+
+def _finite(limits: tuple[Floats, Floats]) -> NDArray[np.bool_]:
+    return np.isfinite(limits[0]) & np.isfinite(limits[1])

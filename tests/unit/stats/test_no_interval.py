@@ -1,0 +1,151 @@
+"""Languages for which no interval can be formed: they are shown without one, and do not spoil the others."""
+
+import numpy as np
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.stats import LanguageFrame
+from fairbits.stats.no_interval import interval_notes
+
+
+def made(documents: dict[str, int], *, shared: bool = False, seed: int = 0) -> LanguageFrame:
+    """Returns damage around 1, 2, … of languages with this many documents; `shared`: documents are parallel."""
+    rng = np.random.default_rng(seed)
+    lang = np.repeat(list(documents), list(documents.values()))
+    document = np.concatenate([np.arange(n) for n in documents.values()]) if shared else np.arange(len(lang))
+    level = np.repeat(np.arange(1.0, len(documents) + 1), list(documents.values()))
+    return LanguageFrame(lang, document, values=rng.normal(level, 0.1), weights=np.ones(len(lang)), resamples=1000)
+
+
+def unbounded(value: float = 1.0) -> tuple[list[str], list[float]]:
+    """Returns a language of 8 documents of which one is damaged: many resamples hold only undamaged ones."""
+    return ["flat"] * 8, [0.0] * 7 + [value]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("few", [1, 2, 4])
+def test_few_documents_leave_the_others_as_they_are(few, shared):
+    whole, alone = made({"a": 20, "b": 20, "few": few}, shared=shared), made({"a": 20, "b": 20}, shared=shared)
+    found = whole.by_language()
+    assert list(found) == ["a", "b", "few"]
+    assert {code: found[code] for code in "ab"} == alone.by_language()
+    assert not found["few"].bounded
+    assert found["few"].n == few
+    assert found["few"].value == pytest.approx(whole.values[whole.lang == "few"].mean())
+    assert whole.language("few") == found["few"]
+    for name in ("worst", "best", "mean", "gap", "plain_gap", "ratio", "spread", "mean_p"):
+        assert getattr(whole, name)() == getattr(alone, name)()
+    noun = "document" if few == 1 else "documents"
+    assert whole.without_interval == {"few": f"{few} {noun}; an interval needs at least 5"}
+    assert interval_notes(whole) == (
+        f"no interval for few: {few} {noun}; an interval needs at least 5; left out of worst, best, mean and gap",
+    )
+    assert alone.without_interval == {}
+    assert interval_notes(alone) == ()
+
+
+def test_an_unbounded_interval_is_no_interval():
+    codes, values = unbounded()
+    base = made({"a": 20, "b": 20})
+    whole = LanguageFrame(
+        np.concatenate([base.lang, codes]),
+        np.arange(48),
+        values=np.concatenate([base.values, values]),
+        weights=np.ones(48),
+        resamples=1000,
+    )
+    assert whole.without_interval == {"flat": "its 8 documents vary too little: the interval is unbounded"}
+    assert whole.language("flat").value == 0.125
+    assert (whole.best()[0], whole.worst()[0]) == ("a", "b")
+    assert "flat" in whole.replicates.languages
+    assert "flat" not in whole.bounded.languages
+    assert not whole.by_language(simultaneous=True)["flat"].bounded
+    assert whole.by_language(simultaneous=True)["a"].bounded
+
+
+def test_few_of_many_linked_documents_have_no_interval():
+    lang = np.array(["a"] * 400 + ["b"] * 5)
+    document = np.concatenate([np.arange(400), np.arange(5)])
+    values = np.random.default_rng(0).normal(size=405)
+    found = LanguageFrame(lang, document, values=values, weights=np.ones(405))
+    assert found.without_interval == {"b": "it has 5 of the 400 documents that it is resampled with, which is too few"}
+    alone = LanguageFrame(lang[:400], document[:400], values=values[:400], weights=np.ones(400))
+    assert found.by_language()["a"] == alone.by_language()["a"]
+
+
+def test_if_no_language_has_an_interval_nothing_has():
+    found = made({"a": 1, "b": 2, "c": 4})
+    values = {code: each.value for code, each in found.by_language().items()}
+    assert (found.worst()[0], found.best()[0]) == ("c", "a")
+    results = {
+        "worst": found.worst()[1],
+        "best": found.best()[1],
+        "mean": found.mean(),
+        "gap": found.gap(),
+        "plain_gap": found.plain_gap(),
+        "spread": found.spread(),
+    }
+    assert not any(each.bounded for each in results.values())
+    assert results["worst"].value == values["c"]
+    assert results["mean"].value == pytest.approx(np.mean(list(values.values())))
+    assert results["gap"].value == results["plain_gap"].value == pytest.approx(values["c"] - values["a"])
+    assert found.mean_p() == 1.0
+    with pytest.raises(InputError, match="the ratio is unbounded"):
+        found.ratio()
+    (note,) = interval_notes(found, results)
+    assert note.startswith("no language has an interval, so worst, best, mean and gap have none either (a: 1 document;")
+
+
+def test_one_language_with_an_interval_leaves_a_plain_gap():
+    found = made({"a": 20, "b": 2})
+    values = {code: each.value for code, each in found.by_language().items()}
+    assert found.worst()[0] == "a"
+    assert found.worst()[1].bounded
+    assert found.mean().bounded
+    assert not found.gap().bounded
+    assert not found.spread().bounded
+    assert found.gap().value == pytest.approx(values["b"] - values["a"])
+    assert interval_notes(found, {"gap": found.gap(), "ratio": None})[-1] == (
+        "no interval for gap: fewer than 2 languages have an interval"
+    )
+
+
+def test_many_languages_with_few_documents_each_have_intervals_and_their_worst_has_none():
+    found = made({f"l{i:02}": 5 for i in range(60)})
+    assert found.without_interval == {}
+    assert found.mean().bounded
+    assert not found.worst()[1].bounded
+    assert interval_notes(found, {"worst": found.worst()[1], "mean": found.mean()}) == (
+        "no interval for worst: there are too few documents per language for this many languages",
+    )
+    assert not any(each.bounded for each in found.by_language(simultaneous=True).values())
+
+
+def test_a_note_names_a_few_of_many_languages():
+    (note,) = interval_notes(made({"a": 20, "b": 20} | {f"l{i}": 2 for i in range(9)}))
+    assert note.startswith("no interval for l0, l1, l2, l3, l4 and 4 more: 2 documents;")
+
+
+def test_what_cannot_be_tested_is_not_significant_and_not_counted():
+    one, other = made({"a": 20, "b": 20, "few": 2}, seed=1), made({"a": 20, "b": 20, "few": 2}, seed=2)
+    raised = LanguageFrame(one.lang, one.document, values=one.values + 5, weights=one.weights, resamples=1000)
+    found = raised.contrast(other)
+    assert (found.p["few"], found.p_holm["few"]) == (1.0, 1.0)
+    assert found.p_holm["a"] == 2 * found.p["a"]  # Holm over two languages
+    assert set(found.significant()) == {"a", "b"}
+    assert not found.differences["few"].bounded
+    assert found.differences["few"].value == pytest.approx(5, abs=1)
+    assert raised.worst_minus(other) == _without(raised).worst_minus(_without(other))
+
+
+def test_differences_of_frames_without_any_interval():
+    one, other = made({"a": 1, "b": 2}, seed=1), made({"a": 1, "b": 2}, seed=2)
+    assert one.contrast(other).significant() == {}
+    assert not one.worst_minus(other).bounded
+    assert one.worst_minus(other).value == pytest.approx(one.worst()[1].value - other.worst()[1].value)
+
+
+def _without(frame: LanguageFrame) -> LanguageFrame:
+    rows = frame.lang != "few"
+    records = {name: getattr(frame, name)[rows] for name in ("lang", "document", "values", "weights")}
+    return LanguageFrame(**records, resamples=1000)
