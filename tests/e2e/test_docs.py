@@ -33,7 +33,7 @@ FILES = {
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.sources"],
     "compare": ["fairbits.verbs.comparison"],
-    "verdict": ["fairbits.verbs.gate"],
+    "verdict": ["fairbits.verbs.verdict"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.sources", "fairbits.verbs.run.job"],
     "research": ["fairbits.science.experiments.result"],

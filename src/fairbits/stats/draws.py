@@ -19,6 +19,8 @@ from fairbits.stats.resample import (
     generator,
     link_languages,
     replicate,
+    replicates_of_none,
+    select_languages,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Draws:
     def bounded(self) -> Replicates:
         """The replicates of the languages that have an interval."""
         finite = _finite(self.limits)
-        return self.replicates if finite.all() else self.replicates.select(np.flatnonzero(finite))
+        return self.replicates if finite.all() else select_languages(self.replicates, np.flatnonzero(finite))
 
     @cached_property
     def without_interval(self) -> dict[str, str]:
@@ -78,7 +80,7 @@ def draw_languages(frame: "LanguageFrame") -> Draws:
         except EmptyResampleError as problem:
             kept.remove(problem.language)
             refused[problem.language] = few_common(documents[problem.language], problem.documents)
-    return Draws(values, documents, Replicates.of_none(frame.resamples), refused, frame.confidence)
+    return Draws(values, documents, replicates_of_none(frame.resamples), refused, frame.confidence)
 
 
 def draw_jointly(frame: "LanguageFrame", rows: NDArray[np.intp], *, others: Floats) -> Replicates:
@@ -92,7 +94,7 @@ def draw_jointly(frame: "LanguageFrame", rows: NDArray[np.intp], *, others: Floa
     own = np.isin(frame.lang[rows], kept)
     joint = _replicate(frame, rows[own], kept, values=[frame.values[rows][own], others[own]])
     finite = _finite(marginal(joint, frame.confidence)).reshape(2, -1).all(axis=0)
-    return joint.select(np.flatnonzero(np.tile(finite, 2)))
+    return select_languages(joint, np.flatnonzero(np.tile(finite, 2)))
 
 
 def _values_and_documents(frame: "LanguageFrame") -> tuple[dict[str, float], dict[str, int]]:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats, in_range, instance, one_of
 from fairbits.errors import InputError
-from fairbits.stats.intervals import Estimate, marginal, order_quantile, reach, studentised
-from fairbits.stats.resample import Replicates
+from fairbits.stats.intervals import Estimate, estimate_within, marginal, order_quantile, reach, studentised
+from fairbits.stats.resample import Replicates, select_languages
 
 METHODS = ("shrinkage", "bootstrap", "naive")
 ROUNDING = 1e-6
@@ -51,7 +51,7 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
     mean = float(np.full(len(replicates.value), 1 / len(replicates.value)) @ replicates.value)  # as `combination` adds
     value = float(np.clip(max(corrected, mean), low, high))
     n = int(replicates.documents[at])
-    return replicates.languages[at], Estimate.within(value, low, high, n=n, confidence=confidence)
+    return replicates.languages[at], estimate_within(value, low, high, n=n, confidence=confidence)
 
 
 def best_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
@@ -84,7 +84,7 @@ def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, me
     low, high = _range_limits(replicates, confidence)
     value = float(np.clip(np.ptp(replicates.value) - above - below, max(low, 0.0), high))
     least = low if math.isinf(low) else max(low, 0.0)
-    return Estimate.within(value, least, high, n=replicates.clusters, confidence=confidence)
+    return estimate_within(value, least, high, n=replicates.clusters, confidence=confidence)
 
 
 def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate:
@@ -112,9 +112,9 @@ def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate
     low = max(min(float(lower.min()) for lower, _ in over_pairs), min(float(alike[j - size][0][0]) for j in theirs))
     high = min(max(float(upper.max()) for _, upper in over_pairs), max(float(alike[i][1][0]) for i in mine))
     low, high = min(low, high), max(low, high)  # each bound may fail a little; keep them in order
-    values = [worst_of(joint.select(half), confidence=confidence)[1].value for half in (own, own + size)]
+    values = [worst_of(select_languages(joint, half), confidence=confidence)[1].value for half in (own, own + size)]
     value = float(np.clip(values[0] - values[1], low, high))
-    return Estimate.within(value, low, high, n=joint.clusters, confidence=confidence)
+    return estimate_within(value, low, high, n=joint.clusters, confidence=confidence)
 
 
 def random_effects_sd(replicates: Replicates, *, confidence: float = 0.95) -> Estimate:

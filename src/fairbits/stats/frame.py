@@ -24,7 +24,7 @@ from fairbits.stats.contrast import Contrast, contrast_of
 from fairbits.stats.document_records import check_records, pair_records
 from fairbits.stats.draws import Draws, draw_jointly, draw_languages
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
-from fairbits.stats.intervals import Estimate, combination, combination_p
+from fairbits.stats.intervals import Estimate, combination, combination_p, estimate_within
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.resample import Replicates
 from fairbits.units import UNITS, bits
@@ -164,7 +164,7 @@ class LanguageFrame:
         low, high = simultaneous_limits(drawn, self.confidence) if simultaneous else self._draws.limits
         numbers = zip(drawn.languages, drawn.value, low, high, drawn.documents, strict=True)
         found = {
-            lang: Estimate.within(float(v), float(a), float(b), n=int(n), confidence=self.confidence)
+            lang: estimate_within(float(v), float(a), float(b), n=int(n), confidence=self.confidence)
             for lang, v, a, b, n in numbers
         }
         return {lang: found[lang] if lang in found else self._draws.plain(lang) for lang in self.languages}
@@ -192,7 +192,7 @@ class LanguageFrame:
         if not size:
             return self._over_all(float(np.mean(self._values)))
         value, low, high = combination(self.bounded, np.full(size, 1 / size), self.confidence)
-        return Estimate.within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
+        return estimate_within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
 
     def mean_p(self) -> float:
         """Returns the two-sided p of a mean of 0: below 0.05 where the 95 % interval of `mean` excludes 0.

@@ -62,18 +62,13 @@ class Estimate:
         """Returns a value for which no interval can be formed."""
         return cls(value, -math.inf, math.inf, n, confidence)
 
-    @classmethod
-    def within(cls, value: float, low: float, high: float, *, n: int, confidence: float) -> "Estimate":
-        """Returns an estimate with these limits; without an interval if one of them is not finite."""
-        if not math.isfinite(low) or not math.isfinite(high):
-            return cls.without_interval(float(value), n, confidence)
-        return cls(float(value), float(low), float(high), n, confidence)
-
     def __post_init__(self) -> None:
         """Checks that the numbers are finite and ordered, or that there is no interval at all."""
-        given = ("value",) if (self.low, self.high) == (-math.inf, math.inf) else ("value", "low", "high")
-        for name in given:
-            object.__setattr__(self, name, in_range(name, getattr(self, name)))
+        limits = (self.low, self.high)
+        if not all(isinstance(limit, float) for limit in limits) or limits != (-math.inf, math.inf):
+            object.__setattr__(self, "low", in_range("low", self.low))
+            object.__setattr__(self, "high", in_range("high", self.high))
+        object.__setattr__(self, "value", in_range("value", self.value))
         object.__setattr__(self, "n", whole("n", self.n, least=1))
         object.__setattr__(self, "confidence", in_range("confidence", self.confidence, above=0, below=1))
         if self.low > self.high:
@@ -97,6 +92,8 @@ class Estimate:
         >>> print(Estimate(2.0, 1.0, 4.0, 40).transform(lambda x: 1 / x))
         0.5000 [0.2500, 1.0000] (n=40)
         """
+        if not callable(function):
+            raise InputError(f"function is {function!r:.40}; it must be a function of a number")
         value = float(function(self.value))
         if not self.bounded:
             return replace(self, value=value)
@@ -115,6 +112,13 @@ class Estimate:
     def to_dict(self) -> dict[str, float | int | None]:
         """Returns the fields as plain numbers, ready for JSON; the limits are None if there is no interval."""
         return asdict(self) | ({} if self.bounded else {"low": None, "high": None})
+
+
+def estimate_within(value: float, low: float, high: float, *, n: int, confidence: float) -> Estimate:
+    """Returns an estimate with these limits; without an interval if one of them is not finite."""
+    if not math.isfinite(low) or not math.isfinite(high):
+        return Estimate.without_interval(float(value), n, confidence)
+    return Estimate(float(value), float(low), float(high), n, confidence)
 
 
 def _short(number: float) -> str:

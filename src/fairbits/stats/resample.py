@@ -66,26 +66,10 @@ class Replicates:
     documents: NDArray[np.intp]
     clusters: int
 
-    @classmethod
-    def of_none(cls, resamples: int) -> "Replicates":
-        """Returns the replicates of no language."""
-        none, columns = np.zeros(0), np.zeros((resamples, 0))
-        return cls((), none, none, columns, columns, np.zeros((0, 0)), np.zeros(0, dtype=np.intp), 0)
-
     @property
     def covariance(self) -> Floats:
         """The covariance of the estimates, (language, language)."""
         return self.correlation * np.outer(self.error, self.error)
-
-    def select(self, which: NDArray[np.intp]) -> "Replicates":
-        """Returns the replicates of some languages, given by their columns."""
-        return replace(
-            self,
-            languages=tuple(self.languages[i] for i in which),
-            **{name: getattr(self, name)[which] for name in ("value", "error", "documents")},
-            **{name: getattr(self, name)[:, which] for name in ("deviation", "replicate_error")},
-            correlation=self.correlation[np.ix_(which, which)],
-        )
 
     def logarithm(self) -> "Replicates":
         """Returns the replicates of log v by the delta method: deviations and errors divided by v > 0."""
@@ -99,6 +83,23 @@ class Replicates:
             deviation=self.deviation / self.value,
             replicate_error=self.replicate_error / self.value,
         )
+
+
+def replicates_of_none(resamples: int) -> Replicates:
+    """Returns the replicates of no language."""
+    none, columns = np.zeros(0), np.zeros((resamples, 0))
+    return Replicates((), none, none, columns, columns, np.zeros((0, 0)), np.zeros(0, dtype=np.intp), 0)
+
+
+def select_languages(replicates: Replicates, which: NDArray[np.intp]) -> Replicates:
+    """Returns the replicates of some languages, given by their columns."""
+    return replace(
+        replicates,
+        languages=tuple(replicates.languages[i] for i in which),
+        **{name: getattr(replicates, name)[which] for name in ("value", "error", "documents")},
+        **{name: getattr(replicates, name)[:, which] for name in ("deviation", "replicate_error")},
+        correlation=replicates.correlation[np.ix_(which, which)],
+    )
 
 
 def link_languages(

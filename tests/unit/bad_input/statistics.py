@@ -6,6 +6,7 @@ from fairbits import stats
 from fairbits.measure.audit.founding_documents import founding_statistics
 from fairbits.science import stats as science_stats
 from fairbits.stats import LanguageFrame
+from fairbits.stats.resample import link_languages
 
 SOURCE = np.random.default_rng(0)
 X, Y, Z = SOURCE.normal(size=(3, 12))
@@ -17,7 +18,8 @@ LANG, DOCUMENT = np.repeat(["deu", "heb"], 24), np.tile(np.arange(24), 2)
 VALUES, SIZES = SOURCE.normal(np.repeat([3.0, 9.0], 24)), np.full(48, 100.0)
 FRAME = LanguageFrame(LANG, DOCUMENT, values=VALUES, weights=SIZES, resamples=200)
 OTHER_FRAME = LanguageFrame(LANG, DOCUMENT + 1, values=VALUES, weights=SIZES, resamples=200)
-REPLICATES, LINKED = FRAME.replicates, FRAME._linked
+REPLICATES = FRAME.replicates
+LINKED = link_languages(np.repeat([0, 1], 24), DOCUMENT, values=VALUES, weights=SIZES)
 
 SIDE = ("array", "required", "shaped", "flat", "not all zero")
 LABELS = {"longer": np.arange(13), "two axes": np.zeros((12, 1)), "one unit each": np.arange(12), "scalar": 1}
@@ -60,6 +62,14 @@ ROWS = {
             "n": (4, "count"),
             "confidence": CONFIDENCE,
         },
+    ),
+    "Estimate.without_interval": (
+        lambda value, n, confidence: stats.Estimate.without_interval(value, n, confidence).value,  # its limits are not
+        {"value": (1.0, "number"), "n": (4, "count"), "confidence": CONFIDENCE},
+    ),
+    "Estimate.transform": (
+        stats.Estimate(1.0, 0.5, 2.0, 4).transform,
+        {"function": (np.exp, {"none": None, "string": "exp", "number": 1.0})},
     ),
     "Estimate.excludes": (stats.Estimate(1.0, 0.5, 2.0, 4).excludes, {"x": (0.0, "number")}),
     "pearson": correlation(stats.pearson),

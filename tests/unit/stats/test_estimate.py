@@ -6,6 +6,7 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.records import check_record
 from fairbits.stats import Estimate
+from fairbits.stats.intervals import estimate_within
 from fairbits.stats.resample import generator
 
 
@@ -63,7 +64,7 @@ def test_null_limits_are_read_from_a_file_and_only_both_of_them():
 
 def test_limits_that_are_not_finite_are_no_interval():
     for low, high in ((-np.inf, 1.0), (0.0, np.inf), (np.nan, 1.0)):
-        assert Estimate.within(0.5, low, high, n=9, confidence=0.9) == Estimate.without_interval(0.5, 9, 0.9)
+        assert estimate_within(0.5, low, high, n=9, confidence=0.9) == Estimate.without_interval(0.5, 9, 0.9)
 
 
 def test_a_transformed_interval_is_in_order():

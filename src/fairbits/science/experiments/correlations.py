@@ -25,7 +25,7 @@ from fairbits.science.experiments.trait_correlation import (
 )
 from fairbits.science.experiments.traits import MANY, LanguageTraits, combine_languages, measure_all
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.intervals import combination
+from fairbits.stats.intervals import combination, estimate_within
 
 NAME = "correlations"
 PRIMARY = "nearest, 4 bits"
@@ -156,7 +156,7 @@ def times_as_much(damage: LanguageFrame, one: str, other: str) -> Estimate | Non
         value, low, high = np.exp(combination(drawn.logarithm(), sign, damage.confidence))
     except InputError:  # another language gains by rounding, so it has no logarithm
         return None
-    return Estimate.within(value, low, high, n=drawn.clusters, confidence=damage.confidence)
+    return estimate_within(value, low, high, n=drawn.clusters, confidence=damage.confidence)
 
 
 def _judge_mt5(r: Estimate | None) -> Judgement:

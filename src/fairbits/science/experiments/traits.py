@@ -24,7 +24,7 @@ from fairbits.science.experiments.laboratory import Laboratory, ModelLab, langua
 from fairbits.science.experiments.language_screening import many_languages
 from fairbits.science.experiments.result import Table, number_text
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.intervals import combination
+from fairbits.stats.intervals import combination, estimate_within
 from fairbits.verbs.audit import MEASURES, PATTERNS, redundancy_of
 
 OWN, MANY, KNOWN = "own", "many", "known"
@@ -155,7 +155,7 @@ def combine_languages(frame: LanguageFrame, coefficients: Mapping[str, float]) -
         return None
     weights = np.array([coefficients.get(code, 0.0) for code in drawn.languages])
     value, low, high = combination(drawn, weights, frame.confidence)
-    return Estimate.within(value, low, high, n=drawn.clusters, confidence=frame.confidence)
+    return estimate_within(value, low, high, n=drawn.clusters, confidence=frame.confidence)
 
 
 def _restrict(frame: LanguageFrame, codes: Sequence[str]) -> LanguageFrame:
