@@ -30,7 +30,7 @@ from fairbits.verbs.sweep import sweep
 from fairbits.version import versions
 
 DATA = Path(__file__).parent / "data"
-TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
 GROUPED = {**SIZE, "num_key_value_heads": 2}
 MT5_SIZE = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, **TOKENS}
@@ -266,6 +266,15 @@ def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
     model.save_pretrained(directory)
     source = Checkpoint("embedded:tiny").directory
-    shutil.copy(source / "tokenizer.json", directory)
+    (directory / "tokenizer.json").write_text(smaller_tokenizer(source / "tokenizer.json", model.config.vocab_size))
     settings = json.loads((source / "tokenizer_config.json").read_text()) | tokenizer
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def smaller_tokenizer(file: Path, size: int) -> str:
+    """Returns a tokenizer with its first `size` tokens: most of the time of a small model is that of its logits."""
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    bpe = whole["model"]
+    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
+    bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
+    return json.dumps(whole)

@@ -98,7 +98,7 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert scores.languages == ("eng_Latn", "heb_Hebr")
     assert scores.notes == (
         "written for a test",
-        "evaluation text is shorter than requested: eng_Latn 101 of 8,192 tokens, heb_Hebr 145",
+        "evaluation text is shorter than requested: eng_Latn 190 of 8,192 tokens, heb_Hebr 250",
     )
     assert (scores.documents.kl > 0).all()
 

@@ -70,7 +70,7 @@ def test_unigrams_and_losses_are_those_of_the_text(measured, llama):
     np.testing.assert_array_equal(predicted, measured.predicted)
     np.testing.assert_allclose(nll, measured.nll, rtol=1e-5)
     assert (measured.entropy > 0).all()
-    assert (measured.entropy <= measured.predicted * np.log(16384) * (1 + 1e-6)).all()
+    assert (measured.entropy <= measured.predicted * np.log(1024) * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("family", ["xlmr", "mt5", "qwen2"])

@@ -268,7 +268,7 @@ def test_every_family_is_rounded_by_gptq(reading_model, plan_of, weather, family
 
 def test_steps_have_the_type_that_loaders_use(saved, plan_of, weather):
     size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 48}
-    config = t.LlamaConfig(**size, vocab_size=16384, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+    config = t.LlamaConfig(**size, vocab_size=1024, bos_token_id=1, eos_token_id=2, pad_token_id=3)
     checkpoint = saved(t.LlamaForCausalLM(config).bfloat16())
     plan = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES)
     first = next(round_model(checkpoint, plan, text=weather(checkpoint)))

@@ -31,7 +31,7 @@ LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr", "hin_Deva")
 SHARES = (0.6, 0.2, 0.1, 0.1)
 DOCUMENTS = 12
 SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 
 
 def frame_of(*damage: float, noise: float = 0.0, seed: int = 0) -> LanguageFrame:
