@@ -34,15 +34,6 @@ from real_texts import LANGUAGES, open_text
 FEWEST = 4
 """Languages that a correlation needs."""
 HEADS = ("model", "text", "setting", "languages", "KL, nats per token", "Spearman", "KL / predicted", "by language")
-    "model",
-    "text",
-    "setting",
-    "languages",
-    "KL, nats per token",
-    "Spearman",
-    "KL / predicted",
-    "of the languages",
-)
 
 
 def measured_scores(checkpoint: Checkpoint, corpus: Corpus, setting: Setting, options: argparse.Namespace) -> Scores:

@@ -5,133 +5,21 @@ without markers is left alone.
 """
 
 import csv
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-import published
 import real_figure
-from bench import FACTS, Setting
 from fairbits.language.lookup import language_of
-from fairbits.measure.scores.scores import Scores
 from fairbits.units import GB, MB, bits_per_byte
 from measured import Measure, Measured, contrast_counts, number, shown
+from real_groups import BASE, TEXTS, UNIT, Group, name_of, read_groups, table
+from real_readme import readme_lines
 
-BEGIN, END = "<!-- real models: written by benchmarks/real.py tables -->", "<!-- end of real models -->"
-BASE = "gptq"
-NAMES = {
-    "rtn": "plain rounding",
-    "gptq:mix=english": "GPTQ, English",
-    "gptq:mix=english@all": "GPTQ, English",
-    BASE: "GPTQ, equal mix",
-    "fair": "`fair`",
-    "gptq@all": "GPTQ, equal mix, all text",
-    "fair@all": "`fair`, all text",
-}
-"""Policies in the order of the tables, and how they are written there."""
-TEXTS = {"help": "LibreOffice help", "declaration": "Universal Declaration of Human Rights"}
 MEASURES: Mapping[Measure, str] = {"divergence": "KL", "loss": "added loss"}
-UNIT, PER_TOKEN = "bits_per_byte", "nats_per_token"
-SHARED = ("text", "calibration", "languages", "evaluation", "evaluation_tokens", "sequence")
-"""Settings that all scores of one page must share."""
-
-Facts = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """All policies on one model, setting and text; `facts` has those of every seed, by policy."""
-
-    model: str
-    setting: Setting
-    text: str
-    policies: Mapping[str, Measured]
-    facts: Mapping[str, tuple[Facts, ...]]
-
-    @property
-    def title(self) -> str:
-        """The name of the model for readers."""
-        known = published.MODELS.get(self.model)
-        return self.model if known is None else known.title
-
-    @property
-    def base(self) -> Measured:
-        """The policy that the others are compared with."""
-        return self.policies[BASE]
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """The languages of the text."""
-        return self.base.scores[0].languages
-
-    @property
-    def calibrated(self) -> frozenset[str]:
-        """The languages of the calibration text."""
-        return frozenset(self.facts[BASE][0]["settings"]["languages"])
-
-
-def read_groups(root: Path) -> list[Group]:
-    """Returns everything measured, by model, setting and text."""
-    facts = {file.parent: json.loads(file.read_text()) for file in root.glob(f"*/*/*/*/{FACTS}")}
-    if not facts:
-        raise FileNotFoundError(f"{root} holds no scores; measure them: python benchmarks/real.py run --out {root}")
-    check_shared(facts)
-    texts = next(iter(facts.values()))["settings"]["evaluation"]
-    found = [group_of(at, text, facts) for at in {place.parents[1] for place in facts} for text in texts]
-    order = [*published.MODELS]
-    return sorted(
-        (group for group in found if BASE in group.policies),
-        key=lambda group: (
-            order.index(group.model) if group.model in order else len(order),
-            -group.setting.bits,
-            str(group.setting),
-            list(texts).index(group.text),
-        ),
-    )
-
-
-def group_of(at: Path, text: str, facts: Mapping[Path, Facts]) -> Group:
-    """Returns the group of one model and setting, whose directory is `at`."""
-    names = {path.name.replace(",", ":"): path for path in at.iterdir()}
-    places = {
-        name: sorted((place for place in facts if place.parent == names[name]), key=lambda place: int(place.name))
-        for name in sorted(names, key=rank)
-    }
-    return Group(
-        at.parent.name,
-        Setting.of(at.name.replace("_", ":")),
-        text,
-        {
-            name: Measured(name, tuple(Scores.load(place / f"{text}.json") for place in own))
-            for name, own in places.items()
-            if own
-        },
-        {name: tuple(facts[place] for place in own) for name, own in places.items() if own},
-    )
-
-
-def check_shared(facts: Mapping[Path, Facts]) -> None:
-    """Raises unless all scores were measured on the same text with the same amounts."""
-    first, *others = facts
-    for place in others:
-        for name in SHARED:
-            if facts[place]["settings"][name] != facts[first]["settings"][name]:
-                raise ValueError(f"{place} and {first} differ in {name}; measure one of them again")
-
-
-def rank(policy: str) -> tuple[int, str]:
-    """Returns the place of a policy in the tables: those with options of their own come after the plain ones."""
-    names = list(NAMES)
-    return (names.index(policy) if policy in names else len(names), policy)
-
-
-def name_of(policy: str) -> str:
-    """Returns a policy as tables name it."""
-    return NAMES.get(policy, f"`{policy}`")
+PER_TOKEN = "nats_per_token"
+BEGIN, END = "<!-- real models: written by benchmarks/real.py tables -->", "<!-- end of real models -->"
 
 
 def write(root: Path, *, page: Path, readme: Path) -> None:
@@ -146,7 +34,7 @@ def write(root: Path, *, page: Path, readme: Path) -> None:
     }
     real_figure.draw(figures, assets / "real-models.svg", order=name_of(BASE))
     replace_between(page, page_lines(groups))
-    replace_between(readme, readme_lines(groups))
+    replace_between(readme, readme_lines(main_groups(groups)))
 
 
 def replace_between(path: Path, lines: Iterable[str]) -> None:
@@ -163,44 +51,6 @@ def replace_between(path: Path, lines: Iterable[str]) -> None:
 def main_groups(groups: Sequence[Group]) -> list[Group]:
     """Returns the groups of the first setting and text, one for each model."""
     return [each for each in groups if (each.setting, each.text) == (groups[0].setting, groups[0].text)]
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a table."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|" + "---|" * len(heads)
-    yield from (f"| {' | '.join(row)} |" for row in rows)
-
-
-def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
-    """Yields one row for each model: the divergence of the worst language, and its ratio to the base."""
-    main = main_groups(groups)
-    first, shared = main[0].base.scores[0], main[0].facts[BASE][0]["settings"]
-    policies = sorted({policy for group in main for policy in group.policies}, key=rank)
-    counts = [len(each.scores) for group in main for policy, each in group.policies.items() if policy in seeded(main)]
-    seeds = dict.fromkeys((min(counts, default=1), max(counts, default=1)))
-    yield (
-        f"The worst language of real models under {len(policies)} policies, {main[0].setting}: KL between the model "
-        "before and after in bits per byte, its 95 % interval over documents, and its ratio to GPTQ with an equal mix. "
-        f"{len(first.languages)} languages, {len(first.documents.lang):,} documents of "
-        f"{TEXTS.get(main[0].text, main[0].text)} that calibration has not seen; calibration on `{shared['text']}`, "
-        f"with the same number of tokens or all text; {' or '.join(map(str, seeds))} "
-        "seeds where a seed matters. [All languages, widths and texts](docs/real-models.md).\n"
-    )
-    heads = ["", *map(name_of, policies)]
-    rows = []
-    for group in main:
-        worst = {policy: each.frame("divergence", UNIT).worst() for policy, each in group.policies.items()}
-        cells = {policy: f"{shown(each)} {language_of(code).name}" for policy, (code, each) in worst.items()}
-        for policy in cells.keys() - {BASE}:
-            cells[policy] += f", **{ratio(worst[policy][1].value, worst[BASE][1].value)}x**"
-        rows.append([group.title, *(cells.get(policy, "") for policy in policies)])
-    yield from table(heads, rows)
-
-
-def seeded(groups: Iterable[Group]) -> set[str]:
-    """Returns the policies that were measured with more than one seed."""
-    return {policy for group in groups for policy, each in group.policies.items() if len(each.scores) > 1}
 
 
 def page_lines(groups: Sequence[Group]) -> Iterator[str]:
