@@ -334,3 +334,26 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
     assert opened.rows() == codes(own, lambda row: row["name"])
     assert len(opened.downloaded("languages")) == 5
     assert opened.quiet()
+
+
+def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> None:
+    content = copy.deepcopy(measured)
+    row = max(content["languages"], key=value)
+    own = row["methods"][0]["damage"][UNIT]
+    i = content["prediction"]["languages"].index(row["code"])
+    for each in (own, content["headline"]["worst"]["after"], content["prediction"]["measured"][i]):
+        each.update(low=None, high=None)
+    opened = show(content)
+    line = opened.page.locator("table#languages tbody tr").nth(opened.rows().index(row["code"]))
+    assert line.locator("td.number small").first.inner_text() == "no interval"
+    assert "no interval" in opened.page.locator("#summary .card").first.inner_text()
+    bars = opened.page.evaluate(
+        "() => document.querySelector('#fig-languages .plot').data.filter(each => each.error_x)"
+        ".map(({error_x}) => [[...error_x.array], [...error_x.arrayminus]])"
+    )
+    assert sum(pair == (0, 0) for above, below in bars for pair in zip(above, below, strict=True)) == 1
+    head, *lines = opened.downloaded("languages")
+    cells = next(each for each in lines if row["code"] in each)
+    column = head.index(next(title for title in head if title.endswith("bits per byte, low")))
+    assert cells[column : column + 2] == ["", ""]
+    assert opened.quiet()
