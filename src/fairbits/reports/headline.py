@@ -11,6 +11,8 @@ from fairbits.stats import Contrast, Estimate
 
 SAME_SIZE = 0.005
 """Sizes that differ by less than this share are called the same."""
+NAMED = 3
+"""Languages that got worse are named if there are at most this many."""
 
 
 def headline(sources: Sources) -> dict[str, Any]:
@@ -89,7 +91,10 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
         said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
     count = count_of(len(after.languages), "language")
-    said.append(f"Significant changes: of {count}, {better} improved and {worse} got worse.")
+    names = ", ".join(describe(code)["name"] for code in verdict["worse"]) if len(verdict["worse"]) <= NAMED else ""
+    said.append(
+        f"Significant changes: of {count}, {better} improved and {worse} got worse{f' ({names})' if names else ''}."
+    )
     return said
 
 

@@ -142,7 +142,7 @@ def test_significant_harm_is_said(harmed) -> None:
     assert own["sentences"][0].startswith(f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte")
     assert own["sentences"][2].startswith("The worst language gets worse by ")
     assert own["sentences"][2].endswith(": the policy does not help here.")
-    assert own["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse."
+    assert own["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse (Hebrew)."
 
 
 def test_scores_alone_give_a_report(sources) -> None:
