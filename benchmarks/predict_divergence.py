@@ -22,6 +22,7 @@ from fairbits import Audit, Checkpoint, Scheme
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
+from fairbits.model.device import resolve_device
 from fairbits.model.embedded import embedded_languages
 from fairbits.model.scheme import within_rows
 from fairbits.stats import spearman
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
+    options.device = resolve_device(options.device)
     known = published.MODELS.get(options.model)
     checkpoint = Checkpoint(options.model if known is None else known.path)
     print("| " + " | ".join(HEADS) + " |\n" + "|---" * len(HEADS) + "|", flush=True)

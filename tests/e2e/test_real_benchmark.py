@@ -48,7 +48,7 @@ def test_from_measuring_to_pages(tmp_path: Path, pages: tuple[Path, Path], monke
     assert len(re.findall(r"\| GPTQ, equal mix \| [\d,]+ \| 1 \| −?\.\d", written)) == 4  # measures, sets of languages
     assert "| Hebrew |" in written
     assert "| French * |" in written  # not in the calibration text
-    assert "| embedded_tiny | " in readme.read_text()
+    assert "| embedded_tiny, worst |" in readme.read_text()
     rows = list(csv.DictReader((tmp_path / "assets/real-models.csv").read_text().splitlines()))
     assert len(rows) == 3 * 3 * 2 * 2  # policies, languages, measures, units
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
