@@ -1,6 +1,7 @@
 """The table of the README: the worst language and English of every model, one row for each policy."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from fairbits.language.lookup import language_of
 from fairbits.stats import Estimate
@@ -25,11 +26,13 @@ def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
     yield from table(heads, rows)
 
 
+@dataclass(frozen=True)
 class Cells:
-    """The divergence of the worst language and of English."""
+    """The divergence of the worst language, whose code comes first, and of English."""
 
-    def __init__(self, code: str, worst: Estimate, english: Estimate | None) -> None:
-        self.code, self.worst, self.english = code, worst, english
+    code: str
+    worst: Estimate
+    english: Estimate | None
 
     @classmethod
     def of(cls, group: Group, policy: str) -> "Cells | None":
