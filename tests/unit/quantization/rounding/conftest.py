@@ -1,8 +1,11 @@
 """Plans and text for small models."""
 
-import pytest
+from dataclasses import replace
 
-from fairbits.language import Corpus
+import pytest
+import torch
+
+from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.model.scheme import Scheme
@@ -56,3 +59,42 @@ def plan_of():
         )
 
     return plan_of
+
+
+@pytest.fixture(scope="session")
+def llama(reading_model):
+    """Returns a small random Llama."""
+    return reading_model("llama")
+
+
+@pytest.fixture(scope="session")
+def tiny(outer_blocks):
+    """Returns three blocks of the embedded model, and text in four languages."""
+    checkpoint = outer_blocks(3)
+    languages = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")
+    return checkpoint, text_for(checkpoint, udhr(languages), request=TextRequest(tokens=256, sequence=128))
+
+
+@pytest.fixture(scope="session")
+def of_block():
+    """Returns the function that gives the part of a plan that is for some blocks."""
+
+    def of_block(plan, *indices):
+        return replace(plan, layers=tuple(each for each in plan.layers if each.block in indices))
+
+    return of_block
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Returns the function that asserts that two rounded blocks are the same."""
+
+    def same(one, other):
+        assert one.index == other.index
+        assert list(one.layers) == list(other.layers)
+        for name, codes in one.layers.items():
+            assert torch.equal(codes.codes, other.layers[name].codes)
+            assert torch.equal(codes.scales, other.layers[name].scales)
+        assert one.outcomes == other.outcomes
+
+    return same
