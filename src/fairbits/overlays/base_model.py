@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.lockstep import StopBlock
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text
 from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
@@ -23,7 +24,6 @@ from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import Plan, schemes_of
 from fairbits.quantization.rounding.hessian import HessianAccumulator, InputPoint, InputStatistics
 from fairbits.quantization.rounding.layer import matrix
-from fairbits.quantization.rounding.lockstep import StopBlock
 from fairbits.quantization.rounding.observation import TextLanguages, stack_of
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
+from fairbits.measure.passes.lockstep import PausedBatch
 from fairbits.model.device import autocast
 from fairbits.model.groups import Codes
 from fairbits.quantization.learning.distillation import distill
@@ -24,7 +25,6 @@ from fairbits.quantization.learning.holdout import HoldoutSplit
 from fairbits.quantization.learning.learnable_codes import learnable_codes
 from fairbits.quantization.learning.state import LearningState
 from fairbits.quantization.plan import Learning
-from fairbits.quantization.rounding.lockstep import PausedBatch
 from fairbits.quantization.rounding.refinement import BlockContext
 
 

@@ -1,7 +1,7 @@
 """From a plan to codes, one block in memory at a time.
 
-`engine` rounds a model block by block: `streaming_model` loads and releases the weights of blocks, and `lockstep` moves
-all batches of text through them together. `hessian` adds up the statistics of inputs, `layer` rounds one linear map,
-`gptq` is GPTQ's algorithm, and `output_errors` measures the error of each language. `refinement` lets learning improve
-the codes of a block.
+`engine` rounds a model block by block: `model.streaming_model` loads and releases the weights of blocks, and
+`measure.passes.lockstep` moves all batches of text through them together. `hessian` adds up the statistics of inputs,
+`layer` rounds one linear map, `gptq` is GPTQ's algorithm, and `output_errors` measures the error of each language.
+`refinement` lets learning improve the codes of a block.
 """

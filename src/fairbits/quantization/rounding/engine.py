@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
+from fairbits.measure.passes.lockstep import Lockstep, lockstep
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
 from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
@@ -29,15 +30,14 @@ from fairbits.model.device import is_gpu
 from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.groups import Codes, grid_of
 from fairbits.model.scheme import Scheme
+from fairbits.model.streaming_model import StreamingModel
 from fairbits.progress import Progress
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.rounding.hessian import HessianAccumulator, input_points
 from fairbits.quantization.rounding.layer import language_scales, layer_result, matrix, round_layer
-from fairbits.quantization.rounding.lockstep import Lockstep, lockstep
 from fairbits.quantization.rounding.observation import TextLanguages
 from fairbits.quantization.rounding.output_errors import OutputErrors
 from fairbits.quantization.rounding.refinement import NOT_LEARNED, ReferenceStates, RefineBlock, refine_block
-from fairbits.quantization.rounding.streaming_model import StreamingModel
 
 MOST_BATCHES = 256
 """The largest number of batches, each of which has a thread; most of the time it waits."""

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
+from fairbits.measure.passes.lockstep import StopBlock
 from fairbits.model.architecture import Weight
 from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.rounding.gptq import Factor, factorize
-from fairbits.quantization.rounding.lockstep import StopBlock
 from fairbits.quantization.rounding.observation import (
     ObservedBatch,
     TextLanguages,

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from fairbits.measure.passes.lockstep import PausedBatch
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.groups import Codes
-from fairbits.quantization.rounding.lockstep import PausedBatch
-from fairbits.quantization.rounding.streaming_model import StreamingModel
+from fairbits.model.streaming_model import StreamingModel
 from fairbits.theory.grid import Grid
 
 NOT_LEARNED = "no module computes it alone, so its rounding was not learned"

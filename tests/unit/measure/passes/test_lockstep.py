@@ -8,8 +8,8 @@ import transformers as t
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
-from fairbits.quantization.rounding.lockstep import lockstep
-from fairbits.quantization.rounding.streaming_model import StreamingModel
+from fairbits.measure.passes.lockstep import lockstep
+from fairbits.model.streaming_model import StreamingModel
 
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral")
