@@ -38,6 +38,8 @@ GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
 """The same on a GPU."""
 EVALUATION_POSITIONS = 1024
 """Positions of an evaluated batch, at least, where no logits come with them: with fewer, weights are waited for."""
+GPU_EVALUATION_POSITIONS = 8 * EVALUATION_POSITIONS
+"""The same on a GPU, where every call costs so much that it should do much."""
 LEARNING_POSITIONS = 2048
 """Positions that pass a model at a time, without gradients, while it is learned."""
 OVERLAY_POSITIONS = 1024

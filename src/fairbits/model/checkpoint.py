@@ -106,9 +106,10 @@ class Checkpoint:
         """Returns the tokenizer."""
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
 
-    def load(self, dtype: torch.dtype = torch.float32) -> "PreTrainedModel":
-        """Returns the model itself, in eval mode, with all weights in memory."""
-        return load_model(self.directory, self.config, dtype=dtype, trust_remote_code=self.trust_remote_code)
+    def load(self, dtype: torch.dtype = torch.float32, *, device: str = "cpu") -> "PreTrainedModel":
+        """Returns the model itself, in eval mode, with all weights in the memory of a device."""
+        trusted = self.trust_remote_code
+        return load_model(self.directory, self.config, dtype=dtype, device=device, trust_remote_code=trusted)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:

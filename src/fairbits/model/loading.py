@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairbits.errors import InputError
+from fairbits.model.device import is_gpu
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -59,10 +60,11 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
 
 
 def load_model(
-    directory: Path, config: "PretrainedConfig", *, dtype: torch.dtype, trust_remote_code: bool
+    directory: Path, config: "PretrainedConfig", *, dtype: torch.dtype, device: str = "cpu", trust_remote_code: bool
 ) -> "PreTrainedModel":
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
+    For a GPU the weights are copied there one by one and unpacked there, so that no copy of the model is in main memory.
     Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
     and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
     removed: they would keep the model on the CPU.
@@ -80,6 +82,7 @@ def load_model(
                 local_files_only=True,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
+                **({"device_map": {"": torch.device(device)}} if is_gpu(device) else {}),
             )
     except (ImportError, OSError, RuntimeError, ValueError) as problem:
         raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem

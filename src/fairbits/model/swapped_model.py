@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import move
 from fairbits.model.groups import Codes
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class SwappedModel:
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
         """Returns the model in float32 on a device."""
-        return cls(checkpoint, move(checkpoint.load(), device))
+        return cls(checkpoint, checkpoint.load(device=device))
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
         """Replaces linear maps or embeddings, named as in the checkpoint, by matrices (out, in).

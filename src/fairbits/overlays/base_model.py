@@ -17,7 +17,6 @@ from fairbits.measure.passes.text import Text
 from fairbits.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import move
 from fairbits.model.files.packed import read_packed
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
@@ -42,7 +41,7 @@ class OverlayBase:
         """Checks that the base was made from the checkpoint, and loads it."""
         self.checkpoint, self.base = checkpoint, base
         self.plan = check_base(base, checkpoint)
-        self.model: PreTrainedModel = move(base.load(), device)
+        self.model: PreTrainedModel = base.load(device=device)
         modules = dict(self.model.named_modules())
         weights = checkpoint.architecture.weights
         seen = [each for each in self.plan.quantized if each.block is not None]

@@ -15,7 +15,7 @@ from fairbits.language.catalog import Language
 from fairbits.language.documents import encodable
 from fairbits.measure.passes.prepare import stated_positions
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import AUTO, move, resolve_device
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.overlays.activations import ActivationQuantizer
 from fairbits.overlays.files import Overlays
 from fairbits.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
@@ -82,7 +82,7 @@ class AdaptiveModel:
         self.overlays = _of_base(overlays, self.checkpoint)
         self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
-        self.model: PreTrainedModel = move(self.checkpoint.load(dtype), device)
+        self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)
         self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
         table = self.overlays.activations if self.overlays else None
         self._inputs = None if table is None else ActivationQuantizer(self.model, table)

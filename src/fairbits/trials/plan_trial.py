@@ -57,7 +57,7 @@ class PlanTrial:
     ) -> "PlanTrial":
         """Returns the trial of a model, after one pass over the requested text."""
         answers = ReferenceAnswers.of(checkpoint, corpus, request=request, device=device, progress=progress)
-        return cls(SwappedModel.load(checkpoint), corpus, answers, device)
+        return cls(SwappedModel.load(checkpoint, device=device), corpus, answers, device)
 
     def __enter__(self) -> "PlanTrial":
         return self

@@ -106,7 +106,7 @@ def scores_of(
 ) -> Scores:
     """Returns the scores of a quantized checkpoint, given the answers of its reference model."""
     return answers.scores(
-        after.load(),
+        after.load(device=device),
         Identity.of(after),
         notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
         device=device,

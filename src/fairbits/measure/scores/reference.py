@@ -17,9 +17,9 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.forward import Split, split_head
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
-from fairbits.memory import EVALUATION_POSITIONS
+from fairbits.memory import EVALUATION_POSITIONS, GPU_EVALUATION_POSITIONS
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import move
+from fairbits.model.device import is_gpu, move
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def features_of(
     """
     room = positions_at_once(model, split)
     total, done = len(text.windows), 0
-    for batch in batches(text, positions=max(room, EVALUATION_POSITIONS) if split.apart else room):
+    least = GPU_EVALUATION_POSITIONS if is_gpu(device) else EVALUATION_POSITIONS
+    for batch in batches(text, positions=max(room, least) if split.apart else room):
         rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
         features = split.body(batch.on(device))
         yield Features(features[rows, columns], batch.labels[rows, columns], batch.document[rows])
@@ -109,7 +110,8 @@ class Reference:
         progress: Progress | None = None,
     ) -> "Reference":
         """Returns the reference of a model on the text, after one pass over it."""
-        return cls.of_model(checkpoint.load(dtype), text, target=checkpoint.target, device=device, progress=progress)
+        model = checkpoint.load(dtype, device=device)
+        return cls.of_model(model, text, target=checkpoint.target, device=device, progress=progress)
 
     @classmethod
     def of_model(

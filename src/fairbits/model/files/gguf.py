@@ -99,9 +99,8 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
     float32, because the product of a block's scales and codes does not fit 16 bits.
     """
     metadata = read_gguf_metadata(path)
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(f"{path} needs the package {package}, which is missing: pip install 'fairbits[gguf]'")
+    if importlib.util.find_spec("gguf") is None:
+        raise InputError(f"{path} needs the package gguf, which is missing: pip install 'fairbits[gguf]'")
     if metadata.get("split.count", 1) not in (0, 1):
         raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
     with path.open("rb") as file:

@@ -93,7 +93,7 @@ def measure_scores(
             file: plan_to_measure(job, each, bits=bits, progress=progress) for file, (each, bits) in missing.items()
         }
         if missing:
-            trial = PlanTrial(SwappedModel.load(job.checkpoint), job.corpus, answers, job.device)
+            trial = PlanTrial(SwappedModel.load(job.checkpoint, device=job.device), job.corpus, answers, job.device)
         for file, (each, bits) in missing.items():
             with timed(report_done, file):
                 found[file] = _save_scores(
