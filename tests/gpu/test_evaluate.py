@@ -30,7 +30,8 @@ def test_weights_loaded_onto_the_gpu_are_those_of_the_cpu(packed: bool, quantize
     expected = here.state_dict()
     assert there.state_dict().keys() == expected.keys()
     for name, tensor in there.state_dict().items():
-        assert tensor.is_cuda and tensor.dtype == expected[name].dtype
+        assert tensor.is_cuda
+        assert tensor.dtype == expected[name].dtype
         torch.testing.assert_close(tensor.cpu(), expected[name], rtol=0, atol=0)
 
 

@@ -64,7 +64,7 @@ def load_model(
 ) -> "PreTrainedModel":
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
-    For a GPU the weights are copied there one by one and unpacked there, so that no copy of the model is in main memory.
+    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model.
     Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
     and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
     removed: they would keep the model on the CPU.
