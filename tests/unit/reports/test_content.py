@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,26 +15,13 @@ from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import SIGNIFICANT, Scores
 from fairbits.reports import Method, Report, Sources
 from fairbits.reports.content import check_name, content, format_of
-from fairbits.reports.figures import LEAST_LANGUAGES, prediction
 from fairbits.reports.sources import RUN, SWEEP
-from fairbits.stats import spearman
 from fairbits.units import MEASURES, UNITS
-from fairbits.verbs.report import sources_of_run
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
 METHODS = ("gptq", "gptq:mix=english", "rtn")
 SCALES = {f"{measure}_{unit}": {"measure": measure, "unit": unit} for measure in MEASURES for unit in UNITS}
 FIRST = "divergence_bits_per_byte"
-
-
-@pytest.fixture(scope="module")
-def sources(finished_run: Path) -> Sources:
-    return sources_of_run(finished_run)
-
-
-@pytest.fixture(scope="module")
-def found(sources: Sources) -> dict[str, Any]:
-    return content(sources)
 
 
 @pytest.fixture
@@ -163,101 +149,6 @@ def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
     assert made["units"] == list(made["languages"][0]["methods"][0]["damage"]) == scales
 
 
-def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
-    audit = sources.audit
-    codes = [row["code"] for row in found["languages"]]
-    assert [each["kappa"] for each in found["blocks"]["blocks"]] == [each.kappa for each in audit.blocks]
-    for name in ("founders", "robust"):
-        assert found["blocks"]["outliers"][name]["blocks"] == list(getattr(audit.outliers, name).blocks or ())
-    assert found["patterns"]["languages"] == found["causes"]["languages"] == codes
-    shares = np.array(found["patterns"]["share"])
-    assert shares.shape == (4, 2)
-    assert shares.sum(axis=1) == pytest.approx(1)
-    by_block = audit.predicted.by_block
-    assert found["causes"]["damage"] == [list(by_block[code]) for code in codes]
-    assert len(found["checklist"]["checks"]) == len(audit.founders.checklist)
-    assert [each["passed"] for each in found["checklist"]["checks"]] == [
-        each.passed for each in audit.founders.checklist
-    ]
-    assert [each["holds"] for each in found["checklist"]["conditions"]] == [
-        each.holds for each in audit.founders.conditions
-    ]
-    assert found["certificate"]["actual"] == audit.certificate.worst.actual
-    assert found["certificate"]["bound_by_linear"] >= found["certificate"]["actual"]
-
-
-def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> None:
-    own = found["prediction"]
-    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", True, "W3 per channel")
-    measured = sources.methods[2].scores.frame("nats_per_token").by_language()
-    assert own["measured"] == [measured[code].to_dict() for code in own["languages"]]
-    assert -1 <= own["spearman"]["low"] <= own["spearman"]["value"] <= own["spearman"]["high"] <= 1
-    other = content(replace(sources, methods=sources.methods[:2]))["prediction"]
-    assert (other["method"], other["like"], other["made_with"]) == (0, False, "W3 per channel")
-
-
-def test_languages_that_the_audit_does_not_trust_are_not_ranked(sources) -> None:
-    first = sources.after.languages[0]
-    own = sources.audit.languages[first]
-    lower = replace(own.redundancy.predictive_entropy, value=own.redundancy.loss.value / 2)
-    changed = replace(own, redundancy=replace(own.redundancy, predictive_entropy=lower))
-    audit = replace(sources.audit, languages={**sources.audit.languages, first: changed})
-    found = content(replace(sources, audit=audit))
-    part = found["prediction"]
-    assert part["languages"][-1] == first
-    assert part["trusted"] == [code != first for code in part["languages"]]
-    kept = [[each["value"] for each in part[name][:-1]] for name in ("predicted", "measured")]
-    assert part["spearman"] == (spearman(*kept).estimate.to_dict() if len(kept[0]) >= LEAST_LANGUAGES else None)
-    assert {row["code"]: row["trusted"] for row in found["languages"]}[first] is False
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("bits", 4), ("group", "tensor"), ("group", 128), ("embeddings", 8), ("bits", None)]
-)
-def test_other_widths_and_groups_are_not_what_was_predicted(sources, name, value) -> None:
-    run = replace(sources.run, settings={**sources.run.settings, name: value})
-    own = prediction(replace(sources, run=run), sources.audit, languages=sources.after.languages)
-    assert (METHODS[own["method"]], own["like"]) == ("rtn", False)
-
-
-def test_what_nobody_says_is_not_taken_for_what_was_predicted(sources) -> None:
-    own = prediction(replace(sources, run=None, plan=None), sources.audit, languages=sources.after.languages)
-    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", False, None)
-
-
-def test_a_plan_says_what_was_measured(sources) -> None:
-    plan = replace(sources.plan, policy="rtn")
-    own = replace(sources, methods=(Method("rtn", sources.methods[2].scores),), run=None, plan=plan)
-    assert prediction(own, sources.audit, languages=sources.after.languages)["like"] is True
-    other = replace(own, plan=replace(plan, settings={**plan.settings, "group": 64}))
-    assert prediction(other, sources.audit, languages=sources.after.languages)["like"] is False
-    assert (
-        prediction(replace(own, plan=sources.plan), sources.audit, languages=sources.after.languages)["like"] is False
-    )
-
-
-def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
-    own = found["allocation"]
-    assert own["blocks"] == [0, 1]
-    assert {bits for row in own["bits"] for bits in row} == {3}
-    inside = {each.name for each in sources.plan.layers if each.block is not None}
-    assert sum(own["bytes"]) == sum(each.size_bytes for each in sources.plan.outcomes if each.name in inside)
-    assert {each["bits"] for each in own["outside"]} == {None}
-
-
-def test_curves_are_those_of_the_sweep(found, sources) -> None:
-    own = found["curves"]
-    assert own["bits"] == [3, 4]
-    for code, curve, width in zip(own["languages"], own["damage"], own["critical_width"], strict=True):
-        for bits, point in zip(own["bits"], curve, strict=True):
-            assert point["value"] == sources.sweep.damage[code][str(bits)].value
-        assert width == sources.sweep.critical_width[code].text
-    assert own["verdict"] == list(sources.sweep.verdict)
-    assert own["unit"] == FIRST
-    earlier = content(replace(sources, sweep=replace(sources.sweep, measure="loss")))
-    assert earlier["curves"]["unit"] == "loss_bits_per_byte"
-
-
 def test_provenance_names_models_text_files_and_versions(found, sources) -> None:
     own = found["provenance"]
     assert [each["name"] for each in own["models"]] == ["reference", *METHODS]
@@ -343,47 +234,3 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
         check_name("report.html", "json")
     with pytest.raises(InputError, match="is not a directory"):
         own.save(tmp_path / "nowhere" / "report.html")
-
-
-def words(own: dict[str, Any]) -> str:
-    """Returns what the page of some content says, without its scripts."""
-    text = re.sub(r"<(script|style)\b.*?</\1>", "", Report(own).html(), flags=re.DOTALL)
-    return " ".join(re.sub("<[^>]*>", " ", text).split())
-
-
-def test_the_page_says_what_was_predicted_and_what_was_measured(found) -> None:
-    assert "The two differ" not in words(found)
-    own = copy.deepcopy(found)
-    own["prediction"] |= {"like": False, "made_with": "W4 per tensor"}
-    scheme = own["prediction"]["scheme"]
-    assert f"the prediction is for plain rounding, {scheme}; the measurement is for rtn, W4 per tensor. " in words(own)
-    own["prediction"]["made_with"] = None
-    assert "the measurement is for rtn, with an unknown width and group. " in words(own)
-
-
-def test_cards_say_what_their_numbers_are(found) -> None:
-    cards = re.findall(r'<article class="card">.*?</article>', Report(found).html(), flags=re.DOTALL)
-    notes = ("corrected for selection", "corrected for noise", "all languages weighted equally", "all tensors")
-    assert "divergence, bits per byte" in cards[0]
-    assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
-
-
-def test_one_is_not_many(found) -> None:
-    assert "All 4 models read the same 20 documents, " in words(found)
-    own = copy.deepcopy(found)
-    own["languages"] = own["languages"][:1]
-    for side in ("before", "after"):
-        own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
-    own["provenance"]["models"] = own["provenance"]["models"][:2]
-    own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
-    assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(own)
-
-
-def test_points_that_a_log_scale_cannot_show_are_counted(found) -> None:
-    own = copy.deepcopy(found)
-    for curve in own["curves"]["damage"]:
-        for point in curve:
-            point["value"] = 0.1
-    assert "0 or below" not in words(own)
-    own["curves"]["damage"][0][0]["value"] = 0.0
-    assert "1 of 8 points is 0 or below" in words(own)

@@ -22,6 +22,7 @@ _MODULES = (
     "derivation_results",
     "proofs_redundancy",
     "proofs_clipping",
+    "proofs_effective_weights",
     "proofs_gateway",
     "proofs_mediation",
 )

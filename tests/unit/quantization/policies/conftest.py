@@ -1,0 +1,79 @@
+"""Evidence about a small model as it would be measured, and plans that are made of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairbits.model import Checkpoint
+from fairbits.model.scheme import Scheme
+from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
+from fairbits.quantization.plan import Calibration, LayerPlan, Plan
+from fairbits.quantization.policies import decide
+
+LANGUAGES = ("eng_Latn", "heb_Hebr", "hin_Deva")
+TEXT = Calibration("text", dict.fromkeys(LANGUAGES, "0"), 512, 64, 3)
+
+
+def sensitivity_of(widths: Sequence[int], how: How) -> Sensitivity:
+    """Block 1 is vital to Hebrew, block 0 a little to the others; 4^−bits as rounding errors go."""
+    cost = np.array([[2.0, 1.0], [1.0, 9.0], [2.0, 1.0]])
+    return Sensitivity(how, LANGUAGES, tuple(widths), cost[:, :, None] * 4.0 ** -np.array(widths), ())
+
+
+def damage_of(allocations: Sequence[Sequence[int]]) -> np.ndarray:
+    found = sensitivity_of(range(2, 9), "measured")
+    rows = [sum(found.at(bits)[:, block] for block, bits in enumerate(each)) for each in allocations]
+    return np.array(rows)
+
+
+@pytest.fixture
+def llama(reading_model: Callable[[str], Checkpoint]) -> Evidence:
+    """Returns evidence about a small Llama: its second block is vital to Hebrew."""
+    return Evidence(
+        reading_model("llama"),
+        LANGUAGES,
+        kappa=lambda: np.array([3.0, 150.0]),
+        sensitivity=sensitivity_of,
+        damage=damage_of,
+        minimax=lambda: Mix({"eng_Latn": 0.2, "heb_Hebr": 0.5, "hin_Deva": 0.3}, ({"pi": {}},), ("found",)),
+    )
+
+
+@pytest.fixture(scope="session")
+def damage() -> Any:
+    """Returns the function that gives the damage to every language under some allocations."""
+    return damage_of
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., Plan]:
+    """Returns the function that makes a policy's plan."""
+
+    def made(name: str, evidence: Evidence, **told: Any) -> Plan:
+        return decide(name, evidence, calibration=TEXT, **{"group": 16, **told})
+
+    return made
+
+
+def rounded_layers(plan: Plan) -> list[LayerPlan]:
+    return [each for each in plan.quantized if each.block is not None]
+
+
+@pytest.fixture(scope="session")
+def rounded() -> Callable[[Plan], list[LayerPlan]]:
+    """Returns the function that gives the layers of the blocks that a plan rounds."""
+    return rounded_layers
+
+
+@pytest.fixture(scope="session")
+def schemes() -> Callable[[Plan], list[Scheme]]:
+    """Returns the function that gives how the layers of the blocks are rounded."""
+    return lambda plan: [each.scheme for each in rounded_layers(plan) if each.scheme is not None]
+
+
+@pytest.fixture(scope="session")
+def widths() -> Callable[[Plan], list[set[int | None]]]:
+    """Returns the function that gives the widths in each of two blocks."""
+    return lambda plan: [{each.bits for each in rounded_layers(plan) if each.block == block} for block in (0, 1)]
