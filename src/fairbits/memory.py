@@ -14,9 +14,15 @@ WRITTEN_BYTES = 16 * MIB
 # weights
 
 PACKED_WEIGHTS = 2**22
-"""Weights that are packed at a time: the library makes several int32 copies of them, of 16 MiB each."""
+"""Weights that are packed at a time: copies of 4 MiB."""
+GPU_PACKED_WEIGHTS = 2**28
+"""The same on a GPU, where every call costs as much as packing a million: copies of 256 MiB."""
 WIDENED_WEIGHTS = 2**20
 """Weights that are widened to float64 at a time: 8 MiB."""
+SEARCHED_WEIGHTS = 2**18
+"""Weights of groups whose scales are searched together in torch: several float64 copies of 2 MiB stay in the caches."""
+GPU_SEARCHED_WEIGHTS = 2**25
+"""The same on a GPU: copies of 256 MiB, so that every call does much."""
 CHECKED_WEIGHTS = 2**24
 """Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
 ERROR_ROWS = 256

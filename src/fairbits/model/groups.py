@@ -14,8 +14,8 @@ from torch import Tensor
 from fairbits.checks import Floats, nonnegative_array, weights_vector
 from fairbits.errors import InputError
 from fairbits.memory import MINIMAX_TABLE_NUMBERS
+from fairbits.model.exact_clip import clip_groups, minimax_groups
 from fairbits.model.scheme import Scheme
-from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.clipping.exact import minimax_sample
 from fairbits.theory.clipping.formulas import SEED_CONSTANTS, banner_gaussian, banner_laplace
 from fairbits.theory.grid import Grid
@@ -111,7 +111,7 @@ def choose_scales(
     pi: Floats | None = None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Notes]:
-    """Returns the scale of every group of W as (out, groups) in `dtype`, and notes on any fall-back.
+    """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
 
     `importance` is h_j(λ) = E_λ[x_j²], (languages, in), and `pi` the weights of the languages (None: equal). The
     exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
@@ -122,9 +122,9 @@ def choose_scales(
     tensor([[0.1000]])
     """
     notes: Notes = ()
-    grid, blocks = grid_of(scheme), split_groups(W.cpu(), scheme)
+    grid, blocks = grid_of(scheme), split_groups(W, scheme)
     if scheme.clip == "exact":
-        scales, notes = _exact(blocks.float(), scheme, grid, importance=_importance(scheme, importance), pi=pi)
+        scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
     elif scheme.clip == "absmax":
         scales = _absmax(blocks, grid)
     else:
@@ -192,12 +192,13 @@ def _exact(
     blocks: Tensor, scheme: Scheme, grid: Grid, *, importance: Floats | None, pi: Floats | None
 ) -> tuple[Tensor, Notes]:
     out, groups, size = blocks.shape
-    W = blocks.reshape(out, -1).numpy()
     if importance is None:
-        return torch.from_numpy(clip_blocks(W, grid, group=size).step), ()
+        return clip_groups(blocks, grid), ()
     share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
-    if scheme.group != "tensor" and importance.shape[1] != W.shape[1]:
-        raise InputError(f"importance has shape {importance.shape} but W is {W.shape}; its rows must match W's inputs")
+    if scheme.group != "tensor" and importance.shape[1] != groups * size:
+        raise InputError(
+            f"importance has shape {importance.shape} but W is {(out, groups * size)}; its rows must match W's inputs"
+        )
     counts, silent = share > 0, ~importance.any(axis=1)
     notes: Notes = ()
     if (counts & silent).any():
@@ -208,13 +209,11 @@ def _exact(
         counts = left
     counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
     if scheme.objective in (None, "mean"):
-        h = share[counts] @ counted
-        scales = clip_blocks(W, grid, group=size, importance=np.resize(h, W.shape[1])).step
-    elif scheme.group == "tensor":
-        scales = _worst_of_tensor(W[0], counted, scheme, grid)
-    else:
-        scales = minimax_blocks(W, grid, group=size, importance=counted, objective=str(scheme.objective)).step
-    return torch.from_numpy(scales.reshape(out, groups)), notes
+        return clip_groups(blocks, grid, importance=np.resize(share[counts] @ counted, groups * size)), notes
+    if scheme.group == "tensor":
+        scales = _worst_of_tensor(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
+        return torch.from_numpy(scales).to(blocks.device), notes
+    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective)), notes
 
 
 def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
-from fairbits.memory import PACKED_WEIGHTS
+from fairbits.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
@@ -32,12 +32,33 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
     >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
     {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
     """
-    from compressed_tensors.compressors.pack_quantized import pack_to_int32  # type: ignore[import-untyped]
-
-    rows = torch.split(codes.codes, _rows_at_once(codes.codes.shape[1]))
-    packed = torch.cat([pack_to_int32(part, codes.bits) for part in rows])
+    rows = torch.split(codes.codes, _rows_at_once(codes.codes))
+    packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
     shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
     return {f"{name}_packed": packed, f"{name}_scale": codes.scales.contiguous(), f"{name}_shape": shape}
+
+
+def pack_codes(codes: Tensor, bits: int) -> Tensor:
+    """Returns codes (out, in) as int32 words (out, ⌈in·bits/32⌉), on their device.
+
+    The words are those of compressed-tensors' `pack_to_int32`, which adds up the bits of each word by a scatter. Here
+    32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
+
+    >>> pack_codes(torch.tensor([[1, -2]], dtype=torch.int8), 4).tolist()
+    [[105]]
+    """
+    out, columns = codes.shape
+    whole = -(-columns // WORD_BITS) * WORD_BITS
+    unsigned = (codes.to(torch.int16) + 2 ** (bits - 1)).to(torch.uint8)
+    unsigned = torch.nn.functional.pad(unsigned, (0, whole - columns)).reshape(out, -1, WORD_BITS)
+    words = torch.zeros(out, unsigned.shape[1], bits, dtype=torch.int32, device=codes.device)
+    for j in range(WORD_BITS):
+        word, shift = divmod(j * bits, WORD_BITS)
+        code = unsigned[:, :, j].to(torch.int32)
+        words[:, :, word] |= code << shift
+        if shift + bits > WORD_BITS:
+            words[:, :, word + 1] |= code >> (WORD_BITS - shift)
+    return words.reshape(out, -1)[:, : -(-columns * bits // WORD_BITS)].contiguous()
 
 
 def table_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
@@ -55,10 +76,10 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
         packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
     except KeyError as missing:
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
-    from compressed_tensors.compressors.pack_quantized import unpack_from_int32
+    from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
 
     columns = int(shape[1])
-    rows = torch.split(packed, _rows_at_once(columns))
+    rows = torch.split(packed, max(1, PACKED_WEIGHTS // max(1, columns)))
     codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
     return Codes(torch.cat(codes), scales, bits)
 
@@ -76,5 +97,6 @@ def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, 
     return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
 
 
-def _rows_at_once(columns: int) -> int:
-    return max(1, PACKED_WEIGHTS // max(1, columns))
+def _rows_at_once(codes: Tensor) -> int:
+    room = GPU_PACKED_WEIGHTS if codes.is_cuda else PACKED_WEIGHTS
+    return max(1, room // max(1, codes.shape[1]))

@@ -16,6 +16,7 @@ from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import LayerResult
 from fairbits.quantization.rounding.gptq import gptq
 from fairbits.quantization.rounding.hessian import InputStatistics
+from fairbits.theory.grid import Grid
 
 UNSEEN = "its input cannot be observed: rounded to nearest, with scales set by the largest weight"
 
@@ -57,7 +58,7 @@ def round_layer(
     if scheme.rounding == "nearest" or H is None or inputs.factor is None:
         return round_to_nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
     found = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=inputs.factor)
-    codes = Codes(found.codes.codes.cpu(), scales, grid.bits)
+    codes = Codes(found.codes.codes.to(W.device), scales, grid.bits)
     kept = f"nearest rounding was better in {found.kept_nearest} of {len(W)} rows, and is kept there"
     return codes, (*notes, *inputs.notes, *([kept] if found.kept_nearest else []))
 
@@ -65,25 +66,36 @@ def round_layer(
 def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
     """Returns the exact scales of each language alone, (languages, out, groups), given E_λ[x²]."""
     alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
-    return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0] for h in squares])
-
-
-def weight_change(W: Tensor, codes: Codes) -> Tensor:
-    """Returns ΔW in float32."""
-    return replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
+    return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0].cpu() for h in squares])
 
 
 def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
     """Returns the result of a linear map, still without the error of each language, and ΔW in float32."""
-    change = weight_change(W, codes)
-    alpha = grid_of(scheme).alpha(codes.scales.double().numpy())
-    energy = float(W.double().square().sum())
+    change = replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
+    energy, lost, *alpha = _numbers(W, change, codes.scales, grid_of(scheme))
     result = LayerResult(
         name=weight.name,
         bits=scheme.bits,
         size_bytes=DEFAULT_FORMAT.layer_bytes(weight, scheme, dtype=codes.scales.dtype),
-        alpha=(float(alpha.min()), float(np.median(alpha)), float(alpha.max())),
-        weight_error=float(change.double().square().sum()) / energy if energy > 0 else 0.0,
+        alpha=(alpha[0], alpha[1], alpha[2]),
+        weight_error=lost / energy if energy > 0 else 0.0,
         notes=notes,
     )
     return result, change
+
+
+def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[float]:
+    """Returns ΣW², ΣΔW², and the least, the median and the largest clipping threshold.
+
+    On a GPU nothing is copied in float64, and the host waits once for all five.
+    """
+    if not W.is_cuda:
+        alpha = grid.alpha(scales.double().numpy())
+        sums = [float(each.double().square().sum()) for each in (W, change)]
+        return [*sums, float(alpha.min()), float(np.median(alpha)), float(alpha.max())]
+    energy, lost = (torch.linalg.vector_norm(each, dtype=torch.float64).square() for each in (W, change))
+    ordered = scales.flatten().abs().sort().values
+    count = ordered.numel()
+    low, below, above, high = ordered[[0, (count - 1) // 2, count // 2, -1]].double() * grid.steps_per_alpha
+    found: list[float] = torch.stack([energy, lost, low, (below + above) / 2, high]).tolist()
+    return found

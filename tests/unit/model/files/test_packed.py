@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
+from fairbits.model.files.packed import pack_codes, packed_tensors, read_packed, stored_bytes, table_tensors
 from fairbits.model.files.quantization_config import check_storable, quantization_config
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies
 from fairbits.model.groups import Codes
@@ -39,6 +39,17 @@ def bit_by_bit(row: list[int], bits: int) -> list[int]:
 
 def linears(checkpoint: Checkpoint) -> list[str]:
     return [name for name, weight in checkpoint.architecture.linears.items() if weight.block is not None]
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("columns", [1, 31, 32, 100, 4097])
+def test_packing_is_the_one_of_the_library(bits: int, columns: int) -> None:
+    from compressed_tensors.compressors.pack_quantized import pack_to_int32
+
+    codes = random_codes(bits, columns=columns).codes
+    found = pack_codes(codes, bits)
+    assert torch.equal(found, pack_to_int32(codes, bits))
+    assert found.is_contiguous()
 
 
 @pytest.mark.parametrize("bits", range(2, 9))

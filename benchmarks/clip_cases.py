@@ -1,0 +1,62 @@
+"""Groups of weights that a search for the best scale may stumble over, and the check that two searches agree."""
+
+import numpy as np
+
+SIZE = 32
+
+
+def adversarial(size: int = SIZE) -> dict[str, np.ndarray]:
+    """Returns rows of float32 weights by name: zeros, outliers, ties, tiny and huge numbers, wide ranges."""
+    rng = np.random.default_rng(7)
+    normal = rng.standard_normal(size)
+    levels = rng.integers(-7, 8, size)
+    one = np.zeros(size)
+    one[size // 3] = -0.4
+    outlier = normal.copy()
+    outlier[1] = 300.0
+    rows = {
+        "zeros": np.zeros(size),
+        "one weight": one,
+        "one outlier": outlier,
+        "all equal": np.full(size, 0.3),
+        "two magnitudes": np.where(np.arange(size) % 2, 0.5, -0.25),
+        "exactly representable": 0.0371 * levels,
+        "halves": 0.5 * levels,
+        "subnormal": 1e-41 * normal,
+        "huge": 1e37 * normal,
+        "tiny": 1e-30 * normal,
+        "wide range": normal * 10.0 ** rng.uniform(-12, 0, size),
+        "negative only": -np.abs(normal),
+        "heavy tails": rng.standard_t(2, size),
+        "uniform": rng.uniform(-1, 1, size),
+        "nearly levels": 0.1 * levels + 1e-7 * normal,
+    }
+    return {name: row.astype(np.float32) for name, row in rows.items()}
+
+
+def importances(size: int = SIZE) -> dict[str, np.ndarray]:
+    """Returns importances of the weights of a group by name."""
+    rng = np.random.default_rng(8)
+    some = np.exp(rng.standard_normal(size))
+    gaps = np.where(np.arange(size) % 3 == 0, 0.0, some)
+    single = np.zeros(size)
+    single[size // 3] = 2.5
+    return {
+        "lognormal": some,
+        "with zeros": gaps,
+        "one only": single,
+        "wide range": 10.0 ** rng.uniform(-30, 5, size),
+        "large": 1e200 * some,
+    }
+
+
+def count_differences(
+    found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray], energy: np.ndarray
+) -> tuple[int, int]:
+    """Returns how many groups have another step, and how many of these another error; the others are ties.
+
+    Both arguments are (steps, errors), and `energy` is Σhw²: an error below 1e-24 of it is 0.
+    """
+    differ = ~np.isclose(found[0], expected[0], rtol=1e-10, atol=0)
+    apart = np.abs(found[1] - expected[1]) > 1e-9 * np.abs(expected[1]) + 1e-24 * energy
+    return int(differ.sum()), int((differ & apart).sum())

@@ -1,0 +1,324 @@
+"""The exact clip of groups of weights on a GPU: one Triton program of one warp searches one group.
+
+The search is that of `theory/clipping/block_kernels.py`, which derives the bound: F, R, C and N at a step, intervals
+whose bound lies below the best value are divided, and one with at most one breakpoint is done. Here it runs in waves.
+
+**Waves, in float32.** Each of the 32 lanes evaluates a step of its own, so a sum over the weights of the group needs no
+exchange between lanes; the weights are read once from memory, and the waves get them from the L1 cache, all lanes the
+same one at a time. The first wave is a table of edges over the range in which the optimum may lie. Of its intervals
+those that survive the bound share the lanes of the next wave, and so on. Where more than half of them survive, the
+range is searched in windows of fewer pieces.
+
+**Margins.** r = x − k·s is one fused operation, so h·r² has a relative error of a few u = 2⁻²⁴, and sums of positive
+terms keep it. A code may be the neighbour of the nearest one where the two are equally near to within 2u of s; it then
+belongs to a step within 2u of s, and adds at most 16u·k to its term. All this together is `margin`, by which F is taken
+too low and C too high. Since √f changes by at most √C per unit of s, the shift of the step by 2u costs (√f + 4u√A)²
+instead of f, A = Σhx². What float32 excludes is therefore excluded. An interval down to the spacing of float32 is done
+as well: what could hide in it is at most 4u²A lower than the vertices of its ends.
+
+**Values, in float64.** Every piece whose vertex might lie below the best value is evaluated again, with the weights
+spread over the lanes and sums in float64. Codes that are equal have an equal N, so no piece is evaluated twice in a
+wave. Step and error come from float64 alone.
+
+**Operations.** A wave takes 11 float32 operations per weight and lane and two loads. Groups of 128 Gaussian or heavy-
+tailed weights need on average 2.0 waves at 4 bits (1.9 at 3, 3.2 at 6, 9.2 at 8 bits), 2 to 3 evaluations in float64
+(160 cycles of a scheduler each) and 5 of the range (60 each): about 4,200 cycles, so 62.5 M groups (8 B weights) take
+.28 s on 528 schedulers at 1.75 GHz.
+
+Groups that float32 cannot hold (largest weight outside 2⁻³⁰ … 2³⁰, optimum below 2⁻²⁰ of it, more than `MOST_WAVES`
+waves) are marked as undone, and the caller searches them in float64 (`clip_torch`).
+"""
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor
+
+LANES = 32
+MOST_WAVES = 512
+ROUNDING = 2.0**-24
+"""u, half the spacing of float32 at 1."""
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _wave(  # type: ignore[no-untyped-def]
+    w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """Returns F, R, C and N in float32 at the step of each lane; chunks are summed apart, which keeps rounding low."""
+    magic: tl.constexpr = 12582912.0  # 1.5·2²³: adding it rounds to a whole number
+    t, minus = tl.div_rn(1.0, s), -s
+    f, r1, c, n = tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s)
+    for start in range(0, SIZE, CHUNK):
+        f_part, r_part, c_part = tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s)
+        for i in tl.static_range(CHUNK):
+            x = tl.load(w + start + i).to(tl.float32)
+            k = (t * x + magic) - magic
+            k = tl.minimum(tl.maximum(k, -DOWN), UP)
+            r = tl.fma(k, minus, x)
+            if WEIGHTED:
+                weight = tl.load(h + start + i)
+                f_part += (weight * r) * r
+                r_part += (weight * k) * r
+                c_part += (weight * k) * k
+            else:
+                f_part += r * r
+                r_part += k * r
+                c_part += k * k
+            n += tl.abs(k)
+        f += f_part
+        r1 += r_part
+        c += c_part
+    return f, r1, c, n
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _sums(  # type: ignore[no-untyped-def]
+    w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """Returns F, R and C in float64 at one step, with the weights spread over the lanes."""
+    magic: tl.constexpr = 6755399441055744.0  # 1.5·2⁵²
+    t = 1.0 / s
+    f, r1 = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+    c = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, SIZE, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
+        k = (x * t + magic) - magic
+        k = tl.minimum(tl.maximum(k, -DOWN), UP)
+        r = x - k * s
+        if WEIGHTED:
+            weight = tl.load(h + at, mask=at < SIZE, other=0.0)
+            f += weight * r * r
+            r1 += weight * k * r
+            c += weight * k * k
+        else:
+            f += r * r
+            r1 += k * r
+            c += k * k
+    return tl.sum(f), tl.sum(r1), tl.sum(c)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _survey(w, h, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns the largest magnitude with importance, the largest of all, Σhx², and how many are not finite."""
+    counted, largest = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+    energy, bad = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
+    for start in range(0, SIZE, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.abs(tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64))
+        bad += tl.where(x <= 1.7976931348623157e308, 0, 1)
+        largest = tl.maximum(largest, x)
+        if WEIGHTED:
+            weight = tl.load(h + at, mask=at < SIZE, other=0.0)
+            x = tl.where(weight > 0.0, x, 0.0)
+            energy += weight * x * x
+        else:
+            energy += x * x
+        counted = tl.maximum(counted, x)
+    return tl.max(counted), tl.max(largest), tl.sum(energy), tl.sum(bad)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _clip_error(  # type: ignore[no-untyped-def]
+    w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """Returns the error of the weights beyond the largest level: a lower bound of f(s) that falls with s."""
+    total = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, SIZE, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
+        e = tl.maximum(tl.maximum(x - UP * s, -x - DOWN * s), 0.0)
+        total += tl.load(h + at, mask=at < SIZE, other=0.0) * e * e if WEIGHTED else e * e
+    return tl.sum(total)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns the error of the weights that round to 0: a lower bound of f(s) that rises with s."""
+    total = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, SIZE, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
+        e = tl.where(2.0 * tl.abs(x) < s, x, 0.0)
+        total += tl.load(h + at, mask=at < SIZE, other=0.0) * e * e if WEIGHTED else e * e
+    return tl.sum(total)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _try_pieces(  # type: ignore[no-untyped-def]
+    w,
+    h,
+    s,
+    f,
+    r,
+    c,
+    n,
+    best,
+    step,
+    known,
+    MARGIN: tl.constexpr,
+    UP: tl.constexpr,
+    DOWN: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):
+    """Returns the improved (best, step, N of its piece), from all pieces of a wave that may be lower than the best."""
+    f, r, c = f.to(tl.float64), r.to(tl.float64), c.to(tl.float64)
+    vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - 4.0 * MARGIN * f
+    vertex = tl.where(n == known, 1e300, vertex)
+    lowest = tl.min(vertex)
+    while lowest < best * (1.0 - 1e-12):
+        at = tl.max(tl.where(vertex == lowest, s, 0.0))
+        count = tl.max(tl.where((vertex == lowest) & (s == at), n, 0.0))
+        at = at.to(tl.float64)
+        f1, r1, c1 = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+        divisor = tl.where(c1 > 0.0, c1, 1.0)
+        value = tl.where(c1 > 0.0, f1 - r1 * (r1 / divisor), f1)
+        better = (c1 > 0.0) & (value < best)
+        best = tl.where(better, value, best)
+        step = tl.where(better, at + r1 / divisor, step)
+        known = tl.where(better, count, known)
+        vertex = tl.where(n == count, 1e300, vertex)
+        lowest = tl.min(vertex)
+    return best, step, known
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns which intervals may hold a value below the best one and have more than one breakpoint."""
+    rounding: tl.constexpr = 5.960464477539063e-08
+    width = (b - a).to(tl.float64)
+    low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN)
+    curve = ca.to(tl.float64) * (1.0 + MARGIN)
+    bends = curve * width > 0.0
+    u = 0.5 * (width - (low_b - low_a) / tl.where(bends, curve * width, 1.0))
+    inside = tl.where(u <= 0.0, low_a, tl.where(u >= width, low_b, low_a - curve * u * u))
+    bound = tl.where(bends, inside, tl.minimum(low_a, low_b))
+    root = tl.sqrt(tl.maximum(best, 0.0)) + 4.0 * rounding * tl.sqrt(energy)
+    return (na - nb > 1.5) & (b - a > 4.0 * rounding * a) & (bound < root * root + least)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _search(  # type: ignore[no-untyped-def]
+    w_ptr, h_ptr, h32_ptr, steps, errors, undone, columns,
+    UP: tl.constexpr, DOWN: tl.constexpr, MARGIN: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, MOST: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Stores the step and the error of one group, and whether its search is not finished."""
+    group = tl.program_id(0).to(tl.int64)
+    w = w_ptr + group * SIZE
+    h, h32 = h_ptr + (group % columns) * SIZE, h32_ptr + (group % columns) * SIZE
+    top: tl.constexpr = max(UP, DOWN)
+    largest, anyone, energy, bad = _survey(w, h, SIZE, BLOCK, WEIGHTED)
+    usable = (bad == 0) & (largest > 9.313225746154785e-10) & (largest < 1073741824.0)
+    reach = tl.where(usable, largest, 1.0)
+    start = reach / (top + 0.5)
+    f, r, c = _sums(w, h, start, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    usable = usable & (c > 0.0)
+    divisor = tl.where(usable, c, 1.0)
+    best, step = f - r * (r / divisor), start + r / divisor
+    low, high = start, start
+    cost = _clip_error(w, h, low, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    while usable & (cost < best) & (low > 9.5367431640625e-07 * reach):
+        low = low * 0.7
+        cost = _clip_error(w, h, low, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    usable = usable & (cost >= best)
+    cost = _dead_zone_error(w, h, high, SIZE, BLOCK, WEIGHTED)
+    while usable & (cost < best) & (high < reach):
+        high = high * 1.25
+        cost = _dead_zone_error(w, h, high, SIZE, BLOCK, WEIGHTED)
+    here = (low * (1.0 - 1e-6)).to(tl.float32)
+    end = (tl.minimum(high, reach) * (1.0 + 1e-6)).to(tl.float32)
+    least = SIZE * reach * reach * 4.70197740328915e-38
+    lane = tl.arange(0, LANES)
+    following = tl.minimum(lane + 1, LANES - 1)
+    known = -1.0 + 0.0 * here
+    shrink, waves = 1.0 + 0.0 * reach, 0
+    while usable & (here < end) & (waves < MOST):
+        width = tl.minimum(tl.maximum(2.0 * tl.sqrt(tl.maximum(best, 0.0) / energy), 0.002), 0.2) * shrink
+        span = tl.log((end / here).to(tl.float64)) * 1.00001 + 1e-7
+        between = span / tl.ceil(span / ((LANES - 1) * width)) / (LANES - 1)
+        a = tl.where(lane == 0, here, here * tl.exp(between.to(tl.float32) * lane.to(tl.float32)))
+        fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, WEIGHTED)
+        b, fb, nb = tl.gather(a, following, 0), tl.gather(fa, following, 0), tl.gather(na, following, 0)
+        last = tl.max(a)
+        best, step, known = _try_pieces(
+            w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+        )
+        alive = _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN)
+        count = tl.sum(alive.to(tl.int32))
+        waves += 1
+        while (count > 0) & (2 * count <= LANES) & (waves < MOST):
+            # each surviving interval gets as many lanes as there are for it; its lower end is evaluated again
+            share = LANES // count
+            slot = lane // share
+            part = lane - slot * share
+            rank = tl.cumsum(alive.to(tl.int32), 0) - 1
+            chosen = (rank[None, :] == slot[:, None]) & alive[None, :]
+            source = tl.sum(tl.where(chosen, lane[None, :], 0), 1)
+            lower, upper = tl.gather(a, source, 0), tl.gather(b, source, 0)
+            f_upper, n_upper = tl.gather(fb, source, 0), tl.gather(nb, source, 0)
+            a = lower + (upper - lower) * (part.to(tl.float32) / share.to(tl.float32))
+            fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, WEIGHTED)
+            ends = part == share - 1
+            b = tl.where(ends, upper, tl.gather(a, following, 0))
+            fb = tl.where(ends, f_upper, tl.gather(fa, following, 0))
+            nb = tl.where(ends, n_upper, tl.gather(na, following, 0))
+            nb = tl.where(slot < count, nb, na)  # lanes without an interval
+            best, step, known = _try_pieces(
+                w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+            )
+            alive = _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN)
+            count = tl.sum(alive.to(tl.int32))
+            waves += 1
+        here = tl.where(count == 0, last, here)
+        shrink = tl.where(count == 0, tl.minimum(2.0 * shrink, 1.0), 0.5 * shrink)
+    usable = usable & (here >= end)
+    at = tl.where(usable & (step > 0.0), step, start)
+    f, r, c = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    moved = at + r / tl.where(c > 0.0, c, 1.0)
+    g, r, c = _sums(w, h, moved, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    empty = largest == 0.0
+    found = tl.where(g < f, moved, at)
+    value = tl.where(g < f, g, f)
+    tl.store(steps + group, tl.where(empty, anyone / top, found))
+    tl.store(errors + group, tl.where(empty, 0.0, value))
+    tl.store(undone + group, tl.where(usable | (empty & (bad == 0)), 0, 1).to(tl.int8))
+
+
+def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns step and error of every row of W (groups, size) in float64, and whether its search is not finished.
+
+    Row i has the importance h[i % len(h)], scaled to at most 1; None stands for ones. W is contiguous, float32, float16
+    or bfloat16. `caps` are the largest codes of positive and of negative weights.
+    """
+    groups, size = W.shape
+    steps, errors = (torch.empty(groups, dtype=torch.float64, device=W.device) for _ in range(2))
+    undone = torch.empty(groups, dtype=torch.int8, device=W.device)
+    chunk = next(each for each in (16, 8, 4, 2, 1) if size % each == 0)
+    weights = W if h is None else h
+    arguments: tuple[Any, ...] = (W, weights, weights if h is None else h.float(), steps, errors, undone)
+    _search[(groups,)](
+        *arguments,
+        1 if h is None else len(h),
+        UP=float(caps[0]),
+        DOWN=float(caps[1]),
+        MARGIN=margin_of(size, chunk, caps),
+        SIZE=size,
+        CHUNK=chunk,
+        BLOCK=min(1024, max(LANES, triton.next_power_of_2(size))),
+        LANES=LANES,
+        MOST=MOST_WAVES,
+        WEIGHTED=h is not None,
+        num_warps=1,
+    )
+    return steps, errors, undone != 0
+
+
+def margin_of(size: int, chunk: int, caps: tuple[int, int]) -> float:
+    """Returns the relative error that F and C may have in float32: of sums in chunks, of products, and of codes."""
+    return (chunk + size / chunk + 16 * (max(caps) + 1) + 16) * ROUNDING

@@ -1,0 +1,118 @@
+"""Scales, codes and packing on a GPU against those of the CPU: how many differ, and how many of these are ties."""
+
+import numpy as np
+import pytest
+import torch
+
+from clip_cases import adversarial, count_differences, importances
+from fairbits.model import exact_clip
+from fairbits.model.exact_clip import device_steps, minimax_groups
+from fairbits.model.files.packed import pack_codes
+from fairbits.model.groups import choose_scales, round_to_nearest
+from fairbits.model.scheme import Scheme
+from fairbits.theory import Grid, clip_blocks, minimax_blocks
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def weights(rows, columns, dtype=torch.bfloat16, seed=0):
+    """Returns heavy-tailed weights in a type that checkpoints have."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy((0.02 * rng.standard_t(5, (rows, columns))).astype(np.float32)).to(dtype)
+
+
+def importance_of(columns, seed=1):
+    return np.exp(1.5 * np.random.default_rng(seed).standard_normal(columns))
+
+
+def codes(W, steps, grid):
+    blocks = W.float().numpy().reshape(*steps.shape, -1)
+    return grid.codes(blocks, steps[:, :, None])
+
+
+def compare(W, group, grid, h=None):
+    """Returns the groups, those with another step, those of them that are no ties, and the codes that differ."""
+    blocks = W.cuda().reshape(len(W), -1, group)
+    own = None if h is None else torch.from_numpy(h).cuda().reshape(-1, group)
+    steps, errors = (each.cpu().numpy() for each in device_steps(blocks, own, grid=grid))
+    expected = clip_blocks(W.float().numpy(), grid, group=group, importance=h)
+    squares = np.square(W.double().numpy()) * (1.0 if h is None else h)
+    energy = squares.reshape(*steps.shape, group).sum(axis=2)
+    differ, worse = count_differences((steps, errors), (expected.step, expected.error), energy)
+    changed = int((codes(W, steps, grid) != codes(W, expected.step, grid)).sum())
+    return steps.size, differ, worse, changed
+
+
+def test_triton_is_there():
+    assert exact_clip.search_groups is not None
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["symmetric", "twos"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_hundred_thousand_groups(bits, kind, weighted, record_property):
+    rows, columns = 3125, 4096  # 100,000 groups of 128
+    h = importance_of(columns) if weighted else None
+    groups, differ, worse, changed = compare(weights(rows, columns), 128, Grid(bits, kind), h)
+    record_property("counts", f"{groups} groups, {differ} other steps, {worse} no ties, {changed} other codes")
+    print(f"W{bits} {kind} {weighted=}: {groups} groups, {differ} other steps, {worse} no ties, {changed} other codes")
+    assert worse == 0
+    assert differ <= groups * 1e-3
+
+
+@pytest.mark.parametrize("group", [2, 16, 32, 64, 96, 256, 1024, 4096])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_sizes_of_groups(group, dtype):
+    columns = 3072 if group == 96 else 4096
+    h = importance_of(columns)
+    assert compare(weights(64, columns, dtype), group, Grid(4, "twos"), h)[2] == 0
+    assert compare(weights(64, columns, dtype), group, Grid(3))[2] == 0
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "twos", "midrise"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_adversarial_groups(bits, kind):
+    W = torch.from_numpy(np.stack(list(adversarial(128).values())))
+    for h in (None, *importances(128).values()):
+        assert compare(W, 128, Grid(bits, kind), h)[2] == 0
+
+
+def test_the_kernel_finishes_ordinary_groups():
+    assert exact_clip.search_groups is not None
+    W = weights(1000, 128).cuda()
+    for bits in (2, 4, 8):
+        assert not exact_clip.search_groups(W, None, caps=Grid(bits, "twos").caps)[2].any()
+
+
+@pytest.mark.parametrize("objective", ["worst", "regret"])
+def test_worst_of_languages(objective):
+    W = weights(64, 1024)
+    H = np.exp(np.random.default_rng(3).standard_normal((12, 1024)))
+    grid = Grid(4, "twos")
+    found = minimax_groups(W.cuda().reshape(64, 8, 128), grid, importance=H, objective=objective).cpu().numpy()
+    expected = minimax_blocks(W.float().numpy(), grid, group=128, importance=H, objective=objective)
+    assert np.isclose(found, expected.step, rtol=1e-9).mean() > 0.998
+
+
+@pytest.mark.parametrize("scheme", [
+    Scheme(4, 128), Scheme(4, 128, "absmax", "twos"), Scheme(3, "channel", "exact"), Scheme(4, 64, "gaussian"),
+    Scheme(4, 64, "laplace"), Scheme(4, 64, "kappa"), Scheme(4, "tensor", "exact"), Scheme(4, 128, "exact", "twos"),
+])  # fmt: skip
+def test_codes_are_those_of_the_cpu(scheme):
+    W = weights(256, 1024)
+    found, expected = (choose_scales(each, scheme, dtype=torch.bfloat16) for each in (W.cuda(), W))
+    assert found[0].is_cuda
+    assert found[1] == expected[1]
+    differ = int((found[0].cpu() != expected[0]).sum())
+    assert differ <= expected[0].numel() * 1e-3
+    grid = Grid(scheme.bits, scheme.grid)
+    there, here = (round_to_nearest(W.to(s.device), s, grid=grid).codes.cpu() for s in (found[0], expected[0]))
+    assert int((there != here).sum()) <= W.numel() * 1e-4
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_packing(bits):
+    from compressed_tensors.compressors.pack_quantized import pack_to_int32
+
+    chosen = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (37, 200)).to(torch.int8)
+    assert torch.equal(pack_codes(chosen.cuda(), bits).cpu(), pack_to_int32(chosen, bits))
