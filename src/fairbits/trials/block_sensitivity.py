@@ -42,14 +42,15 @@ def predicted_sensitivity(
     request: TextRequest,
     widths: Sequence[int],
     group: Group,
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Returns the predicted damage of every block at every width, from one pass over the calibration text, on the CPU.
+    """Returns the predicted damage of every block at every width, from one pass over the calibration text.
 
     Linear maps that policies do not round are excluded.
     """
     schemes, notes = schemes_for(widths, group)
-    measured = probe(checkpoint, corpus, request=request, schemes=schemes, progress=progress)
+    measured = probe(checkpoint, corpus, request=request, schemes=schemes, device=device, progress=progress)
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     table = np.zeros((len(measured.languages), checkpoint.architecture.n_blocks, len(schemes)))

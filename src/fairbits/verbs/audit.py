@@ -25,6 +25,7 @@ from fairbits.measure.passes.prepare import estimated_size_notes
 from fairbits.measure.passes.recorder import FORMS
 from fairbits.measure.passes.run import probe
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
@@ -46,6 +47,7 @@ def audit(
     sequence: int = 512,
     second_moments: bool = False,
     seed: int = 0,
+    device: str = AUTO,
     progress: Progress | None = None,
 ) -> Audit:
     """Returns the damage that `scheme` is predicted to do to every language, and why, measured on calibration text.
@@ -55,6 +57,7 @@ def audit(
     input.
     """
     request = TextRequest("calibration", tokens, sequence, seed)
+    device = resolve_device(device)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
@@ -65,6 +68,7 @@ def audit(
         schemes=(scheme,),
         second_moments=second_moments,
         least=1,
+        device=device,
         progress=progress,
     )
     moments = weight_moments(checkpoint, progress=progress)

@@ -151,6 +151,7 @@ class Source:
             request=self.calibration.request,
             widths=widths,
             group=self.group,
+            device=self.device,
             progress=self.progress,
         )
 

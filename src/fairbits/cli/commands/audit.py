@@ -10,6 +10,7 @@ from fairbits.cli import completion
 from fairbits.cli.files import write_out
 from fairbits.cli.options import (
     Bits,
+    Device,
     GroupOrChannel,
     Json,
     Languages,
@@ -24,7 +25,7 @@ from fairbits.cli.options import (
     out_option,
 )
 from fairbits.cli.parsing import group_of, names_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 
 
 def audit(
@@ -47,6 +48,7 @@ def audit(
         bool, flag("--second-moments", help="Keep the second moments E(x xᵀ) of every input.")
     ] = False,
     seed: Seed = 0,
+    device: Device = "auto",
     out_file: Annotated[Path | None, out_option("AUDIT.json")] = None,
     details: Annotated[bool, flag("--details", help="Show every measurement of languages and blocks.")] = False,
     revision: Revision = None,
@@ -74,6 +76,7 @@ def audit(
     one_of("clip", clip, ("absmax", "exact"))
     scheme = Scheme(bits, group_of(group), clip)  # type: ignore[arg-type]  # one of the two
     names = names_of(languages)
+    device = chosen_device(device)
     print_notes(language_notes(names or ()))
     with stages("opening the model") as show:
         found = run_audit(
@@ -85,6 +88,7 @@ def audit(
             sequence=sequence,
             second_moments=second_moments,
             seed=seed,
+            device=device,
             progress=show,
         )
     write_out(out_file, found.save)

@@ -16,6 +16,10 @@ class Positions:
     real: Tensor
     text: Tensor
 
+    def on(self, device: str | torch.device) -> "Positions":
+        """Returns them on a device."""
+        return Positions(self.real.to(device), self.text.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -31,7 +35,7 @@ class Batch:
         """Returns the positions for a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
 
-    def on(self, device: str) -> "Batch":
+    def on(self, device: str | torch.device) -> "Batch":
         """Returns the batch with the model's input on a device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
 

@@ -92,12 +92,12 @@ class Recorder:
         second_moments: bool,
     ) -> None:
         """`documents` holds the language of each document, by index."""
-        self._languages = documents
+        self._languages, self._device = documents, model.device
         self._modules = dict(model.named_modules())
         self.points, self.linears = points, linears
         self._schemes = {
             scheme: {
-                name: choose_scales(self._matrix(weight), scheme, dtype=torch.float32)[0]
+                name: choose_scales(self._matrix(weight), scheme, dtype=torch.float32)[0].to(self._device)
                 for name, weight in linears.items()
             }
             for scheme in schemes
@@ -121,10 +121,13 @@ class Recorder:
         self._reported = dict.fromkeys(self.linears, 0)
         self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
         languages = self._languages[batch.document]
-        self._members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
-        rows = len(batch.document)
-        self._activity = torch.zeros(3, rows, len(self.points))
-        self._damage = torch.zeros(len(self._schemes), len(FORMS), rows, len(self.linears))
+        members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
+        rows, device = len(batch.document), self._device
+        self._members = members.to(device)
+        self._activity = torch.zeros(3, rows, len(self.points), device=device)
+        self._damage = torch.zeros(len(self._schemes), len(FORMS), rows, len(self.linears), device=device)
+        stacks = {point.stack for point in self.points}
+        self._positions = {stack: batch.positions(stack).on(device) for stack in stacks}
 
     def finish(self) -> None:
         """Adds the sums of the batch's rows to their documents."""
@@ -134,9 +137,9 @@ class Recorder:
                     f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
                 )
         rows = self._batch.document
-        for sums, values in zip((self.positions, self.norm, self.square), self._activity, strict=True):
+        for sums, values in zip((self.positions, self.norm, self.square), self._activity.cpu(), strict=True):
             sums.index_add_(0, rows, values.double())
-        for forms, values in zip(self.damage.values(), self._damage, strict=True):
+        for forms, values in zip(self.damage.values(), self._damage.cpu(), strict=True):
             for form, each in zip(FORMS, values, strict=True):
                 forms[form].index_add_(0, rows, each.double())
 
@@ -183,7 +186,7 @@ class Recorder:
         if index in self._passed:
             return
         self._passed.add(index)
-        text = self._batch.positions(point.stack).text
+        text = self._positions[point.stack].text
         x = _rows_of(x.detach(), text).float()
         squares = x.square()
         energy = squares.sum(-1).mul_(text)
@@ -195,7 +198,7 @@ class Recorder:
 
     @torch.no_grad()
     def _gradient(self, index: int, name: str, stack: str, x: Tensor, g: Tensor) -> None:
-        positions = self._batch.positions(stack)
+        positions = self._positions[stack]
         real, text = positions.real[..., None], positions.text
         self._reported[name] += 1
         g = _rows_of(g, positions.real).float() * real
@@ -220,10 +223,10 @@ class Recorder:
     def _add_products(self, sums: dict[str, Tensor], name: str, x: Tensor) -> None:
         """Adds Σ x xᵀ in float32 over the positions of each language; excluded positions are 0."""
         if name not in sums:
-            sums[name] = torch.zeros(int(self._languages.max()) + 1, x.shape[-1], x.shape[-1])
+            sums[name] = torch.zeros(int(self._languages.max()) + 1, x.shape[-1], x.shape[-1], device=x.device)
         languages = self._languages[self._batch.document]
         for lang in sorted(set(languages.tolist())):
-            rows = x[languages == lang].flatten(0, 1)
+            rows = x[(languages == lang).to(x.device)].flatten(0, 1)
             sums[name][lang].addmm_(rows.T, rows)
 
     def _matrix(self, weight: Weight) -> Tensor:

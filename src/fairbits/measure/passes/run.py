@@ -25,6 +25,7 @@ from fairbits.measure.passes.recorder import Recorder, points_of, probed_linears
 from fairbits.measure.passes.text import NO_LABEL, Task, Text, unigrams
 from fairbits.memory import GRADIENT_POSITIONS, PASS_ACTIVATIONS_BYTES
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import move
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.stats.resample import LEAST_DOCUMENTS
@@ -47,17 +48,18 @@ def probe(
     second_moments: bool = False,
     dtype: torch.dtype = torch.float32,
     least: int = LEAST_DOCUMENTS,
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> Measurements:
     """Returns the measurements of a model on the requested text of each language of a corpus.
 
     A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
-    random directions of the Fisher gradient are drawn from the seed of the request.
+    random directions of the Fisher gradient are drawn from the seed of the request, on a GPU by its own generator.
     """
     for scheme in schemes:
         _check_scheme(scheme, checkpoint)  # before anything slow
     text = text_for(checkpoint, corpus, request=request, least=least)
-    model = checkpoint.load(dtype)
+    model = move(checkpoint.load(dtype), device)
     linears, left_out = probed_linears(checkpoint.architecture, model)
     if not linears:
         raise InputError(f"{checkpoint.target} has no linear map whose activations can be observed")
@@ -107,16 +109,17 @@ def _run(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
-    rng = torch.Generator().manual_seed(seed)
+    device = model.device
+    rng = torch.Generator(device).manual_seed(seed)
     total, done = sum(window.length for window in text.windows), 0
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
-    split = split_head(model, next(batches(text, positions=1)))  # the shortest window is enough to decide
+    split = split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
     handles = recorder.attach()
     try:
         for batch in batches(text, positions=positions_at_once(model, split)):
             recorder.start(batch)
             with recompute_in_backward(blocks):
-                features = split.body(batch)
+                features = split.body(batch.on(device))
             torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
             recorder.finish()
             done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
@@ -145,7 +148,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Los
 
 def fisher_direction(p: Tensor, rng: torch.Generator) -> Tensor:
     """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ. Overwrites p."""
-    noise = torch.randn(p.shape, generator=rng).to(p.device).mul_(p.sqrt())
+    noise = torch.randn(p.shape, generator=rng, device=p.device).mul_(p.sqrt())
     return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))
 
 
@@ -187,7 +190,7 @@ def _measurements(
 
 def _mean(sums: Tensor, count: Tensor) -> Floats:
     """Returns the sums of every language divided by its count. Overwrites the sums."""
-    mean: Floats = sums.div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
+    mean: Floats = sums.cpu().div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
     return mean
 
 
@@ -224,7 +227,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
 @torch.no_grad()
 def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress | None = None) -> tuple[Floats, Floats]:
     """Returns the loss of every document in nats and its number of predicted tokens; runs on the model's device."""
-    device = str(model.device)
+    device = model.device
     scores = LossSums(len(text.lang))
     total, done = len(text.windows), 0
     split = split_head(model, next(batches(text, positions=1)).on(device))

@@ -40,6 +40,7 @@ def make_audit(place: RunDirectory, report_done: Finished, *, progress: Progress
             job.checkpoint,
             text=job.corpus,
             scheme=job.scheme,
+            device=job.device,
             progress=progress,
             **job.calibration.settings,
         )
