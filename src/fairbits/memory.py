@@ -34,6 +34,8 @@ END_TO_END_WEIGHTS = 500_000_000
 
 PASS_ACTIVATIONS_BYTES = 96 * MIB
 """Bytes that the activations of one batch may take in a pass through a whole model, by a rough count."""
+GPU_PASS_ACTIVATIONS_BYTES = 16 * PASS_ACTIVATIONS_BYTES
+"""The same on a GPU."""
 BLOCK_ACTIVATIONS_BYTES = 64 * MIB
 """Bytes that the activations of one batch may take within a block that is rounded, by a rough count."""
 BLOCK_POSITIONS = 1024
@@ -42,6 +44,18 @@ GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
 """The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
 GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
 """The same on a GPU."""
+BLOCK_BACKWARD_BYTES = 256 * MIB
+"""Bytes that one batch may take in the backward pass of a single block, by a rough count."""
+GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
+"""The same on a GPU."""
+WHOLE_MODEL_BYTES = 4 * GIB
+"""Bytes of weights up to which a model is audited as a whole; a larger one is audited with one block in memory."""
+STATES_BYTES = 4 * GIB
+"""Bytes of hidden states at the inputs of blocks that an audit in blocks keeps; others are computed again."""
+GPU_STATES_BYTES = 12 * GIB
+"""The same on a GPU."""
+LEAST_STATES_FACTOR = 1.5
+"""How much more an audit in blocks may keep if the text would otherwise have to pass the model in several parts."""
 EVALUATION_POSITIONS = 1024
 """Positions of an evaluated batch, at least, where no logits come with them: with fewer, weights are waited for."""
 GPU_EVALUATION_POSITIONS = 8 * EVALUATION_POSITIONS
@@ -63,6 +77,8 @@ GPU_LOGITS_FACTOR = 32
 """How many times more logits exist at a time on a GPU, where the time goes into calls rather than into memory."""
 GRADIENT_POSITIONS = 64
 """Positions whose logits exist at a time where gradients or entropies need several copies of them."""
+GPU_GRADIENT_POSITIONS = 512
+"""The same on a GPU: with a vocabulary of 128,000 each of the copies takes 250 MB."""
 
 # tables
 

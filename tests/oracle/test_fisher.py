@@ -15,9 +15,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.fisher import NormalDraws, fisher_direction
 from fairbits.measure.passes.measurements import column_errors, weight_errors
 from fairbits.measure.passes.recorder import FORMS, Recorder, points_of, probed_linears
-from fairbits.measure.passes.run import fisher_direction, probe
+from fairbits.measure.passes.run import probe
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
 from fairbits.model import Checkpoint
 from fairbits.model.scheme import Scheme
@@ -95,16 +96,16 @@ def enumerated(checkpoint: Checkpoint, windows: tuple[Window, ...]) -> Recorder:
         schemes=(SCHEME,),
         second_moments=False,
     )
-    recorder.attach()
-    for row, position in (batch.labels != NO_LABEL).nonzero().tolist():
-        for word in range(WORDS):
-            recorder.start(batch)
-            logits = model(**batch.inputs, use_cache=False).logits
-            p = logits.detach()[row, position].softmax(-1)
-            direction = torch.zeros_like(logits)
-            direction[row, position] = (torch.eye(WORDS, dtype=p.dtype)[word] - p) * p[word].sqrt()
-            logits.backward(direction)
-            recorder.finish()
+    with recorder.attached():
+        for row, position in (batch.labels != NO_LABEL).nonzero().tolist():
+            for word in range(WORDS):
+                recorder.start(batch)
+                logits = model(**batch.inputs, use_cache=False).logits
+                p = logits.detach()[row, position].softmax(-1)
+                direction = torch.zeros_like(logits)
+                direction[row, position] = (torch.eye(WORDS, dtype=p.dtype)[word] - p) * p[word].sqrt()
+                logits.backward(direction)
+                recorder.finish()
     return recorder
 
 
@@ -186,7 +187,7 @@ def test_all_directions_together_are_the_fisher_information(family, toy):
 
 def test_directions_have_the_covariance_of_the_fisher_information():
     p, asked = torch.linspace(-2, 2, 6).softmax(-1), 60_000
-    xi = fisher_direction(p.repeat(asked, 1), torch.Generator().manual_seed(0)).double()
+    xi = fisher_direction(p.repeat(asked, 1), NormalDraws(0)).double()
     F = (torch.diag(p) - p[:, None] * p).double()
     error = 4 * ((torch.outer(F.diag(), F.diag()) + F**2) / asked).sqrt()  # of a covariance of normal variables
     assert ((xi.T @ xi / asked - F).abs() <= error).all()

@@ -21,19 +21,25 @@ from fairbits.model.groups import Codes
 
 
 class StreamingModel:
-    """The model of a checkpoint, of its own class, in float32 and eval mode, at first without weights.
+    """The model of a checkpoint, of its own class and in eval mode, at first without weights.
 
-    Weights that are not loaded are on the meta device and take no memory.
+    Weights that are not loaded are on the meta device and take no memory; those that are loaded have the type `dtype`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device | str = "cpu",
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
         with _weights_without_storage():
             # a copy, as transformers writes options into the configuration, which belongs to the checkpoint
             config = copy.deepcopy(checkpoint.config)
-            model: PreTrainedModel = cls._from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = cls._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         self.model = model.eval()  # type: ignore[no-untyped-call]
-        self._checkpoint, self._device = checkpoint, torch.device(device)
+        self._checkpoint, self._device, self._dtype = checkpoint, torch.device(device), dtype
         self._entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
         for name, buffer in model.named_buffers():
             self._put(name, buffer)
@@ -43,6 +49,9 @@ class StreamingModel:
             self._tensors[source.parameter].append(source.name)
         self._tensors |= {parameter: [name] for parameter, name in names.tied.items()}
         self._converters = _converters(model, checkpoint.tensors, self._entries)
+        head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        head_parameters = {id(each) for each in head.parameters()} if head is not None else set()
+        self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
 
     def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
         """Loads what lies outside the blocks except for the head, which no walk reaches.
@@ -52,15 +61,13 @@ class StreamingModel:
         """
         architecture = self._checkpoint.architecture
         inside = tuple(f"{block.module}." for block in architecture.blocks)
-        head = self.model.get_output_embeddings()
-        head_parameters = {id(p) for p in head.parameters()} if head is not None else set()
-        looked_up = {name for name, weight in architecture.weights.items() if weight.role == "embedding"}
+        looked_up = self._looked_up()
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
         for parameter, entry in self._entries.items():
             tensors = self._tensors.get(parameter, [])
             unreached = bool(tensors) and all(architecture.weights[name].stack == "other" for name in tensors)
             tied = any(name in looked_up for name in tensors)
-            if parameter.startswith(inside) or unreached or (id(entry) in head_parameters and not tied):
+            if parameter.startswith(inside) or unreached or (parameter in self._head and not tied):
                 continue
             if not tensors:
                 if entry.is_meta:
@@ -75,6 +82,24 @@ class StreamingModel:
                     self._rows(first, ids, codes) if first in looked_up else self._parameter(parameter, codes)
                 )
             self._put(parameter, loaded[first])
+
+    def load_head(self) -> None:
+        """Loads the whole head, and with it an embedding that is tied to it."""
+        loaded: dict[str, Tensor] = {}  # tied parameters share memory
+        for parameter in self._head:
+            if parameter in self._tensors:
+                first = self._tensors[parameter][0]
+                if first not in loaded:
+                    loaded[first] = self.to_device(self._parameter(parameter, {}))
+                self._put(parameter, loaded[first])
+
+    def release_head_and_embedding(self) -> None:
+        """Releases the head and the embedding: the largest weights that lie outside the blocks."""
+        looked_up = self._looked_up()
+        for parameter, entry in self._entries.items():
+            embeds = any(name in looked_up for name in self._tensors.get(parameter, []))
+            if entry.is_meta and (embeds or parameter in self._head):
+                self._put(parameter, entry)
 
     def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
         """Loads the weights of a block; those with codes as a loader would dequantize them."""
@@ -91,6 +116,10 @@ class StreamingModel:
     def to_device(self, tensor: Tensor) -> Tensor:
         """Returns a tensor on the device of the weights."""
         return tensor.to(self._device)
+
+    def _looked_up(self) -> set[str]:
+        weights = self._checkpoint.architecture.weights
+        return {name for name, weight in weights.items() if weight.role == "embedding"}
 
     def _parameters_of(self, block: Block) -> Iterable[str]:
         return [parameter for parameter in self._entries if parameter.startswith(f"{block.module}.")]
@@ -109,24 +138,27 @@ class StreamingModel:
         return whole
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a tensor as it is in the file, or will be after quantization, in float32."""
+        """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
         if name not in codes:
-            return _float(self._checkpoint.read(name))
+            return self._typed(self._checkpoint.read(name))
         # from a copy, as codes keep what they were dequantized to
         made = replace(codes[name]).dequantized
-        return _float(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
+        return self._typed(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
 
     def _rows(self, name: str, ids: Tensor, codes: Mapping[str, Codes]) -> Tensor:
         whole = codes[name].codes if name in codes else self._checkpoint.read(name)
-        if whole.dtype == torch.float32:
+        if whole.dtype == self._dtype:
             return whole  # memory-mapped: only the rows that are looked up are read
-        table = torch.empty(whole.shape, dtype=torch.float32)
+        table = torch.empty(whole.shape, dtype=self._dtype)
         if name in codes:
             given = codes[name]
-            table[ids] = Codes(given.codes[ids], given.scales[ids], given.bits).dequantized.float()
+            table[ids] = Codes(given.codes[ids], given.scales[ids], given.bits).dequantized.to(self._dtype)
         else:
-            table[ids] = whole[ids].float()
+            table[ids] = whole[ids].to(self._dtype)
         return table
+
+    def _typed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def _put(self, parameter: str, value: Tensor) -> None:
         path, _, leaf = parameter.rpartition(".")
@@ -136,10 +168,6 @@ class StreamingModel:
             owner._buffers[leaf] = placed
         else:
             owner._parameters[leaf] = nn.Parameter(placed, requires_grad=False)
-
-
-def _float(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _converters(

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
 from fairbits.measure.passes.forward import recompute_in_backward, split_head
-from fairbits.measure.passes.run import LossSums, fisher_gradient, positions_at_once
+from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.overlays.base_model import OverlayBase
@@ -222,11 +223,11 @@ def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
     """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
-    rng, scores = torch.Generator().manual_seed(seed), LossSums(len(text.lang))
+    draws, scores = NormalDraws(seed), LossSums(len(text.lang))
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
         here = batch.on(device)
         with recompute_in_backward(blocks):
             features = split.body(here)
-        torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, rng=rng))
+        torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, draws=draws))
     return int(scores.sums[0].sum())

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fairbits.checks import instance
 from fairbits.language import Corpus
@@ -74,7 +73,9 @@ def audit(
     moments = weight_moments(checkpoint, progress=progress)
     if progress is not None:
         progress("computing results", 0, 1)
-    return conclude(checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request)
+    return conclude(
+        checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
+    )
 
 
 def conclude(
@@ -85,6 +86,7 @@ def conclude(
     moments: ModelMoments,
     scheme: Scheme,
     request: TextRequest,
+    device: str = "cpu",
 ) -> Audit:
     """Returns the audit of one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
@@ -99,7 +101,7 @@ def conclude(
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
-    errors = column_errors(checkpoint, measured.linears, scheme=scheme)
+    errors = column_errors(checkpoint, measured.linears, scheme=scheme, device=device)
     proxies = redundancy_of(measured)
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
@@ -170,7 +172,7 @@ def _subject(
     request: TextRequest,
 ) -> AuditedModel:
     sizes = estimated_size_notes(measured.estimated, len(measured.lang))
-    notes = [*checkpoint.notes, *corpus.notes, *sizes, *notes]
+    notes = [*checkpoint.notes, *corpus.notes, *sizes, *measured.notes, *notes]
     reasons = dict.fromkeys(measured.left_out.values())
     notes += [f"{sum(v == r for v in measured.left_out.values())} linear layers are left out: {r}" for r in reasons]
     return AuditedModel(
@@ -182,7 +184,7 @@ def _subject(
         corpus=corpus.name,
         split=request.split,
         hashes=dict(corpus.hashes[request.split]),
-        dtype=str(torch.float32).removeprefix("torch."),
+        dtype=measured.dtype,
         notes=tuple(notes),
         **request.settings,
     )

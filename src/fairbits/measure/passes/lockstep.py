@@ -14,6 +14,9 @@ Why it is right. Whatever the model does between blocks is done by the model's o
 - only one thread runs at a time: the driver waits for a batch to reach its next block before it turns to the next
   batch, so the order of all operations is the same each time, and so are the results
 - a block is called once per batch, in the given order; anything else is an error (`_expect`)
+
+What comes after the last block is computed only by a walk that is given a `body`; it is then differentiable
+(`Lockstep.ends`).
 """
 
 import threading
@@ -25,13 +28,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 
 Before = Callable[[Batch], None]
+Body = Callable[[Batch], Any]
 
 
 class StopBlock(BaseException):
@@ -47,6 +51,20 @@ class _Call:
     block: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCall:
+    """A call of a block without its hidden states: it can be repeated with any, when the walk is over."""
+
+    _module: nn.Module
+    _args: tuple[Any, ...]
+    _kwargs: Mapping[str, Any]
+
+    def output(self, states: Tensor) -> Tensor:
+        """Returns the output of the block with its present weights; hooks of the block are called."""
+        args, kwargs = _with_states(self._args, self._kwargs, states)
+        return _states(self._module(*args, **kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,22 +85,32 @@ class PausedBatch:
         Gradients are tracked.
         """
         args, kwargs = self._call.args, self._call.kwargs
-        if states is not None and args:
-            args = (states, *args[1:])
-        elif states is not None:
-            kwargs = {**kwargs, next(iter(kwargs)): states}
+        if states is not None:
+            args, kwargs = _with_states(args, kwargs, states)
         return _states(self._forward(*args, **kwargs))
+
+    @property
+    def states(self) -> Tensor:
+        """The incoming hidden states."""
+        states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
+        return states
+
+    def recorded(self, model: nn.Module) -> RecordedCall:
+        """Returns the call without its hidden states, which stays valid when the walk advances."""
+        args, kwargs = _with_states(self._call.args, self._call.kwargs, None)
+        return RecordedCall(model.get_submodule(self._call.block), args, kwargs)
 
 
 class _BatchThread(threading.Thread):
     """The thread of one batch: the driver waits for its next call (`next_call`) and lets it `resume`, or `stop`."""
 
-    def __init__(self, model: PreTrainedModel, batch: Batch) -> None:
+    def __init__(self, body: Body, batch: Batch) -> None:
         super().__init__(daemon=True)  # a walk that is never closed must not keep the interpreter from ending
         self.batch = batch
         self.call: _Call | None = None
         self.last_output: Tensor | None = None
-        self._model = model
+        self.result: Any = None
+        self._body, self._differentiable = body, False
         self._calls: SimpleQueue[_Call | BaseException | None] = SimpleQueue()
         self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
 
@@ -91,7 +119,7 @@ class _BatchThread(threading.Thread):
         problem: BaseException | None = None
         try:
             with torch.no_grad():  # grad mode is per thread
-                self._model(**self.batch.inputs, use_cache=False)
+                self.result = self._body(self.batch)
         except _EndThread:
             pass
         except BaseException as raised:  # the driver raises it, whatever it is
@@ -104,6 +132,8 @@ class _BatchThread(threading.Thread):
         output = self._outputs.get()
         if output is None:
             raise _EndThread
+        if self._differentiable:
+            torch.set_grad_enabled(True)  # until the end of `run`, which restores it
         return output[0]
 
     def next_call(self) -> _Call | None:
@@ -114,9 +144,9 @@ class _BatchThread(threading.Thread):
         self.call = found
         return found
 
-    def resume(self, output: Any) -> None:
-        """Gives it the output of its block."""
-        self.call, self.last_output = None, _states(output)
+    def resume(self, output: Any, *, differentiable: bool = False) -> None:
+        """Gives it the output of its block; the rest of the pass can be differentiated if wanted."""
+        self.call, self.last_output, self._differentiable = None, _states(output), differentiable
         self._outputs.put((output,))
 
     def stop(self) -> None:
@@ -128,9 +158,12 @@ class _BatchThread(threading.Thread):
 class Lockstep:
     """All batches, paused before the same block; see `lockstep`."""
 
-    def __init__(self, forwards: Mapping[str, Callable[..., Any]], threads: Sequence[_BatchThread]) -> None:
+    def __init__(
+        self, forwards: Mapping[str, Callable[..., Any]], threads: Sequence[_BatchThread], *, to_the_end: bool
+    ) -> None:
         self._forwards, self._threads = forwards, threads
-        self._remaining = list(forwards)
+        self._remaining, self._last = list(forwards), list[Any]()
+        self._to_the_end = to_the_end
 
     def __len__(self) -> int:
         return len(self._threads)
@@ -161,7 +194,25 @@ class Lockstep:
                 thread.resume(output)
                 del output
                 _expect(thread, self._remaining[1])
+            elif self._to_the_end:
+                self._last.append(output)
         del self._remaining[0]
+
+    def ends(self) -> Iterator[tuple[Tensor, Any]]:
+        """Yields, per batch, the output of the last block as a leaf and what the body makes of it, to differentiate."""
+        outputs, self._last = self._last, []
+        if len(outputs) != len(self._threads) or self._remaining:
+            raise InputError("a walk has an end only if it has a body and all blocks have been passed")
+        for index, thread in enumerate(self._threads):
+            output, outputs[index] = outputs[index], None
+            leaf = _states(output).detach().requires_grad_()
+            thread.resume((leaf, *output[1:]) if isinstance(output, tuple) else leaf, differentiable=True)
+            del output
+            if (call := thread.next_call()) is not None:
+                raise InputError(f"{call.block} was called after the last block; each block must be called once")
+            result, thread.result = thread.result, None
+            yield leaf, result
+            del leaf, result
 
     def paused(self) -> tuple[PausedBatch, ...]:
         """Returns all batches as they are paused; the block can then be computed any number of times."""
@@ -189,6 +240,15 @@ class Lockstep:
         return thread.call
 
 
+def _with_states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], states: Tensor | None
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Returns the arguments of a block with other hidden states, which come first."""
+    if args:
+        return (states, *args[1:]), kwargs
+    return args, {**kwargs, next(iter(kwargs)): states}
+
+
 def _states(output: Any) -> Tensor:
     """Returns the hidden states in the output of a block."""
     states: Tensor = output[0] if isinstance(output, tuple) else output
@@ -203,15 +263,23 @@ def _expect(thread: _BatchThread, block: str) -> None:
 
 
 @contextmanager
-def lockstep(model: PreTrainedModel, blocks: Sequence[str], batches: Iterable[Batch]) -> Iterator[Lockstep]:
+def lockstep(
+    model: PreTrainedModel, blocks: Sequence[str], batches: Iterable[Batch], *, body: Body | None = None
+) -> Iterator[Lockstep]:
     """Gives the walk of all batches through `blocks`, which are paths of modules in the order of the forward pass.
 
-    Everything before the first block must have its weights. What comes after the last one is never computed. All
-    threads end when the context is left, in whatever way.
+    Everything before the first block must have its weights. Each batch passes `body`, by default the whole model;
+    without one, what comes after the last block is never computed. All threads end when the context is left, in
+    whatever way.
     """
     modules = {path: model.get_submodule(path) for path in blocks}
-    threads = [_BatchThread(model, batch) for batch in batches]
-    walk = Lockstep({path: module.forward for path, module in modules.items()}, threads)
+
+    def whole(batch: Batch) -> Any:
+        return model(**batch.inputs, use_cache=False)
+
+    threads = [_BatchThread(body or whole, batch) for batch in batches]
+    forwards = {path: module.forward for path, module in modules.items()}
+    walk = Lockstep(forwards, threads, to_the_end=body is not None)
     for path, module in modules.items():
         module.forward = partial(_wait_for_output, path)
     try:

@@ -35,7 +35,8 @@ class Measurements:
     `seen_by` names the point that is the input of each linear map; `left_out` says which maps were not measured, and
     why.
 
-    `estimated` is how many documents have an estimated size, as in `Text`.
+    `estimated` is how many documents have an estimated size, as in `Text`; `dtype` is what the model computed in, and
+    `notes` are what a reader must know about the pass.
 
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
     """
@@ -61,6 +62,8 @@ class Measurements:
     damage: Mapping[Scheme, Mapping[str, Floats]]
     unigrams: NDArray[np.int64]
     estimated: int = 0
+    dtype: str = "float32"
+    notes: tuple[str, ...] = ()
 
     def blocks(self, kind: PointKind) -> list[int]:
         """Returns the blocks that have a point of this kind."""
@@ -73,18 +76,24 @@ class Measurements:
         return table
 
 
-def weight_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> Iterator[tuple[str, Tensor]]:
-    """Yields ΔW (out, in) of every linear map, one at a time."""
+def weight_errors(
+    checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme, device: str = "cpu"
+) -> Iterator[tuple[str, Tensor]]:
+    """Yields ΔW (out, in) of every linear map, one at a time, on the device."""
     for name in linears:
-        W = checkpoint.read(name).float()
+        W = checkpoint.read(name).to(device).float()
         yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
 
 
-def column_errors(checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme) -> dict[str, Floats]:
+def column_errors(
+    checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme, device: str = "cpu"
+) -> dict[str, Floats]:
     """Returns m_j = Σ_i ΔW_ij² of every input channel j of every linear map."""
     # allocated first: results placed between large arrays would keep the system from reclaiming their memory
     columns: dict[str, Floats] = {name: np.zeros(checkpoint.architecture.weights[name].shape[1]) for name in linears}
-    for name, error in weight_errors(checkpoint, linears, scheme=scheme):
+    for name, error in weight_errors(checkpoint, linears, scheme=scheme, device=device):
+        sums = torch.zeros(error.shape[1], dtype=torch.float64, device=error.device)
         for rows in torch.split(error, ERROR_ROWS):
-            columns[name] += rows.double().square_().sum(0).numpy()
+            sums += rows.double().square_().sum(0)
+        columns[name][:] = sums.cpu().numpy()
     return columns

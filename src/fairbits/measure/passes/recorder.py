@@ -1,6 +1,8 @@
 """The hooks that sum activations at the points of a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +13,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.point import Point, PointKind
 from fairbits.model.architecture import Architecture, Weight
+from fairbits.model.device import is_gpu
 from fairbits.model.groups import choose_scales, error_of
 from fairbits.model.scheme import Scheme
 
@@ -69,8 +72,21 @@ FORMS = ("kronecker", "token", "diagonal")
 KRONECKER, TOKEN, DIAGONAL = range(3)
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The sums of the rows of one batch, on the device, for some columns of the tables of documents."""
+
+    document: Tensor
+    point_columns: list[int]
+    linear_columns: list[int]
+    activity: Tensor
+    damage: Tensor
+
+
 class Recorder:
-    """The sums over all batches so far, in float64 except second moments. Per batch: `start`, run the model, `finish`.
+    """The sums over all batches so far, in float64 except second moments.
+
+    Within `attached`, per batch: `start`, run the model, `finish`. In the end: `collect`.
 
     Activations x are recorded at the points, Fisher gradients g at the output of every linear map. To first order, a
     weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage (see `run`).
@@ -90,18 +106,19 @@ class Recorder:
         documents: Tensor,
         schemes: tuple[Scheme, ...],
         second_moments: bool,
+        left_out: Mapping[str, str] | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
-        """`documents` holds the language of each document, by index."""
-        self._languages, self._device = documents, model.device
+        """`documents` holds the language of each document, by index; `device` is by default that of the model.
+
+        `left_out` says which linear maps are not measured, and why.
+        """
+        self.left_out = left_out or {}
+        self._languages = documents
+        self._device = torch.device(model.device if device is None else device)
         self._modules = dict(model.named_modules())
-        self.points, self.linears = points, linears
-        self._schemes = {
-            scheme: {
-                name: choose_scales(self._matrix(weight), scheme, dtype=torch.float32)[0].to(self._device)
-                for name, weight in linears.items()
-            }
-            for scheme in schemes
-        }
+        self.points, self.linears, self.schemes = points, linears, schemes
+        self._scales: dict[tuple[Scheme, str], Tensor] = {}
         self._second_moments = second_moments
         count = len(documents)
         self.positions, self.norm, self.square = (
@@ -114,48 +131,79 @@ class Recorder:
             scheme: {form: torch.zeros(count, len(linears), dtype=torch.float64) for form in FORMS}
             for scheme in schemes
         }
+        self._point_columns: list[int] = []
+        self._linear_columns: list[int] = []
+        self._pending: list[_Rows] = []
 
     def start(self, batch: Batch) -> None:
         """Makes this batch the one that the hooks record."""
         self._batch = batch
-        self._reported = dict.fromkeys(self.linears, 0)
+        self._reported = {name: 0 for index, name in enumerate(self.linears) if index in self._linear_columns}
         self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
         languages = self._languages[batch.document]
         members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
         rows, device = len(batch.document), self._device
         self._members = members.to(device)
-        self._activity = torch.zeros(3, rows, len(self.points), device=device)
-        self._damage = torch.zeros(len(self._schemes), len(FORMS), rows, len(self.linears), device=device)
-        stacks = {point.stack for point in self.points}
+        self._activity = torch.zeros(3, rows, len(self._point_columns), device=device)
+        self._damage = torch.zeros(len(self.schemes), len(FORMS), rows, len(self._linear_columns), device=device)
+        stacks = {self.points[column].stack for column in self._point_columns}
         self._positions = {stack: batch.positions(stack).on(device) for stack in stacks}
 
     def finish(self) -> None:
-        """Adds the sums of the batch's rows to their documents."""
+        """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
         for name, times in self._reported.items():
             if times != 1:
                 raise InputError(
                     f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
                 )
-        rows = self._batch.document
-        for sums, values in zip((self.positions, self.norm, self.square), self._activity.cpu(), strict=True):
-            sums.index_add_(0, rows, values.double())
-        for forms, values in zip(self.damage.values(), self._damage.cpu(), strict=True):
-            for form, each in zip(FORMS, values, strict=True):
-                forms[form].index_add_(0, rows, each.double())
+        columns = self._point_columns, self._linear_columns
+        self._pending.append(_Rows(self._batch.document, *columns, self._activity, self._damage))
+        if not is_gpu(self._device):
+            self.collect()
 
-    def attach(self) -> list[RemovableHandle]:
-        """Returns the handles of all hooks, which must be removed after the pass."""
+    def collect(self) -> None:
+        """Adds the sums of all rows so far to their documents, and moves all sums to main memory."""
+        for rows in self._pending:
+            for sums, values in zip((self.positions, self.norm, self.square), rows.activity.cpu(), strict=True):
+                _add_at(sums, rows.document, rows.point_columns, values)
+            for forms, values in zip(self.damage.values(), rows.damage.cpu(), strict=True):
+                for form, each in zip(FORMS, values, strict=True):
+                    _add_at(forms[form], rows.document, rows.linear_columns, each)
+        self._pending.clear()
+        for kept in (self.channels, self.gradients, self.inputs):
+            kept.update({name: sums.cpu() for name, sums in kept.items() if sums.device.type != "cpu"})
+
+    @contextmanager
+    def attached(self, block: int | None = None) -> Iterator[None]:
+        """Attaches the hooks of all points and linear maps, or of those of one block, whose weights must be there."""
+        self._point_columns = [i for i, each in enumerate(self.points) if block is None or each.block == block]
+        own = {name: each for name, each in self.linears.items() if block is None or each.block == block}
+        self._linear_columns = [i for i, name in enumerate(self.linears) if name in own]
+        for name, weight in own.items():
+            for scheme in self.schemes:
+                scales, _ = choose_scales(self._matrix(weight), scheme, dtype=torch.float32)
+                self._scales[scheme, name] = scales.to(self._device)
+        handles = self._attach(own)
+        try:
+            yield
+        finally:
+            self._scales.clear()
+            for handle in handles:
+                handle.remove()
+
+    def _attach(self, linears: Mapping[str, Weight]) -> list[RemovableHandle]:
+        """Returns the handles of the hooks; each hook has the column of its sums in the tables of a batch."""
         handles = []
-        for index, point in enumerate(self.points):
+        for column, index in enumerate(self._point_columns):
+            point = self.points[index]
             module = self._modules[point.module]
             if point.kind == "input":
-                handles.append(module.register_forward_pre_hook(self._seen(index, point), with_kwargs=True))
+                handles.append(module.register_forward_pre_hook(self._seen(column, point), with_kwargs=True))
             else:
-                handles.append(module.register_forward_hook(self._given(index, point)))
+                handles.append(module.register_forward_hook(self._given(column, point)))
         stacks = {point.name: point.stack for point in self.points}
-        for index, (name, weight) in enumerate(self.linears.items()):
-            stack = stacks[f"{weight.sees}.input"]
-            hook = self._applied(index, name, stack)
+        for column, (name, weight) in enumerate(linears.items()):
+            hook = self._applied(column, name, stacks[f"{weight.sees}.input"])
             handles.append(self._modules[weight.module].register_forward_hook(hook, with_kwargs=True))
         return handles
 
@@ -203,17 +251,19 @@ class Recorder:
         self._reported[name] += 1
         g = _rows_of(g, positions.real).float() * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
-        x = _rows_of(x, positions.real).float() * real
+        products = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32
+        x, g = (_rows_of(x, positions.real) * real).to(products), g.to(products)
         W = self._matrix(self.linears[name])
-        for kept, (scheme, scales) in zip(self._damage, self._schemes.items(), strict=True):
-            shift = nn.functional.linear(x, error_of(W, scheme, scales[name]))  # ΔW x
-            effects = torch.bmm(g, shift.transpose(1, 2)).square_()  # of the shift at t on the gradient at s
+        for kept, scheme in zip(self._damage, self.schemes, strict=True):
+            error = error_of(W, scheme, self._scales[scheme, name]).to(products)
+            shift = nn.functional.linear(x, error)  # ΔW x
+            effects = torch.bmm(g, shift.transpose(1, 2)).float().square_()  # of the shift at t on the gradient at s
             alone = effects.diagonal(dim1=1, dim2=2)
             kept[TOKEN, :, index] = alone.sum(1) / 2
             pairs = torch.bmm(text[:, None], torch.bmm(effects, text[..., None]))[:, 0, 0]
             special = (alone * (1 - text)).sum(1)
             kept[KRONECKER, :, index] = (pairs / text.sum(1).clamp(min=1) + special) / 2
-            kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2)) / 2
+            kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2), dtype=torch.float32) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
         """Adds the rows of the batch (rows, width) to the sums of their languages."""
@@ -233,6 +283,11 @@ class Recorder:
         """Returns the weights of a linear map as (out, in)."""
         W: Tensor = self._modules[weight.module].weight.detach()
         return W.T if weight.transposed else W
+
+
+def _add_at(sums: Tensor, rows: Tensor, columns: list[int], values: Tensor) -> None:
+    """Adds values (rows, columns) to some rows and columns of a table; a row may occur several times."""
+    sums[:, columns] = sums[:, columns].index_add_(0, rows, values.double())
 
 
 def _tensor(value: Any) -> Tensor:

@@ -1,0 +1,49 @@
+"""Job: what is measured by a pass over text, and how."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairbits.errors import InputError
+from fairbits.measure.passes.recorder import Recorder, points_of, probed_linears
+from fairbits.measure.passes.text import Text
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SAVED_PER_BLOCK = 34
+"""Approximate count of numbers that a block keeps for its backward pass, per position and unit of width."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A model and the text to measure it on; `dtype` and `device` are what it computes in and on."""
+
+    checkpoint: Checkpoint
+    text: Text
+    schemes: tuple[Scheme, ...] = field(kw_only=True)
+    second_moments: bool = field(kw_only=True)
+    dtype: torch.dtype = field(kw_only=True)
+    device: str = field(kw_only=True)
+    seed: int = field(kw_only=True)
+    progress: Progress | None = field(kw_only=True)
+
+    def recorder(self, model: "PreTrainedModel") -> Recorder:
+        """Returns a recorder for the modules of this model, which need not have weights yet."""
+        linears, left_out = probed_linears(self.checkpoint.architecture, model)
+        if not linears:
+            raise InputError(f"{self.checkpoint.target} has no linear map whose activations can be observed")
+        return Recorder(
+            model,
+            points_of(self.checkpoint.architecture, model),
+            linears,
+            documents=torch.from_numpy(self.text.language_of),
+            schemes=self.schemes,
+            second_moments=self.second_moments,
+            left_out=left_out,
+            device=self.device,
+        )
