@@ -30,7 +30,7 @@ from fairbits.memory import (
     WHOLE_MODEL_BYTES,
 )
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import is_gpu, move
+from fairbits.model.device import is_gpu
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.stats.resample import LEAST_DOCUMENTS
@@ -101,7 +101,7 @@ def is_streamed(job: Job) -> bool:
 def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     """Returns the sums of a pass with the whole model in memory, batch by batch."""
     text = job.text
-    model = move(job.checkpoint.load(job.dtype), job.device)
+    model = job.checkpoint.load(job.dtype, device=job.device)
     recorder, scores = job.recorder(model), LossSums(len(text.lang))
     for parameter in model.parameters():
         parameter.requires_grad_(False)

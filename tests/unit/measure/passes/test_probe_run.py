@@ -124,7 +124,7 @@ def test_progress_reaches_the_end(reading_model):
 def test_nothing_of_the_pass_stays_on_the_model(reading_model, monkeypatch):
     checkpoint = reading_model("llama")
     model = checkpoint.load()
-    monkeypatch.setattr(checkpoint, "load", lambda _dtype: model)
+    monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
     probe(checkpoint, CORPUS)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
@@ -145,7 +145,7 @@ def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
     model = checkpoint.load()
     with torch.no_grad():
         model.model.norm.weight[0] = torch.nan
-    monkeypatch.setattr(checkpoint, "load", lambda _dtype: model)
+    monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
     with pytest.raises(InputError, match="NaN or infinity"):
         probe(checkpoint, CORPUS)
 

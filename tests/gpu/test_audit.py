@@ -1,0 +1,113 @@
+"""The audit on a GPU gives what the CPU gives, as a whole and in blocks."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fairbits
+from fairbits import Checkpoint
+from fairbits.language.reading import open_corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes import run, streaming
+from fairbits.measure.passes.fisher import NormalDraws
+from fairbits.measure.passes.measurements import Measurements, column_errors
+from fairbits.measure.passes.run import probe
+from fairbits.model.scheme import Scheme
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+LANGUAGES = ["en", "fi", "sw"]
+REQUEST = TextRequest("calibration", 1024, 256, 0)
+SCHEME = Scheme(3, 64)
+EMBEDDED = "embedded:tiny"
+
+
+@pytest.fixture
+def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the GPU use the random directions of the CPU."""
+    for module in (run, streaming):
+        monkeypatch.setattr(module, "NormalDraws", lambda seed, _device: NormalDraws(seed))
+
+
+@pytest.fixture(scope="module")
+def bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """The embedded model, stored in bfloat16."""
+    source, directory = Checkpoint(EMBEDDED), tmp_path_factory.mktemp("bfloat16")
+    source.load().bfloat16().save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source.directory / name, directory)
+    return Checkpoint(directory)
+
+
+def measured(checkpoint: Checkpoint, device: str, *, blocks: bool, **options: Any) -> Measurements:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "WHOLE_MODEL_BYTES", 0 if blocks else 2**60)
+        corpus = open_corpus(None, LANGUAGES, model=EMBEDDED)
+        return probe(checkpoint, corpus, request=REQUEST, schemes=(SCHEME,), device=device, **options)
+
+
+def check_close(found: Measurements, expected: Measurements, rtol: float) -> None:
+    """Compares sums over languages, in which errors of rounding average out."""
+    assert found.notes == ()
+    np.testing.assert_allclose(found.nll, expected.nll, rtol=rtol)
+    for name, each in expected.channels.items():
+        np.testing.assert_allclose(found.channels[name].sum(1), each.sum(1), rtol=rtol, err_msg=name)
+    for form, damage in expected.damage[SCHEME].items():
+        for code in expected.languages:
+            own = expected.lang == code
+            ours, theirs = found.damage[SCHEME][form][own].sum(), damage[own].sum()
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, err_msg=f"{form} {code}")
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.usefixtures("same_draws")
+def test_float32_on_the_gpu_is_that_of_the_cpu(blocks: bool) -> None:
+    checkpoint = Checkpoint(EMBEDDED)
+    found = measured(checkpoint, "cuda", blocks=blocks, second_moments=True)
+    assert found.dtype == "float32"
+    expected = measured(checkpoint, "cpu", blocks=False, second_moments=True)
+    check_close(found, expected, rtol=1e-3)
+    for name, each in expected.inputs.items():
+        np.testing.assert_allclose(found.inputs[name], each, rtol=1e-2, atol=1e-3 * np.abs(each).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.usefixtures("same_draws")
+def test_bfloat16_on_the_gpu_is_close_to_float32_on_the_cpu(blocks: bool, bfloat16: Checkpoint) -> None:
+    found = measured(bfloat16, "cuda", blocks=blocks)
+    assert found.dtype == "bfloat16"
+    check_close(found, measured(bfloat16, "cpu", blocks=False), rtol=2e-2)
+
+
+def test_directions_of_the_gpu_do_not_depend_on_batches() -> None:
+    one, many = NormalDraws(3, "cuda"), NormalDraws(3, "cuda")
+    parts = [many.draw(positions, 1000) for positions in (1, 63, 64, 65, 107)]
+    torch.testing.assert_close(torch.cat(parts), one.draw(300, 1000), rtol=0, atol=0)
+    assert abs(float(torch.cat(parts).std()) - 1) < 0.01
+
+
+def test_both_passes_draw_the_same_on_the_gpu() -> None:
+    checkpoint = Checkpoint(EMBEDDED)
+    blocks, whole = (measured(checkpoint, "cuda", blocks=blocks) for blocks in (True, False))
+    check_close(blocks, whole, rtol=1e-3)
+
+
+def test_errors_of_columns_are_those_of_the_cpu() -> None:
+    checkpoint = Checkpoint(EMBEDDED)
+    linears = tuple(checkpoint.architecture.blocks[0].linears)
+    here, there = (column_errors(checkpoint, linears, scheme=SCHEME, device=device) for device in ("cpu", "cuda"))
+    for name, each in here.items():
+        np.testing.assert_allclose(there[name], each, rtol=1e-4, err_msg=name)
+
+
+def test_the_verb_follows_the_device(bfloat16: Checkpoint, tmp_path: Path) -> None:
+    found = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cuda")
+    assert found.subject.dtype == "bfloat16"
+    found.save(tmp_path / "audit.json")
+    expected = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cpu")
+    ours, theirs = (each.predicted.estimates() for each in (found, expected))
+    for code, estimate in theirs.items():  # other random directions
+        assert ours[code].value == pytest.approx(estimate.value, rel=0.3)
