@@ -35,3 +35,7 @@ class FairbitsError(Exception):
 
 class InputError(FairbitsError, ValueError):
     """An argument or a file that cannot be used."""
+
+
+class AlreadyReportedError(FairbitsError):
+    """An error that another process of the same run has reported, or reports now; this one ends in silence."""

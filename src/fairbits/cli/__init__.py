@@ -26,7 +26,8 @@ from fairbits.cli.commands.serve import serve
 from fairbits.cli.commands.sweep import sweep
 from fairbits.cli.commands.theory import theory
 from fairbits.cli.options import flag
-from fairbits.cli.terminal import hush
+from fairbits.cli.terminal import hush, silence
+from fairbits.torchrun import this_process
 from fairbits.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -91,4 +92,6 @@ for panel, verbs in VERBS.items():
 def main() -> None:
     """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.command`."""
     hush(False)
+    if not this_process().leads:
+        silence()
     app(obj={})

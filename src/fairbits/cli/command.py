@@ -1,17 +1,22 @@
 """How every verb runs: the options that all verbs have, and the one line that an error prints."""
 
 import errno
+import os
+import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
 from fairbits.cli.terminal import out, print_error
-from fairbits.errors import FairbitsError
+from fairbits.errors import AlreadyReportedError, FairbitsError, InputError
+from fairbits.torchrun import this_process
 
 EVERYWHERE = ("quiet", "debug")
 """Options of `fairbits` itself that may also follow the verb."""
+SHARED = ("quantize",)
+"""Verbs whose work several processes can share."""
 BAD_INPUT, DEFECT, INTERRUPTED = 2, 3, 130
 HOW_TO_CONTINUE = {
     "run": "run the same command again to continue",
@@ -32,17 +37,38 @@ class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the verb; an error ends it with one line and an exit code, after a traceback with --debug."""
         try:
+            _check_processes(ctx.info_name)
             return super().invoke(ctx)
         except typer.Exit:
             raise
+        except AlreadyReportedError:
+            return _end(BAD_INPUT)
         except BrokenPipeError:
             out.on_broken_pipe()
         except (Exception, KeyboardInterrupt) as error:  # the last resort: the user must see every error
             if (ctx.obj or {}).get("debug"):
-                traceback.print_exc()
+                traceback.print_exc(file=sys.stderr if this_process().leads else sys.__stderr__)
             message, code = explain(error, ctx.info_name or "")
             print_error(message)
-            raise typer.Exit(code) from None
+            return _end(code)
+
+
+def _check_processes(verb: str | None) -> None:
+    """Raises if torchrun has started several processes for a verb that only one can do."""
+    process = this_process()
+    if process.several and verb not in SHARED:
+        message = f"fairbits {verb} runs in one process, and torchrun has started {process.count}; start it without"
+        raise InputError(message) if process.leads else AlreadyReportedError(message)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the verb; one of several processes ends at once, without waiting for others that may wait for it."""
+    if this_process().several:
+        for stream in (sys.stdout, sys.stderr, sys.__stderr__):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+    raise typer.Exit(code) from None
 
 
 def explain(error: BaseException, verb: str = "") -> tuple[str, int]:

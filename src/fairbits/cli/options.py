@@ -1,5 +1,6 @@
 """Arguments and options that several verbs share."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -96,3 +97,23 @@ Device = Annotated[
     ),
 ]
 Embeddings = Annotated[str | None, common_flag("embeddings")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep every finished trial in this directory; the same command then continues where it stopped.",
+        metavar="DIR",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Do the work on a Ray cluster: host:port of its head, auto (the one of this machine), or local (start one "
+        "here). Needs fairbits[ray].",
+        metavar="ADDRESS",
+        autocompletion=completion.one_of("local", "auto"),
+    ),
+]
+RayCpus = Annotated[float, typer.Option(help="With --ray: processors of each task.", metavar="N")]
+RayGpus = Annotated[
+    float, typer.Option(help="With --ray, on GPUs: GPUs of each task; 0.5 puts two on one.", metavar="X")
+]

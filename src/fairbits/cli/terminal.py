@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fairbits.errors import printable
 from fairbits.progress import Progress
+from fairbits.torchrun import this_process
 
 BROKEN_PIPE = 141
 """Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
@@ -40,6 +41,11 @@ err = Screen(stderr=True, emoji=False)
 def hush(quiet: bool) -> None:
     """Silences notes, progress and signatures, or shows them again; errors are always shown."""
     err.quiet = quiet
+
+
+def silence() -> None:
+    """Drops all that this process prints from now on, except for an error that it is to report."""
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
 class Amount(ProgressColumn):
@@ -166,4 +172,5 @@ def chosen_device(device: str, *, earlier: str | None = None) -> str:
 def print_error(message: str) -> None:
     """Prints an error on stderr, in one line, even where notes are silenced."""
     line = Text.assemble(("error: ", "bold red"), printable(message))
-    Screen(stderr=True, emoji=False).print(line, soft_wrap=True)
+    silenced = not this_process().leads
+    Screen(stderr=True, file=sys.__stderr__ if silenced else None, emoji=False).print(line, soft_wrap=True)

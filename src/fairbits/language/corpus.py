@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from fairbits.checks import instance, one_of, sequence, whole
 from fairbits.errors import InputError
@@ -49,6 +50,16 @@ class Corpus:
         object.__setattr__(
             self, "notes", tuple(instance("a note", note, str) for note in sequence("notes", self.notes))
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields, with the documents as dictionaries, which can be pickled."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return own | {split: dict(self.split(split)) for split in SPLITS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Freezes the documents again, which were checked before they were pickled."""
+        for name, value in state.items():
+            object.__setattr__(self, name, MappingProxyType(value) if name in SPLITS else value)
 
     @cached_property
     def languages(self) -> tuple[Language, ...]:

@@ -3,6 +3,8 @@
 import difflib
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +49,7 @@ class Checkpoint:
     def __init__(self, target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
         source = find_source(target, revision=revision, with_code=trust_remote_code)
         self.target: str = str(target)
+        self.revision = revision
         self.kind: Kind = source.kind
         self.directory: Path = source.directory
         if source.outliers:
@@ -60,6 +63,11 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.target!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Opens the model again where it is unpickled: the same path or id must name it there."""
+        path = os.path.abspath(os.path.expanduser(self.target)) if self.kind in ("directory", "gguf") else self.target
+        return _reopen, (self.target, path, self.trust_remote_code, self.revision)
 
     def read(self, name: str) -> torch.Tensor:
         """Returns one tensor, memory-mapped: only the parts that are used are read. Do not write to it."""
@@ -116,6 +124,19 @@ class Checkpoint:
             near = difflib.get_close_matches(str(name), self.tensors, n=3)
             raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
         return self.tensors[name]
+
+
+def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
+    """Returns the checkpoint at a path, under the name that it was given."""
+    try:
+        found = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
+    except InputError as problem:
+        raise InputError(
+            f"{path} cannot be opened on {socket.gethostname()}: {problem}. A model must be at the same path on every "
+            "machine, or be an id on the Hub"
+        ) from None
+    found.target = target
+    return found
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
+from fairbits.torchrun import this_process
 from fairbits.units import gigabytes
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -25,17 +26,25 @@ def resolve_device(device: str, *, earlier: str | None = None) -> str:
     """Returns the device to compute on: cpu, cuda, or one of several such as cuda:1.
 
     "auto" becomes the device of an `earlier` part of the same work, if torch has it here, so that the work can be
-    continued; else the GPU if there is one, else the CPU.
+    continued; else the GPU if there is one, else the CPU. In one of several processes that torchrun has started, "auto"
+    and "cuda" become the GPU of this process; another GPU that is named is shared by all that name it.
     """
     graphics = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     here = ["cpu", *(["cuda"] if graphics else []), *graphics]
     if device == AUTO:
-        if earlier in here:
-            return str(earlier)
-        return "cuda" if graphics and torch.cuda.is_available() else "cpu"
-    if device not in here:
+        available = "cuda" if graphics and torch.cuda.is_available() else "cpu"
+        device = str(earlier) if earlier in here else available
+    elif device not in here:
         raise InputError(f"device is {device!r:.40}; it must be auto, or one that torch has here: {', '.join(here)}")
-    return device
+    process = this_process()
+    if device != "cuda" or not process.several:
+        return device
+    if process.local_count > len(graphics):
+        raise InputError(
+            f"torchrun has started {process.local_count} processes and torch has {len(graphics)} GPUs here; start one "
+            "for each GPU (--nproc-per-node), or give --device cpu"
+        )
+    return graphics[process.local_rank]
 
 
 def gpu_note(device: str) -> str | None:

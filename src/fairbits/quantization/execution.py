@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text
@@ -30,10 +31,11 @@ from fairbits.quantization.learning.learnable_codes import learnable_codes
 from fairbits.quantization.learning.model_distillation import ModelDistillation, Teacher, model_rate
 from fairbits.quantization.learning.state import LearningState, load_codes, save_codes
 from fairbits.quantization.plan import LayerResult, Learning, Plan
-from fairbits.quantization.rounding.engine import Finished, RoundedBlock, check_plan, round_model
+from fairbits.quantization.rounding.engine import ONE_PROCESS, Finished, RoundedBlock, check_plan, round_model
 from fairbits.quantization.rounding.layer import layer_result, matrix
 from fairbits.quantization.rounding.observation import TextLanguages
 from fairbits.quantization.rounding.output_errors import OutputErrors
+from fairbits.quantization.rounding.ranks import ALONE, Ranks
 from fairbits.records import check_record, read_object
 
 if TYPE_CHECKING:
@@ -53,16 +55,22 @@ def execute_plan(
     device: str = "cpu",
     finished: Finished | None = None,
     saved: Path | None = None,
+    ranks: Ranks = ALONE,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
 
     `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning saves
-    its state. With both an interrupted run ends with the same codes.
+    its state. With both an interrupted run ends with the same codes. Several `ranks` share the work of rounding, and
+    each of them yields all blocks; learning needs a single one.
     """
     check_plan(checkpoint, plan, text)
     if plan.learning is None or text is None:
-        return round_model(checkpoint, plan, text=text, device=device, finished=finished, progress=progress)
+        return round_model(
+            checkpoint, plan, text=text, device=device, finished=finished, ranks=ranks, progress=progress
+        )
+    if not ranks.alone:
+        raise InputError(ONE_PROCESS)
     split = HoldoutSplit.of(text, seed=_seed(plan))
     if plan.learning.model_steps:
         learner = _ModelLearner(checkpoint, plan, plan.learning, split, device, saved, progress)

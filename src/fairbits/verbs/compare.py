@@ -1,27 +1,27 @@
 """Compare: policies side by side, each applied to the same model and evaluated on the same text."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Scores, check_unit
+from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.device import AUTO
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.stats import LanguageFrame
-from fairbits.trials.plan_trial import PlanResult, PlanTrial, corpus_for
+from fairbits.quantization.policies.variants import variant
+from fairbits.tasks.pool import Cluster
+from fairbits.trials.plan_trial import PlanResult, corpus_for
 from fairbits.units import MEASURES, UNITS
 from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import check_variants
-from fairbits.verbs.plan import plan as make_plan
+from fairbits.verbs.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
 
 T = TypeVar("T")
 
@@ -43,6 +43,8 @@ def compare(
     baseline: str | None = None,
     embeddings: Literal["keep", 8, 4] = "keep",
     device: str = AUTO,
+    results: str | Path | None = None,
+    ray: str | Cluster | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Returns the damage of every policy to every language at every width, on evaluation text.
@@ -53,8 +55,11 @@ def compare(
     language are for calibration, sampled again for every seed, and `evaluation_tokens` for evaluation, the same for
     all. Policies are compared with `baseline`, by default the first. The model is loaded once: its
     weights are replaced in place.
+
+    `results` is a directory that keeps every finished trial, so that the same call continues after an interruption.
+    `ray` is the address of a Ray cluster ("local" starts one here), or a `Cluster`: each policy, width and seed is a
+    task there, and each process that Ray starts loads the model once.
     """
-    device = resolve_device(device)
     calibration = TextRequest("calibration", tokens, sequence)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     variants = {each: variant(each) for each in _distinct("policies", policies)}
@@ -67,55 +72,45 @@ def compare(
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     common = {"group": group, "embeddings": embeddings}
-    damage = partial(Scores.frame, unit=unit, measure=measure)
     check_variants(checkpoint, corpus, variants.values(), widths=widths, common=common)
-    with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
-        entries = tuple(
-            _entry(trial, each, bits=width, common=common, requests=requests, damage=damage, progress=progress)
-            for width in widths
-            for each in variants.values()
+    # a policy that reads no text has the same result for all seeds
+    trials = [
+        Trial(own, width, request, f"{own.name}, {width} bits")
+        for width in widths
+        for own in variants.values()
+        for request in (requests if own.reads_text else requests[:1])
+    ]
+    with pool_and_device(ray, device) as (pool, device):
+        work = TrialWork(checkpoint, corpus, evaluation, common, device)
+        found = run_trials(trials, work, pool=pool, results=results, progress=progress)
+    done = iter(found)
+    entries = tuple(
+        _entry(
+            own.name, width, list(islice(done, len(requests) if own.reads_text else 1)), len(requests), measure, unit
         )
-        settings = {
-            **common,
-            "tokens": calibration.tokens,
-            "sequence": calibration.sequence,
-            "evaluation_tokens": evaluation.tokens,
-            "seeds": [each.seed for each in requests],
-            "text": corpus.name,
-        }
-        notes = trial.notes
+        for width in widths
+        for own in variants.values()
+    )
+    settings = {
+        **common,
+        "tokens": calibration.tokens,
+        "sequence": calibration.sequence,
+        "evaluation_tokens": evaluation.tokens,
+        "seeds": [each.seed for each in requests],
+        "text": corpus.name,
+    }
+    notes = found[0].scores.notes  # those on model, text and reference, which all trials share
     return Comparison(checkpoint.target, checkpoint.fingerprint, settings, measure, entries, first, notes)
 
 
-def _entry(
-    trial: PlanTrial,
-    own: Variant,
-    *,
-    bits: int,
-    common: Mapping[str, Any],
-    requests: Sequence[TextRequest],
-    damage: Callable[[Scores], LanguageFrame],
-    progress: Progress | None,
-) -> Entry:
-    """Returns one policy at one width; a plan that reads no text is carried out once for all seeds."""
-    results: list[PlanResult] = []
-    for request in requests:
-        plan = make_plan(
-            trial.checkpoint,
-            policy=own.policy,
-            text=trial.corpus if own.reads_text else None,
-            device=trial.device,
-            progress=progress,
-            **{**common, **request.settings, **own.at(bits)},
-        )
-        same = bool(results) and not plan.reads_text and plan.digest == results[0].plan.digest
-        name = f"{own.name}, {bits} bits"
-        results.append(results[0] if same else trial.run(plan, name=name, progress=progress))
+def _entry(policy: str, bits: int, found: list[PlanResult], seeds: int, measure: str, unit: str) -> Entry:
+    """Returns one policy at one width; a single result stands for all seeds."""
+    results = found if len(found) == seeds else found * seeds
     return Entry(
-        policy=own.name,
+        policy=policy,
         bits=bits,
         plans=tuple(each.plan for each in results),
-        frames=tuple(damage(each.scores) for each in results),
+        frames=tuple(each.scores.frame(unit, measure=measure) for each in results),
         seconds=tuple(each.seconds for each in results),
         scores=tuple(each.scores for each in results),
     )

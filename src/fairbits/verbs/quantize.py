@@ -1,9 +1,11 @@
 """Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fairbits.artifacts import write_files
 from fairbits.checks import instance
@@ -24,6 +26,7 @@ from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.policies import Embeddings, decide
 from fairbits.quantization.rounding.engine import RoundedBlock, check_plan
+from fairbits.quantization.rounding.ranks import Ranks
 from fairbits.records import check_record, parse_object, read_object
 from fairbits.version import __version__
 
@@ -50,45 +53,84 @@ def quantize(
 
     `text` must be the text that the plan was made with, by default the embedded declaration. `out` appears only when it
     is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes.
+    Processes that torchrun has started share the work (`fairbits.quantization.rounding.ranks`).
     """
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     instance("plan", plan, Plan)
-    device = resolve_device(device, earlier=draft_device(out) if resume else None)
-    if plan.fingerprint != checkpoint.fingerprint:
-        raise InputError(
-            f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
-        )
-    words = calibration_text(checkpoint, plan, text)
-    check_plan(checkpoint, plan, words)
-    identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
-    writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
-    write_files({writer.draft / PLAN: plan.as_bytes()})
-    earlier: set[int | None] = set()
+    ranks = Ranks.here()
+    with ranks.together():
+        checkpoint = model if isinstance(model, Checkpoint) else ranks.lead_first(lambda: Checkpoint(model))
+        device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
+        ranks.use(device)
+        if (
+            ranks.leads and plan.fingerprint != checkpoint.fingerprint
+        ):  # it takes reading all weights: one rank is enough
+            raise InputError(
+                f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; "
+                "make a plan for this model"
+            )
+        words = calibration_text(checkpoint, plan, text)
+        check_plan(checkpoint, plan, words)
+        if ranks.leads:
+            # of several GPUs none is the one: the run may be continued on another number of them
+            recorded = device if ranks.alone else torch.device(device).type
+            draft = _Draft.open(checkpoint, plan, out, device=recorded, resume=resume)
+        outcomes: list[LayerResult] = []
+        learned: LearningResult | None = None
+        for block in execute_plan(
+            checkpoint,
+            plan,
+            text=words,
+            device=device,
+            finished=lambda index: ranks.share(lambda: draft.finished(index)),
+            saved=draft.saved if ranks.leads else None,
+            ranks=ranks,
+            progress=progress,
+        ):
+            if ranks.leads:
+                draft.add(block)
+            outcomes += block.outcomes
+            learned = block.learned or learned
+        done = replace(plan, outcomes=tuple(outcomes), learned=learned)
+        return ranks.share(lambda: draft.finish(done, progress))
 
-    def finished(index: int | None) -> RoundedBlock | None:
-        block = _finished_block(writer, index)
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """The checkpoint that is written; `earlier` are the blocks that it had already."""
+
+    writer: QuantizedWriter
+    earlier: set[int | None] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, checkpoint: Checkpoint, plan: Plan, out: str | Path, *, device: str, resume: bool) -> "_Draft":
+        """Returns a new draft with its plan, or that of an interrupted run."""
+        identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
+        writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
+        write_files({writer.draft / PLAN: plan.as_bytes()})
+        return cls(writer)
+
+    @property
+    def saved(self) -> Path:
+        """Where learning saves its state."""
+        return self.writer.draft / LEARNING
+
+    def finished(self, index: int | None) -> RoundedBlock | None:
+        """Returns a block that is finished already, None for the others."""
+        block = _finished_block(self.writer, index)
         if block is not None:
-            earlier.add(index)
+            self.earlier.add(index)
         return block
 
-    outcomes: list[LayerResult] = []
-    learned: LearningResult | None = None
-    for block in execute_plan(
-        checkpoint,
-        plan,
-        text=words,
-        device=device,
-        finished=finished,
-        saved=writer.draft / LEARNING,
-        progress=progress,
-    ):
-        if block.index not in earlier:
-            writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
-        outcomes += block.outcomes
-        learned = block.learned or learned
-    result = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=writer.size_bytes)
-    writer.finish({"plan.json": result.as_bytes()}, progress=progress)
-    return result
+    def add(self, block: RoundedBlock) -> None:
+        """Writes a block, if it is a new one."""
+        if block.index not in self.earlier:
+            self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
+
+    def finish(self, done: Plan, progress: Progress | None) -> Plan:
+        """Returns the plan with the size of the checkpoint, after writing what is missing."""
+        result = replace(done, size_bytes=self.writer.size_bytes)
+        self.writer.finish({"plan.json": result.as_bytes()}, progress=progress)
+        return result
 
 
 def check_quantize(

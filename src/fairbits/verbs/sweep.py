@@ -18,22 +18,22 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.founding_documents import critical_width
 from fairbits.measure.scores.scores import check_unit
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.device import AUTO
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
-from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.variants import variant
 from fairbits.records import to_json
 from fairbits.reports.sources import SWEEP
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.stats.no_interval import interval_notes
-from fairbits.trials.plan_trial import PlanTrial, corpus_for
+from fairbits.tasks.pool import Cluster
+from fairbits.trials.plan_trial import corpus_for
 from fairbits.units import MEASURES, UNIT_LABELS
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.plan import check_variants
-from fairbits.verbs.plan import plan as make_plan
+from fairbits.verbs.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Thresholds by default: about 1 % of the loss of a good model."""
@@ -188,15 +188,17 @@ def sweep(
     unit: str = "bits_per_byte",
     threshold: float | None = None,
     device: str = AUTO,
+    results: str | Path | None = None,
+    ray: str | Cluster | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
     The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
     language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
-    0.01 bits per byte, 0.03 nats per token or 3 nats per section.
+    0.01 bits per byte, 0.03 nats per token or 3 nats per section. `results` and `ray` are those of `compare`; each
+    width is a task.
     """
-    device = resolve_device(device)
     calibration = TextRequest("calibration", tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     one_of("measure", measure, MEASURES)
@@ -210,26 +212,22 @@ def sweep(
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})
-    read = corpus if own.reads_text else None
+    trials = [Trial(own, width, calibration, f"{policy}, {width} bits") for width in widths]
+    with pool_and_device(ray, device) as (pool, device):
+        work = TrialWork(checkpoint, corpus, evaluation, {"group": group}, device)
+        found = dict(zip(widths, run_trials(trials, work, pool=pool, results=results, progress=progress), strict=True))
     settings: dict[str, Any] = {"group": group, **calibration.settings}
-    frames: dict[int, LanguageFrame] = {}
-    plans: dict[int, Plan] = {}
-    with PlanTrial.of(checkpoint, corpus, request=evaluation, device=device, progress=progress) as trial:
-        for width in widths:
-            options = {**settings, **own.at(width)}
-            plan = make_plan(checkpoint, policy=own.policy, text=read, device=device, progress=progress, **options)
-            result = trial.run(plan, name=f"{policy}, {width} bits", progress=progress)
-            frames[width], plans[width] = result.scores.frame(unit, measure=measure), result.plan
-        settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
+    settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
+    shared = found[widths[0]].scores.notes  # those on model, text and reference
     return Sweep(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
         policy=policy,
         settings=settings,
         measure=measure,
-        frames=frames,
-        sizes={width: plan.size_bytes for width, plan in plans.items()},
+        frames={width: each.scores.frame(unit, measure=measure) for width, each in found.items()},
+        sizes={width: each.plan.size_bytes for width, each in found.items()},
         threshold=limit,
         max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
-        notes=tuple(dict.fromkeys([*trial.notes, *(note for plan in plans.values() for note in plan.notes)])),
+        notes=tuple(dict.fromkeys([*shared, *(note for each in found.values() for note in each.plan.notes)])),
     )

@@ -14,7 +14,7 @@ from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.stats import LanguageFrame
 from fairbits.trials.plan_trial import PlanTrial
-from fairbits.verbs import sweep as module
+from fairbits.verbs import trial_tasks
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.plan import plan
 from fairbits.verbs.sweep import Sweep, sweep
@@ -168,7 +168,7 @@ def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
         asked.append((options["policy"], options["text"] is not None))
         raise PlannedError
 
-    monkeypatch.setattr(module, "make_plan", planned)
+    monkeypatch.setattr(trial_tasks, "make_plan", planned)
     options = {"languages": list(LEVEL), "tokens": 64, "evaluation_tokens": 64, "sequence": 64, "group": "channel"}
     for policy in ({"policy": "mse"}, {}):  # the default last
         with pytest.raises(PlannedError):

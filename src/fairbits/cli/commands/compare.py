@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.cluster import cluster_of, device_here, progress_of
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import (
     Device,
@@ -16,6 +17,10 @@ from fairbits.cli.options import (
     Measure,
     Model,
     PlanGroup,
+    Ray,
+    RayCpus,
+    RayGpus,
+    Results,
     Revision,
     Sequence,
     TextFrom,
@@ -26,7 +31,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of, seeds_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.cli.terminal import out, print_json, print_notes
 from fairbits.quantization.policies.option import widths_of
 
 
@@ -63,6 +68,10 @@ def compare(
     unit: Unit = "bits_per_byte",
     device: Device = "auto",
     out_file: Annotated[Path | None, out_option("COMPARE.json")] = None,
+    results: Results = None,
+    ray: Ray = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 1.0,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -72,6 +81,7 @@ def compare(
     Examples:
       fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
+      fairbits compare ./model --policies rtn,gptq --seeds 0,1,2 --text texts --results trials --ray local
     """
     from fairbits.cli.tables.compare import compare_table
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
@@ -81,8 +91,9 @@ def compare(
     check_out(out_file, "compare.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
-    device = chosen_device(device)
-    with stages("opening the model") as show:
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)
+    device = device_here(device, cluster)
+    with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_compare(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             policies=[each.strip() for each in policies.split(",")],
@@ -98,6 +109,8 @@ def compare(
             measure=measure,
             unit=unit,
             device=device,
+            results=results,
+            ray=cluster,
             progress=show,
         )
     write_out(out_file, found.save)

@@ -59,21 +59,31 @@ def quantize(
     """
     from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
+    from fairbits.quantization.rounding.ranks import Ranks
     from fairbits.verbs.quantize import check_quantize, draft_device
     from fairbits.verbs.quantize import quantize as run_quantize
 
-    device = chosen_device(device, earlier=draft_device(out_directory) if resume else None)
-    given = plan_options(locals() | options)
-    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
-    earlier = _earlier_plan(given, plan_file=plan_file, draft=out_directory if resume else None)
-    shape = _shape(given if earlier is None else earlier.settings)
-    check_quantize(checkpoint, out_directory, resume=resume, device=device, **shape)  # before anything that takes time
-    plan = make_plan(checkpoint, given) if earlier is None else earlier
-    print_notes(plan.notes)
-    with stages("rounding blocks") as show:
-        result = run_quantize(
-            checkpoint, plan, out=out_directory, text=text, resume=resume, device=device, progress=show
-        )
+    ranks = Ranks.here()
+    with ranks.together():
+        draft = out_directory if resume else None
+        device = chosen_device(device, earlier=ranks.share(lambda: None if draft is None else draft_device(draft)))
+        given = plan_options(locals() | options)
+        checkpoint = ranks.lead_first(lambda: Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision))
+
+        def decide() -> "Plan":
+            earlier = _earlier_plan(given, plan_file=plan_file, draft=draft)
+            shape = _shape(given if earlier is None else earlier.settings)
+            check_quantize(
+                checkpoint, out_directory, resume=resume, device=device, **shape
+            )  # before all that takes time
+            return make_plan(checkpoint, given) if earlier is None else earlier
+
+        plan = ranks.share(decide)
+        print_notes(plan.notes)
+        with stages("rounding blocks") as show:
+            result = run_quantize(
+                checkpoint, plan, out=out_directory, text=text, resume=resume, device=device, progress=show
+            )
     if as_json:
         print_json(result.as_data())
         return

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.cluster import cluster_of, device_here, progress_of
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import (
     Device,
@@ -15,6 +16,10 @@ from fairbits.cli.options import (
     Measure,
     Model,
     PlanGroup,
+    Ray,
+    RayCpus,
+    RayGpus,
+    Results,
     Revision,
     Seed,
     Sequence,
@@ -26,7 +31,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.cli.terminal import out, print_json, print_notes
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import widths_of
 
@@ -59,6 +64,10 @@ def sweep(
     unit: Unit = "bits_per_byte",
     device: Device = "auto",
     out_file: Annotated[Path | None, out_option("SWEEP.json")] = None,
+    results: Results = None,
+    ray: Ray = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 1.0,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -77,8 +86,9 @@ def sweep(
     check_out(out_file, "sweep.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
-    device = chosen_device(device)
-    with stages("opening the model") as show:
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)
+    device = device_here(device, cluster)
+    with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             bits=widths_of(bits, "--bits"),
@@ -94,6 +104,8 @@ def sweep(
             measure=measure,
             unit=unit,
             device=device,
+            results=results,
+            ray=cluster,
             progress=show,
         )
     write_out(out_file, found.save)

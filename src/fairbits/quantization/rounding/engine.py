@@ -34,15 +34,17 @@ from fairbits.model.streaming_model import StreamingModel
 from fairbits.progress import Progress
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.rounding.hessian import HessianAccumulator, input_points
-from fairbits.quantization.rounding.layer import language_scales, layer_result, matrix, round_layer
+from fairbits.quantization.rounding.layer import language_scales, layer_result, matrix, round_layer, weight_change
 from fairbits.quantization.rounding.observation import TextLanguages
 from fairbits.quantization.rounding.output_errors import OutputErrors
+from fairbits.quantization.rounding.ranks import ALONE, Ranks
 from fairbits.quantization.rounding.refinement import NOT_LEARNED, ReferenceStates, RefineBlock, refine_block
 
 MOST_BATCHES = 256
 """The largest number of batches, each of which has a thread; most of the time it waits."""
 ACTIVATIONS_PER_POSITION = 16
 """About how many numbers per position and unit of width a block computes."""
+ONE_PROCESS = "learned rounding runs in one process; start it without torchrun, or use the policy gptq"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,7 @@ def round_model(
     device: str = "cpu",
     finished: Finished | None = None,
     refine: RefineBlock | None = None,
+    ranks: Ranks = ALONE,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
@@ -80,12 +83,15 @@ def round_model(
     With `text` the error of each of its languages is measured, and schemes that read text can be executed; without it,
     weights are read one by one and only codes are computed. `finished` gives the blocks that an interrupted run
     already has: the text only passes through them, and the codes of the others are the same as without interruption.
-    `refine` finds better codes for each block that text reaches, before the next block gets its outputs.
+    `refine` finds better codes for each block that text reaches, before the next block gets its outputs. Several
+    `ranks` share the work, and each of them yields all blocks; `refine` needs a single one.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
         raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
-    job = _Rounding(checkpoint, plan, finished or (lambda _index: None), _Counter(progress), refine)
+    if refine is not None and not ranks.alone:
+        raise InputError(ONE_PROCESS)
+    job = _Rounding(checkpoint, plan, finished or (lambda _index: None), _Counter(progress), refine, ranks)
     return _without_text(job) if text is None else _with_text(job, text, device)
 
 
@@ -108,6 +114,7 @@ class _Rounding:
     finished: Finished
     ticks: _Counter
     refine: RefineBlock | None = None
+    ranks: Ranks = ALONE
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -132,7 +139,7 @@ class _Rounding:
         changes, thresholds = {}, {}
         # maps that share an input are next to each other: its statistics and its factor are computed once
         statistics_of = lru_cache(maxsize=1)(lambda sees: None if inputs is None else inputs.statistics(sees))
-        for name, scheme in self.schemes(index).items():
+        for name, scheme in self._own_schemes(index).items():
             W, own = matrix(self.checkpoint, weights[name]), statistics_of(weights[name].sees)
             try:
                 layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=own)
@@ -144,7 +151,40 @@ class _Rounding:
                 squares = own.squares[[own.languages.index(code) for code in self.plan.languages]]
                 thresholds[name] = language_scales(W, scheme, squares, dtype=dtype)
             self.ticks.add()
-        return RoundedBlock(index, layers, tuple(outcomes), thresholds), changes
+        done = RoundedBlock(index, layers, tuple(outcomes), thresholds)
+        return (done, changes) if self.ranks.alone else self._join(done, changes, wanted=inputs is not None)
+
+    def _own_schemes(self, index: int | None) -> dict[str, Scheme]:
+        """Returns the schemes of the layers that this rank rounds; those that share an input stay together."""
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(index)
+        costs: dict[str, float] = {}
+        for name, scheme in schemes.items():
+            (out, width), sees = weights[name].shape, weights[name].sees or name
+            # a product of each column with those before it; and once for each input, the factor of H
+            cost = width * (out + (0 if sees in costs else width)) if scheme.rounding == "gptq" else 1
+            costs[sees] = costs.get(sees, 0.0) + cost * width
+        owner = self.ranks.owners(costs)
+        return {name: each for name, each in schemes.items() if owner[weights[name].sees or name] == self.ranks.rank}
+
+    def _join(
+        self, part: RoundedBlock, changes: dict[str, Tensor], *, wanted: bool
+    ) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns the block with what all ranks have rounded of it; ΔW of the others' maps only where it is wanted."""
+        parts = list(self.ranks.each(part))
+        layers = {name: codes for each in parts for name, codes in each.layers.items()}
+        outcomes = {result.name: result for each in parts for result in each.outcomes}
+        thresholds = {name: scales for each in parts for name, scales in each.thresholds.items()}
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(part.index)
+        for name in schemes.keys() - changes.keys() if wanted else ():
+            changes[name] = weight_change(matrix(self.checkpoint, weights[name]), layers[name])
+        self.ticks.add(len(schemes) - len(part.layers))
+        done = RoundedBlock(
+            part.index,
+            {name: layers[name] for name in schemes},
+            tuple(outcomes[name] for name in schemes),
+            {name: thresholds[name] for name in schemes if name in thresholds},
+        )
+        return done, changes
 
     def replace_codes(self, done: RoundedBlock, codes: Mapping[str, Codes]) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with other codes for some of its maps, and ΔW of every map in it."""
@@ -175,14 +215,14 @@ def _with_text(job: _Rounding, text: Text, device: str) -> Iterator[RoundedBlock
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
     positions = _positions_at_once(job.checkpoint, text, device)
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
-    chosen = [batch.on(device) for part in parts for batch in batches(part, positions=positions)]
+    whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.ticks.total = len(job.plan.schemes) + (2 * len(chosen) + job.refinement_ticks) * far
+    job.ticks.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
     # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
     outside = job.finished(None) or job.round_block(None)[0]
     if any(job.finished(block.index) is None for block in job.blocks[:far]):
         languages = TextLanguages.of(text, job.plan.languages)
-        yield from _round_walking(job, job.blocks[:far], chosen, languages=languages, outside=outside)
+        yield from _round_walking(job, job.blocks[:far], whole, device=device, languages=languages, outside=outside)
     else:
         far = 0
     yield from (job.finished(block.index) or job.round_block(block.index)[0] for block in job.blocks[far:])
@@ -190,16 +230,23 @@ def _with_text(job: _Rounding, text: Text, device: str) -> Iterator[RoundedBlock
 
 
 def _round_walking(
-    job: _Rounding, blocks: Sequence[Block], chosen: list[Batch], *, languages: TextLanguages, outside: RoundedBlock
+    job: _Rounding,
+    blocks: Sequence[Block],
+    whole: Sequence[Batch],
+    *,
+    device: str,
+    languages: TextLanguages,
+    outside: RoundedBlock,
 ) -> Iterator[RoundedBlock]:
-    """Yields the blocks, while all batches walk through them in lock step.
+    """Yields the blocks, while all batches of this rank walk through them in lock step.
 
     For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
     loaded, also if it is finished already: the next block needs them.
     """
-    ids = [each.flatten() for batch in chosen for name, each in batch.inputs.items() if name.endswith("input_ids")]
-    model = StreamingModel(job.checkpoint, ids[0].device)
-    model.load_outside(torch.unique(torch.cat(ids)).cpu(), outside.layers)
+    chosen, rounds = [batch.on(device) for batch in job.ranks.split(whole)], job.ranks.rounds(len(whole))
+    ids = [each.flatten() for batch in whole for name, each in batch.inputs.items() if name.endswith("input_ids")]
+    model = StreamingModel(job.checkpoint, device)
+    model.load_outside(torch.unique(torch.cat(ids)), outside.layers)
     reference = ReferenceStates()
     with lockstep(model.model, [block.module for block in blocks], chosen) as walk:
         for block in blocks:
@@ -209,7 +256,9 @@ def _round_walking(
                 model.load_block(block, {})
                 targets = reference.advance(walk.paused())
             if done is None:
-                done = _calibrate_block(job, block, model, walk=walk, languages=languages, targets=targets)
+                done = _calibrate_block(
+                    job, block, model, walk=walk, rounds=rounds, languages=languages, targets=targets
+                )
             else:
                 model.load_block(block, done.layers)
                 walk.advance(lambda _batch: job.ticks.add())
@@ -224,6 +273,7 @@ def _calibrate_block(
     model: StreamingModel,
     *,
     walk: Lockstep,
+    rounds: int,
     languages: TextLanguages,
     targets: tuple[Tensor, ...],
 ) -> RoundedBlock:
@@ -232,7 +282,7 @@ def _calibrate_block(
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
     schemes = job.schemes(block.index)
     points = input_points(visible, schemes, thresholds=job.plan.thresholds)
-    inputs = HessianAccumulator(languages, points)
+    inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds)
     if points:
         if not targets:  # otherwise it was loaded for them
             model.load_block(block, {})
@@ -250,7 +300,7 @@ def _calibrate_block(
         done, changes = job.replace_codes(done, codes)
     model.load_block(block, done.layers)
     observed = {name: (each, model.to_device(changes.pop(name))) for name, each in visible.items() if name in changes}
-    errors = OutputErrors(languages, observed)
+    errors = OutputErrors(languages, observed, ranks=job.ranks)
     with errors.observe(model.model) as start:
         walk.advance(_count_batches(start, job.ticks))
     return replace(done, outcomes=tuple(replace(each, error=errors.error(each.name)) for each in done.outcomes))

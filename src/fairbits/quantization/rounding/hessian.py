@@ -5,7 +5,7 @@ up to a factor 2, H is the Hessian of that loss. π are the weights of the langu
 GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, which the clipping threshold needs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +29,7 @@ from fairbits.quantization.rounding.observation import (
     removed_hooks,
     stack_of,
 )
+from fairbits.quantization.rounding.ranks import ALONE, Ranks
 
 PANEL = 256
 """Columns of H that are added up at a time; see `_add_products`."""
@@ -81,10 +82,23 @@ def input_points(
 
 
 class HessianAccumulator:
-    """Adds up E_λ[x_j²] and H of the inputs of a block over all positions of text; their names are `Weight.sees`."""
+    """Adds up E_λ[x_j²] and H of the inputs of a block over all positions of text; their names are `Weight.sees`.
 
-    def __init__(self, languages: TextLanguages, points: Mapping[str, InputPoint]) -> None:
+    Several ranks observe their batches in `rounds`, one batch each. After a round all of them get the inputs, and each
+    adds them to its own columns of H, in the order of the batches.
+    """
+
+    def __init__(
+        self,
+        languages: TextLanguages,
+        points: Mapping[str, InputPoint],
+        *,
+        ranks: Ranks = ALONE,
+        rounds: int = 0,
+    ) -> None:
         self._languages, self._points = languages, points
+        self._ranks, self._rounds = ranks, rounds
+        self._held: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
         self._squares: dict[str, Tensor] = {}
         self._products: dict[str, Tensor] = {}
         self._passed: set[str] = set()
@@ -101,7 +115,52 @@ class HessianAccumulator:
             for name, point in self._points.items():
                 hook = self._hook(name, point, observed)
                 handles.append(model.get_submodule(point.module).register_forward_pre_hook(hook, with_kwargs=True))
-            yield observed.start
+            yield from self._start_batches(observed)
+
+    def _start_batches(self, observed: ObservedBatch) -> Iterator[Callable[[Batch], None]]:
+        """Yields the function that starts a batch; the round of the batch before it ends then."""
+        started = 0
+
+        def start(batch: Batch) -> None:
+            nonlocal started
+            if started:
+                self._end_round()
+            started += 1
+            observed.start(batch)
+
+        yield start
+        for _ in range(max(started - 1, 0), self._rounds):  # also those in which this rank has no batch
+            self._end_round()
+        self._complete()
+
+    def _end_round(self) -> None:
+        """Adds the inputs that all ranks have observed in a round."""
+        if self._ranks.alone:
+            return
+        held, self._held = self._held, []
+        for inputs, scattered in self._ranks.each((held, set(self._scattered))):
+            self._scattered |= scattered
+            for name, x, lang in inputs:
+                self._add(name, x, lang)
+
+    def _complete(self) -> None:
+        """Gives all ranks all columns of H."""
+        if self._ranks.alone:
+            return
+        own = {
+            name: {start: H[start:, start : start + PANEL] for start in self._panels(name)}
+            for name, H in self._products.items()
+        }
+        for panels in self._ranks.each(own):
+            for name, found in panels.items():
+                for start, panel in found.items():
+                    self._products[name][start:, start : start + PANEL] = panel
+
+    def _panels(self, name: str) -> Iterable[int]:
+        """Returns the first columns of the panels of H that this rank adds to."""
+        starts = range(0, len(self._products[name]), PANEL)
+        first = (self._ranks.rank - list(self._points).index(name)) % self._ranks.count  # small H have one panel
+        return starts[first :: self._ranks.count]
 
     def statistics(self, name: str | None) -> InputStatistics | None:
         """Returns the statistics of an input; None if it was not observed position by position."""
@@ -122,38 +181,45 @@ class HessianAccumulator:
         """Returns how many positions of text each language has at an input, at least 1."""
         return np.maximum(self._languages.positions_in(self._points[name].stack), 1)
 
-    def _hook(self, name: str, point: InputPoint, observed: ObservedBatch) -> Callable[..., None]:
-        # x is scaled by √(π_λ / n_λ), so that the products of all languages add up to H
-        shares = torch.from_numpy(np.sqrt(self._languages.pi / self._counts(name))).float()
-        count = len(self._languages.languages)
+    def _add(self, name: str, x: Tensor, lang: Tensor) -> None:
+        """Adds positions of an input, given the language of each; x is changed."""
+        self._passed.add(name)
+        point = self._points[name]
+        if point.squares:
+            one_hot = nn.functional.one_hot(lang, len(self._languages.languages))
+            sums = (one_hot.T.float() @ x.square()).double()
+            self._squares[name] = self._squares[name].add_(sums) if name in self._squares else sums
+        if point.products:
+            if name not in self._products:
+                self._products[name] = torch.zeros(x.shape[1], x.shape[1], device=x.device)
+            # x is scaled by √(π_λ / n_λ), so that the products of all languages add up to H
+            shares = torch.from_numpy(np.sqrt(self._languages.pi / self._counts(name))).float()
+            _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]), self._panels(name))
 
+    def _hook(self, name: str, point: InputPoint, observed: ObservedBatch) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             observed.passed.add(name)
             x = observed.text_of(first_tensor((*args, *kwargs.values())), point.stack)
             if x is None:
                 self._scattered.add(name)
                 return
-            self._passed.add(name)
             lang = self._languages.language_of[observed.document(point.stack)].to(x.device)
-            if point.squares:
-                sums = (nn.functional.one_hot(lang, count).T.float() @ x.square()).double()
-                self._squares[name] = self._squares[name].add_(sums) if name in self._squares else sums
-            if point.products:
-                if name not in self._products:
-                    self._products[name] = torch.zeros(x.shape[1], x.shape[1], device=x.device)
-                _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]))
+            if self._ranks.alone:
+                self._add(name, x, lang)
+            else:
+                self._held.append((name, x, lang))
             if len(observed.passed) == len(self._points) and not self._scattered:  # experts are called one by one
                 raise StopBlock
 
         return hook
 
 
-def _add_products(H: Tensor, x: Tensor) -> None:
-    """Adds xᵀx to H on and below its diagonal.
+def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:
+    """Adds xᵀx to the panels of H that begin with these columns, on and below its diagonal.
 
     H is symmetric, so half of the products suffice. They are computed in panels of columns, from the diagonal down;
     the few elements above the diagonal within a panel come along and are dropped later.
     """
-    for start in range(0, len(H), PANEL):
+    for start in starts:
         stop = start + PANEL
         H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])

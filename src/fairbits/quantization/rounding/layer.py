@@ -69,9 +69,14 @@ def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.
     return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0].cpu() for h in squares])
 
 
+def weight_change(W: Tensor, codes: Codes) -> Tensor:
+    """Returns ΔW in float32."""
+    return replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
+
+
 def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
     """Returns the result of a linear map, still without the error of each language, and ΔW in float32."""
-    change = replace(codes).dequantized.float().sub_(W)  # from a copy, as codes keep what they were dequantized to
+    change = weight_change(W, codes)
     energy, lost, *alpha = _numbers(W, change, codes.scales, grid_of(scheme))
     result = LayerResult(
         name=weight.name,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from fairbits.quantization.rounding.observation import (
     removed_hooks,
     stack_of,
 )
+from fairbits.quantization.rounding.ranks import ALONE, Ranks
 
 SAMPLE = 128
 """About this many positions of a language suffice to measure the error of a linear map."""
@@ -26,12 +28,15 @@ class OutputErrors:
     """E_λ‖ΔW x‖² / E_λ‖W x‖² of the linear maps of a block, on a sample of the positions.
 
     x is the input in the quantized block. The block has the weights W + ΔW while it is observed, so W x is its output
-    less ΔW x and the bias.
+    less ΔW x and the bias. Several ranks observe a batch each in turn, and add up in the order of the batches.
     """
 
-    def __init__(self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]]) -> None:
+    def __init__(
+        self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]], *, ranks: Ranks = ALONE
+    ) -> None:
         """`changes` holds ΔW (out, in) of every linear map, by name."""
-        self._languages, self._changes = languages, changes
+        self._languages, self._changes, self._ranks = languages, changes, ranks
+        self._held: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
         count = len(languages.languages)
         self._sums = {
             name: torch.zeros(2, count, dtype=torch.float64, device=change.device)
@@ -47,7 +52,22 @@ class OutputErrors:
                 module = model.get_submodule(weight.module)
                 hook = self._hook(name, stack_of(weight), change, observed)
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
-            yield observed.start
+
+            def start(batch: Batch) -> None:
+                self._held.append([])
+                observed.start(batch)
+
+            yield observed.start if self._ranks.alone else start
+        if not self._ranks.alone:
+            self._add_all()
+
+    def _add_all(self) -> None:
+        """Adds what all ranks have observed."""
+        own = [[(name, sums.cpu()) for name, sums in batch] for batch in self._held]
+        for turn in zip_longest(*self._ranks.each(own), fillvalue=()):
+            for batch in turn:
+                for name, sums in batch:
+                    self._sums[name] += sums.to(self._sums[name].device)
 
     def error(self, name: str) -> dict[str, float]:
         """Returns the relative error of each language; empty if the map's input or output was not observed."""
@@ -74,6 +94,10 @@ class OutputErrors:
             before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
             lang = self._languages.language_of[observed.document(stack, every)].to(x.device)
             one_hot = nn.functional.one_hot(lang, len(self._languages.languages)).double()
-            self._sums[name] += torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ one_hot
+            sums = torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ one_hot
+            if self._ranks.alone:
+                self._sums[name] += sums
+            else:
+                self._held[-1].append((name, sums))
 
         return hook

@@ -1,15 +1,11 @@
-"""The directory of a run: its lock, which of its files are finished, and which must be made again."""
+"""The directory of a run: which of its files are finished, and which must be made again."""
 
 import os
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
-
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from fairbits.artifacts import write_files
 from fairbits.errors import InputError
@@ -178,55 +174,3 @@ def _check_audit(file: Path, fingerprint: str) -> None:
     found = digest(arrays) if arrays.is_file() else None
     if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
         raise InputError("it has changed since it was written")
-
-
-LOCK = ".lock"
-UNLOCKED = "this file system has no locks: nothing prevents a second run in the same directory"
-
-
-@contextmanager
-def lock_directory(directory: Path) -> Iterator[str | None]:
-    """Locks a directory against other runs; yields a note if the file system has no locks.
-
-    The system releases the lock whatever ends the process. The file of the lock stays, and names the process while
-    it holds the lock.
-    """
-    file = directory / LOCK
-    file.touch()  # raises what the caller reports if the directory cannot be written
-    lock = FileLock(file)
-    try:
-        yield None if _acquire(lock, directory) else UNLOCKED
-    finally:
-        if lock.is_locked:
-            _name_holder(lock, file, "")
-        lock.release()
-
-
-def _acquire(lock: BaseFileLock, directory: Path) -> bool:
-    """Returns whether the lock is held now; False if the system has none, as on some network file systems."""
-    file = directory / LOCK
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise InputError(
-            f"another run{_holder(file)} is using {directory}; wait until it ends, or give another directory with --out"
-        ) from None
-    except (OSError, NotImplementedError):
-        return False
-    _name_holder(lock, file, f"process {os.getpid()} on {socket.gethostname()}\n")
-    return True
-
-
-def _name_holder(lock: BaseFileLock, file: Path, name: str) -> None:
-    if not isinstance(lock, SoftFileLock):  # which keeps its own record in the file
-        with suppress(OSError):  # Windows lets nobody write to it
-            file.write_text(name, encoding="utf-8")
-
-
-def _holder(file: Path) -> str:
-    """Returns which process holds the lock, in parentheses, if its file says so."""
-    try:
-        found = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return ""
-    return f" ({found:.80})" if found.startswith("process ") else ""

@@ -10,12 +10,13 @@ from typing import Any
 
 from fairbits.artifacts import write_files
 from fairbits.errors import InputError
+from fairbits.locks import LOCK, lock_directory
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies import decide
 from fairbits.reports.sources import RUN, RunFile
 from fairbits.verbs.quantize import check_quantize
 from fairbits.verbs.report import RUN_FILE
-from fairbits.verbs.run.directory import LOCK, RunDirectory, lock_directory, run_bytes
+from fairbits.verbs.run.directory import RunDirectory, run_bytes
 from fairbits.verbs.run.job import Job
 
 PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.verbs.run.directory import LOCK, UNLOCKED, lock_directory
+from fairbits.locks import LOCK, UNLOCKED, lock_directory
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fairbits.verbs.run.directory import lock_directory
+from fairbits.locks import lock_directory
 with lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

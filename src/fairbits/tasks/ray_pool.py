@@ -1,0 +1,225 @@
+"""The pool of a Ray cluster: it connects, submits tasks, collects results, and turns Ray's errors into ours."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from fairbits.errors import FairbitsError, InputError
+from fairbits.progress import Progress
+from fairbits.tasks.pool import LOCAL, NEEDS_RAY, Cluster, OnError
+from fairbits.tasks.ray_worker import Board, Job, do_task
+from fairbits.tasks.task import Resources, TaskState, Work
+from fairbits.units import gigabytes
+from fairbits.version import __version__
+
+try:
+    import ray
+    from ray import cloudpickle
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError:
+    raise InputError(NEEDS_RAY) from None
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AUTO = "auto"
+CONNECT_SECONDS = 5.0
+"""How long a machine may take to accept a connection."""
+HEALTH_SECONDS = 14.0
+"""How long a cluster may take to say that it works; with the seconds above, an error comes within 20 s."""
+POLL_SECONDS = 1.0
+READ_SECONDS = 5.0
+START_CLUSTER = "start one with `ray start --head`, or give --ray local"
+
+
+@contextmanager
+def connect(cluster: Cluster) -> Iterator["RayPool"]:
+    """Yields the pool of a cluster; a cluster on this machine is started and stopped. Raises if none answers.
+
+    If the caller has called `ray.init`, that connection is used, and stays.
+    """
+    if ray.is_initialized():
+        yield RayPool(cluster)
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anyone unless the user wants it
+    options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if cluster.address == LOCAL:
+        options["include_dashboard"] = False
+    else:
+        _check_answers(cluster.address)
+    try:
+        ray.init(cluster.address, **options)
+    except Exception as problem:  # each way to fail has its own class
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise InputError(f"the Ray cluster {cluster.address} cannot be used ({reason}); {START_CLUSTER}") from None
+    try:
+        yield RayPool(cluster)
+    finally:
+        ray.shutdown()
+
+
+@dataclass
+class RayPool:
+    """A cluster that is connected; see `Pool`."""
+
+    cluster: Cluster
+    has_gpus: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+
+    def run(
+        self,
+        tasks: Mapping[str, Item],
+        work: Work[Item, Result],
+        *,
+        resources: Resources,
+        on_result: Callable[[str, Result], object],
+        on_error: OnError | None = None,
+        progress: Progress | None = None,  # noqa: ARG002  # the cluster has its own `watch`, as tasks run together
+    ) -> None:
+        """Submits all tasks at once, and hands over results as they come; see `Pool.run`."""
+        if not tasks:
+            return
+        _check_fits(resources)
+        job = _job(work)
+        remote = ray.remote(
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            memory=resources.memory or None,
+            max_retries=self.cluster.retries,
+            retry_exceptions=False,  # an error of the task would come again; only a dead process is tried again
+        )(do_task)
+        names = {
+            remote.options(name=name).remote(job, name, cloudpickle.dumps(item)): name for name, item in tasks.items()
+        }
+        states = {name: TaskState(name) for name in tasks}
+        try:
+            for reference in _as_completed(list(names), lambda: self._refresh(job, states)):
+                name = names[reference]
+                self._refresh(job, states)
+                try:
+                    result = cloudpickle.loads(_result_of(reference, name, self.cluster.retries))
+                except FairbitsError as problem:
+                    states[name] = replace(states[name], status="failed", problem=str(problem))
+                    if on_error is None:
+                        raise
+                    on_error(name, problem)
+                else:
+                    on_result(name, result)
+                    states[name] = replace(states[name], status="done")
+                self._show(states)
+        except BaseException:
+            for reference in names:
+                with suppress(Exception):
+                    ray.cancel(reference, force=True)
+            raise
+        finally:
+            ray.kill(job.board)
+
+    def _refresh(self, job: Job, states: dict[str, TaskState]) -> None:
+        """Brings the states up to date and shows them; without them the work goes on."""
+        if self.cluster.watch is None:
+            return
+        with suppress(ray.exceptions.RayError):
+            found = ray.get(job.board.read.remote(), timeout=READ_SECONDS)
+            for name, (host, stage, done, total, attempts, seconds) in found.items():
+                if states[name].status in ("waiting", "running"):
+                    states[name] = TaskState(name, "running", host, stage, done, total, seconds, attempts)
+        self._show(states)
+
+    def _show(self, states: dict[str, TaskState]) -> None:
+        if self.cluster.watch is not None:
+            self.cluster.watch(list(states.values()))
+
+
+def _as_completed(references: list[Any], meanwhile: Callable[[], None]) -> Iterator[Any]:
+    """Yields references as their results arrive here, and calls `meanwhile` about once a second."""
+    while references:
+        ready, references = ray.wait(references, num_returns=1, timeout=POLL_SECONDS)
+        if not ready:
+            meanwhile()
+        yield from ready
+
+
+def _job(work: Work[Any, Any]) -> Job:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # it lives as long as we
+    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    return Job(uuid.uuid4().hex, ray.put(cloudpickle.dumps(work)), board, os.getcwd(), __version__)
+
+
+def _result_of(reference: Any, name: str, retries: int) -> bytes:
+    """Returns the pickled result of a task; raises the error that the task raised, or an error that explains Ray's."""
+    try:
+        found: bytes = ray.get(reference)
+        return found
+    except ray.exceptions.RayTaskError as problem:
+        if isinstance(problem.cause, Exception):
+            raise problem.cause from problem
+        raise
+    except ray.exceptions.OutOfMemoryError as problem:
+        raise FairbitsError(
+            f"{name}: Ray stopped it because its machine ran out of memory ({_first_line(problem)}); use machines with "
+            "more memory, or give each task more processors, so that fewer run at a time"
+        ) from None
+    except ray.exceptions.RayError as problem:
+        raise FairbitsError(
+            f"{name}: its process died {retries + 1} times, or its result was lost with its machine "
+            f"({_first_line(problem)}); see Ray's logs on that machine, and run the same command again"
+        ) from None
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
+
+
+def _check_answers(address: str) -> None:
+    """Raises unless a Ray cluster answers at an address; `ray.init` alone would wait for minutes."""
+    if "://" in address:
+        raise InputError(
+            f"the Ray address is {address}; it must be host:port, auto or local. Run the command on a machine of the "
+            "cluster, because that machine reads text and writes results"
+        )
+    if address != AUTO:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(
+                f"the Ray address is {address!r:.80}; it must be host:port, such as 10.0.0.1:6379, auto or local"
+            )
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as problem:
+            raise InputError(f"no Ray cluster answers at {address} ({problem}); {START_CLUSTER}") from None
+    named = [] if address == AUTO else ["--address", address]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *named]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=False)
+        answers = done.returncode == 0
+    except subprocess.TimeoutExpired:
+        answers = False
+    if not answers:
+        waited = time.monotonic() - start
+        raise InputError(f"no Ray cluster answers at {address} (waited {waited:.0f} s); {START_CLUSTER}")
+
+
+def _check_fits(resources: Resources) -> None:
+    """Raises if no machine of the cluster can take one task; Ray would wait for such a machine for ever."""
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory}
+    if any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in found):
+        return
+    machines = "; ".join(
+        f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU, {gigabytes(node.get('memory', 0))}" for node in found
+    )
+    raise InputError(
+        f"a task needs {resources.cpus:g} CPU, {resources.gpus:g} GPU and {gigabytes(resources.memory)} of memory, "
+        f"but no machine of the Ray cluster has that much (machines: {machines[:300]}); add a larger one"
+    )
