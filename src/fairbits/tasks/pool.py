@@ -63,12 +63,14 @@ class Pool(Protocol):
         tasks: Mapping[str, Item],
         work: Work[Item, Result],
         *,
-        resources: Resources,
+        resources: Mapping[str, Resources],
         on_result: Callable[[str, Result], object],
         on_error: OnError | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Does the tasks, which are given by name, and calls `on_result` in this process with each result.
+
+        `resources` is what each task needs, by name.
 
         An error that the user can act on is raised, or goes to `on_error`, and the other tasks are done all the same.
         """
@@ -85,7 +87,7 @@ class ThisProcess:
         tasks: Mapping[str, Item],
         work: Work[Item, Result],
         *,
-        resources: Resources,  # noqa: ARG002  # this process takes what it needs
+        resources: Mapping[str, Resources],  # noqa: ARG002  # this process takes what it needs
         on_result: Callable[[str, Result], object],
         on_error: OnError | None = None,
         progress: Progress | None = None,

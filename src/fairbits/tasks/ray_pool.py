@@ -71,16 +71,19 @@ class RayPool:
 
     cluster: Cluster
     has_gpus: bool = field(init=False)
+    _remote: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        # an error of a task would come again; only a task whose process has died is done again
+        self._remote = ray.remote(max_retries=self.cluster.retries, retry_exceptions=False)(do_task)
 
     def run(
         self,
         tasks: Mapping[str, Item],
         work: Work[Item, Result],
         *,
-        resources: Resources,
+        resources: Mapping[str, Resources],
         on_result: Callable[[str, Result], object],
         on_error: OnError | None = None,
         progress: Progress | None = None,  # noqa: ARG002  # the cluster has its own `watch`, as tasks run together
@@ -88,18 +91,10 @@ class RayPool:
         """Submits all tasks at once, and hands over results as they come; see `Pool.run`."""
         if not tasks:
             return
-        _check_fits(resources)
+        for needs in dict.fromkeys(resources[name] for name in tasks):
+            _check_fits(needs)
         job = _job(work)
-        remote = ray.remote(
-            num_cpus=resources.cpus,
-            num_gpus=resources.gpus,
-            memory=resources.memory or None,
-            max_retries=self.cluster.retries,
-            retry_exceptions=False,  # an error of the task would come again; only a dead process is tried again
-        )(do_task)
-        names = {
-            remote.options(name=name).remote(job, name, cloudpickle.dumps(item)): name for name, item in tasks.items()
-        }
+        names = {self._submit(job, name, item, resources[name]): name for name, item in tasks.items()}
         states = {name: TaskState(name) for name in tasks}
         try:
             for reference in _as_completed(list(names), lambda: self._refresh(job, states)):
@@ -123,6 +118,11 @@ class RayPool:
             raise
         finally:
             ray.kill(job.board)
+
+    def _submit(self, job: Job, name: str, item: Any, needs: Resources) -> Any:
+        """Returns a reference to the result of a task."""
+        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory or None, "name": name}
+        return self._remote.options(**options).remote(job, name, cloudpickle.dumps(item))
 
     def _refresh(self, job: Job, states: dict[str, TaskState]) -> None:
         """Brings the states up to date and shows them; without them the work goes on."""

@@ -118,8 +118,8 @@ def run_trials(
             found[name] = result
 
         left = {name: trial for name, trial in tasks.items() if name not in found}
-        resources = resources_of([work.checkpoint], work.device, pool)
-        pool.run(left, work, resources=resources, on_result=keep, progress=progress)
+        needs = dict.fromkeys(left, resources_of([work.checkpoint], work.device, pool))
+        pool.run(left, work, resources=needs, on_result=keep, progress=progress)
     return [found[trial.name] for trial in trials]
 
 

@@ -50,7 +50,7 @@ def test_tasks_are_done_in_order_with_the_work_opened_once() -> None:
         pool.run(
             {"two": 2, "one": 1},
             work,
-            resources=Resources(),
+            resources={},
             on_result=lambda *found: results.append(found),
             progress=lambda *stage: stages.append(stage),
         )
@@ -66,12 +66,12 @@ def test_an_error_ends_the_work_unless_it_is_taken() -> None:
     tasks = {str(number): number for number in (2, 3, 4)}
     with open_pool(None) as pool:
         with pytest.raises(InputError, match=r"^3 cannot be squared$"):
-            pool.run(tasks, Squares(), resources=Resources(), on_result=lambda *found: results.append(found))
+            pool.run(tasks, Squares(), resources={}, on_result=lambda *found: results.append(found))
         assert results == [("2", 4)]
         pool.run(
             tasks,
             Squares(),
-            resources=Resources(),
+            resources={},
             on_result=lambda *found: results.append(found),
             on_error=lambda *found: problems.append(found),
         )
@@ -82,7 +82,7 @@ def test_an_error_ends_the_work_unless_it_is_taken() -> None:
 def test_work_is_not_opened_for_nothing() -> None:
     work = Squares()
     with open_pool(None) as pool:
-        pool.run({}, work, resources=Resources(), on_result=print)
+        pool.run({}, work, resources={}, on_result=print)
     assert work.events == []
 
 

@@ -1,11 +1,12 @@
 """The verb `run` on the command line."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.cluster import cluster_of, device_here, progress_of
 from fairbits.cli.options import (
     Bits,
     Device,
@@ -13,6 +14,9 @@ from fairbits.cli.options import (
     Json,
     Languages,
     PlanGroup,
+    Ray,
+    RayCpus,
+    RayGpus,
     Revision,
     Seed,
     Sequence,
@@ -22,23 +26,28 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import chosen_device, out, print_done, print_json, print_notes, stages
+from fairbits.cli.terminal import out, print_done, print_json, print_notes
+from fairbits.errors import FairbitsError, count_of
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import widths_of
 
+if TYPE_CHECKING:
+    from fairbits.verbs.run import FinishedRun
+    from fairbits.verbs.run.many import FinishedRuns
+
 
 def run(
-    model: Annotated[
-        str | None,
+    models: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="A directory or a model id on the Hub; by default embedded:tiny, as a demonstration.",
+            help="A directory or a model id on the Hub, or several; by default embedded:tiny, as a demonstration.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),
     ] = None,
     out_directory: Annotated[
         Path,
-        out_option("DIR", help="The directory to write, or to continue in."),
+        out_option("DIR", help="The directory to write, or to continue in; with several models, of their directories."),
     ] = Path("fairbits-run"),
     languages: Languages = None,
     text: TextFrom = None,
@@ -79,33 +88,40 @@ def run(
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "auto",
+    ray: Ray = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 1.0,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Do the whole job: audit, quantize, evaluate against baselines, and write a report, all in one directory.
 
-    To continue an interrupted run, run the same command again.
+    To continue an interrupted run, run the same command again. With several models, each has a directory of its own
+    in DIR, and one that fails does not stop the others.
 
     Examples:
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
       fairbits run ./model --text texts --bits 3 --baselines rtn --widths none
+      fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
-    from fairbits.cli.tables.run import as_data, next_steps, run_table
     from fairbits.model import Checkpoint
-    from fairbits.verbs.run import run as run_job
+    from fairbits.verbs.run.many import run_many
     from fairbits.verbs.run.opening import recorded_device
 
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
     other_widths = None if widths is None else [] if widths == "none" else widths_of(widths, "--widths")
-    device = chosen_device(device, earlier=recorded_device(out_directory))
-    with stages("opening the model") as show:
-        found = run_job(
-            None if model is None else Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)
+    here = device_here(device, cluster, earlier=recorded_device(out_directory))
+    several = models is not None and len(models) > 1  # then each may continue on a device of its own
+    with progress_of(cluster, "opening the model") as (show, cluster):
+        found = run_many(
+            [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]
+            or [None],
             out=out_directory,
             policy=policy,
             baselines=others,
@@ -118,10 +134,20 @@ def run(
             sequence=sequence,
             seed=seed,
             widths=other_widths,
-            device=device,
+            device=device if several else here,
+            ray=cluster,
             progress=show,
             finished=_print_finished,
         )
+    if several:
+        _print_runs(found, as_json=as_json)
+    else:
+        _print_run(*found.runs.values(), as_json=as_json)
+
+
+def _print_run(found: "FinishedRun", *, as_json: bool) -> None:
+    from fairbits.cli.tables.run import as_data, next_steps, run_table
+
     if as_json:
         print_json(as_data(found))
         return
@@ -129,6 +155,20 @@ def run(
     out.print()
     for line in next_steps(found):
         out.print(line, soft_wrap=True)
+
+
+def _print_runs(found: "FinishedRuns", *, as_json: bool) -> None:
+    """Prints one row per model; an error ends the command if any of them failed."""
+    from fairbits.cli.tables.runs import runs_data, runs_table
+
+    if as_json:
+        print_json(runs_data(found))
+    else:
+        out.print(runs_table(found))
+    if found.failed:
+        name, problem = next(iter(found.failed.items()))
+        count = f"{len(found.failed)} of {count_of(len(found.failed) + len(found.runs), 'model')}"
+        raise FairbitsError(f"{count} failed, such as {name}: {problem}")
 
 
 def _print_finished(what: str, seconds: float | None) -> None:
