@@ -169,7 +169,7 @@ def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipl
                 multipliers[i, 0] = 1.0
                 continue
             h /= weight
-            best, sign = (np.inf, 0.0, 0, 0, 1.0), 1.0
+            best, sign = (np.inf, 0.0, np.int64(0), np.int64(0), 1.0), 1.0  # a literal 0 compiles _solve twice
             _set_caps(W[i], caps[0], caps[1], cap)
             best = _solve(x, h, cap, top, offset, largest / unit, best, code, rest, sums, ends, counts)
             if both_signs:
