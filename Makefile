@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per test worker, as the workers already use all cores; a file stays with a worker, as its tests share models
 PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-gpu test-real docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
+.PHONY: demo test test-long test-gpu test-real docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -15,6 +15,9 @@ test: .venv/developing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+
+test-long: .venv/developing  # whole jobs, killed processes, memory, examples and docs as they run, the page in Chromium
+	$(PYTEST) -m long tests/unit tests/oracle tests/e2e tests/browser
 
 test-gpu: .venv/developing  # skipped without a GPU
 	$(BIN)/pytest tests/gpu

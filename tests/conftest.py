@@ -48,6 +48,9 @@ READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
 }
 """Class, configuration and what its tokenizer has beside (or without) the embedded one's."""
 
+collect_ignore = ["unit/bad_input"]
+"""Tables that test_bad_input.py runs: to look for doctests in them would run them again."""
+
 
 def pytest_collection_finish() -> None:
     """Takes all that collection imported out of garbage collection, most of whose time it would be."""

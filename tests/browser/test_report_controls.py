@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 UNIT = "divergence_bits_per_byte"
 DIGITS = 1e-5
 """The page carries six digits of every number."""

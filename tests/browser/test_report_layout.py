@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def many(measured) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_peak_memory_is_little_more_than_the_weights(large: Path) -> None:
     weights = sum(4 * info.numel for info in Checkpoint(large).tensors.values())
     assert weights > 7e8

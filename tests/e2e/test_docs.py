@@ -112,6 +112,7 @@ PAGES_WITH_PYTHON = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pages", PAGES_WITH_PYTHON, ids=lambda pages: pages[-1])
 def test_python_examples_run(pages, tmp_path, monkeypatch, outer_blocks) -> None:
     monkeypatch.chdir(tmp_path)
@@ -144,6 +145,7 @@ def test_the_workflow_of_the_guide_is_the_example() -> None:
     assert (ROOT / "examples/github-workflow.yml").read_text("utf-8") in TEXTS["docs/guides/gate.md"]
 
 
+@pytest.mark.long
 def test_site_builds_without_warning_and_asks_nothing_of_the_network(tmp_path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]

@@ -41,6 +41,7 @@ def scores(quantized, command, tmp_path) -> Path:
     return tmp_path / "scores.json"
 
 
+@pytest.mark.long
 def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, command, tmp_path) -> None:
     code, printed, _ = command("evaluate", quantized, "--reference", TINY, *LANGUAGES, "--tokens", "256", "--json")
     assert code == 0

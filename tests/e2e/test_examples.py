@@ -34,6 +34,7 @@ def test_all_examples_are_here() -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if each.suffix == ".py"], ids=lambda script: script.name)
 def test_python_example_runs_and_prints_what_it_says(script, tmp_path, monkeypatch, capsys, outer_blocks) -> None:
     monkeypatch.chdir(tmp_path)
@@ -44,6 +45,7 @@ def test_python_example_runs_and_prints_what_it_says(script, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_shell_example_runs_and_prints_what_it_says(tmp_path) -> None:
     script = EXAMPLES / "gate.sh"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

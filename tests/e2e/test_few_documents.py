@@ -79,6 +79,7 @@ def test_evaluate_gate_and_report(command, scores, tmp_path) -> None:
     assert NOTE in words((tmp_path / "report.html").read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 2, "yor_Latn": 1}, {"yor_Latn": 1}])
 def test_audit(documents, command, tmp_path) -> None:
     own, out = written(tmp_path / "text", documents), tmp_path / "audit.json"

@@ -109,6 +109,7 @@ def test_notes_on_the_model_are_in_the_manifest(tmp_path, call) -> None:
     assert manifest["notes"][0] in errors
 
 
+@pytest.mark.long
 def test_progress_is_shown_on_a_terminal(tmp_path) -> None:
     arguments = [str(COMMAND), "mix", MODEL, "--languages", "en,fr", "--out", str(tmp_path / "calib.jsonl")]
     shown = tmp_path / "shown"

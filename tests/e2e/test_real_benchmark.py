@@ -29,6 +29,7 @@ def pages(tmp_path: Path) -> tuple[Path, Path]:
     return found
 
 
+@pytest.mark.long
 def test_from_measuring_to_pages(tmp_path: Path, pages: tuple[Path, Path], monkeypatch, capsys, outer_blocks) -> None:
     monkeypatch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
     out = tmp_path / "scores"

@@ -15,6 +15,7 @@ def test_the_list_shows_every_experiment_with_what_it_found(command) -> None:
     assert "not run yet" not in shown
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("four_block_embedded")
 def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> None:
     code, shown, errors = command("research", "redundancy", *SMALL, "--out", tmp_path / "a.json")

@@ -66,6 +66,7 @@ def test_bad_input_ends_with_2_and_nothing_is_written(command, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

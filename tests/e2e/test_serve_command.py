@@ -52,6 +52,7 @@ def ended(process: subprocess.Popen[str], sign: signal.Signals) -> tuple[int, st
     return process.returncode, errors
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_and_started_again(adaptive: tuple[Path, Path], command) -> None:
     before = checksums(adaptive)
     with served(adaptive, "--port", "0") as (process, client, _):

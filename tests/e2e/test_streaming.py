@@ -59,6 +59,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_four_gigabytes_stream_in_less_than_500_mb_and_the_measure_sees_what_is_kept(large: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CODE, large], capture_output=True, text=True, check=True)
     total, peak, with_kept = map(int, done.stdout.split())

@@ -36,6 +36,7 @@ def random_law(rng):
     return GaussianScaleMixture.with_kappa(kappa, epsilon=0.01, sigma=sigma)
 
 
+@pytest.mark.long
 def test_tv_bound_is_never_violated_on_the_exact_grid() -> None:
     rng = np.random.default_rng(0)
     tightness = []
@@ -62,6 +63,7 @@ def test_tv_bound_holds_weight_by_weight() -> None:
         assert abs((p - q) @ errors) <= tv_bound(p, q, errors=errors) * (1 + 1e-12)
 
 
+@pytest.mark.long
 def test_own_optimum_bound() -> None:
     rng = np.random.default_rng(2)
     for _ in range(150):
@@ -73,6 +75,7 @@ def test_own_optimum_bound() -> None:
         assert abs(best[0].value - best[1].value) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_second_order_law_of_the_additive_model() -> None:
     rng = np.random.default_rng(4)
     for _ in range(2000):

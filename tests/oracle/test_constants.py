@@ -121,6 +121,7 @@ def test_optimum_is_no_worse_than_a_dense_scan() -> None:
     assert found.step == pytest.approx(9.36, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7, 8])
 def test_refitted_constants_are_the_fit(bits) -> None:
     curves = loss_curves(bits)

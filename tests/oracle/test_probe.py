@@ -163,7 +163,9 @@ def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_batch")
-@pytest.mark.parametrize("family", ["tiny", "llama", "qwen2", "gemma3", "gpt2", "xlmr", "mt5"])
+@pytest.mark.parametrize(
+    "family", [pytest.param("tiny", marks=pytest.mark.long), "llama", "qwen2", "gemma3", "gpt2", "xlmr", "mt5"]
+)
 def test_every_sum_equals_the_plain_one(family, reading_model):
     checkpoint = Checkpoint("embedded:tiny") if family == "tiny" else reading_model(family)
     corpus, where = Corpus("mixed", MIXED, {}), places(family)

@@ -35,6 +35,7 @@ def holder(tmp_path: Path) -> subprocess.Popen[str]:
     process.stdout.close()
 
 
+@pytest.mark.long
 def test_the_other_process_is_named_and_does_not_block_once_it_is_dead(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:

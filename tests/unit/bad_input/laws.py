@@ -23,6 +23,7 @@ W, H = np.array([0.5, -1.0, 0.25, 0.75]), np.array([1.0, 2.0, 0.5, 1.0])
 PATTERN, OTHER = np.array([0.2, 0.8]), np.array([0.6, 0.4])
 PARTS = [Moments.of([1.0, 2.0, 4.0]), Moments.of([0.0, 1.0])]
 LAWS = [Gaussian(), Laplace(2.0)]
+CURVES = thresholds.loss_curves(2)
 
 SAMPLE = (W, "array", "required")
 WEIGHTS = (H, "array", "shaped", "nonnegative", "not all zero")
@@ -162,6 +163,6 @@ ROWS = {
     ),
     "families": (thresholds.families, {"kappa": (20.0, "at least 0")}),
     "loss_curves": (thresholds.loss_curves, {"bits": (2, "bits")}),
-    "refit": (thresholds.refit, {"curves": (thresholds.loss_curves(2), "object")}),
-    "LossCurves.losses": (thresholds.loss_curves(2).losses, {"c": (2.0, "number"), "d": (0.3, "number")}),
+    "refit": (thresholds.refit, {"curves": (CURVES, "object")}),
+    "LossCurves.losses": (CURVES.losses, {"c": (2.0, "number"), "d": (0.3, "number")}),
 }

@@ -77,6 +77,7 @@ def run() -> Iterator[Run]:
         process.stdin.close()
 
 
+@pytest.mark.long
 def test_a_new_policy_is_in_the_help(run: Run) -> None:
     code, printed, _ = run("plan", "--help")
     assert code == 0
@@ -87,6 +88,7 @@ def test_a_new_policy_is_in_the_help(run: Run) -> None:
     assert "(default: 4096, 16384 for fair, 99 for toy)" in text
 
 
+@pytest.mark.long
 def test_a_new_policy_takes_its_options(run: Run) -> None:
     options = ("--policy", "toy", "--colour", "blue", "--wheels", "3", "--group", "64", "--json")
     code, printed, errors = run("plan", "embedded:tiny", *options)
@@ -96,6 +98,7 @@ def test_a_new_policy_takes_its_options(run: Run) -> None:
     assert (found["settings"]["colour"], found["settings"]["wheels"], found["settings"]["group"]) == ("blue", 3, 64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -111,6 +114,7 @@ def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(run: Run, opt
     assert message in errors
 
 
+@pytest.mark.long
 def test_a_new_policy_can_be_compared_and_completed(run: Run) -> None:
     asked = {"_FAIRBITS_COMPLETE": "complete_bash", "COMP_CWORD": "4"}
     assert run(COMP_WORDS="fairbits compare m --policies rtn,to", **asked)[1].split() == ["rtn,toy"]

@@ -76,6 +76,7 @@ def test_the_tokenizer_gives_every_text_back(code, tokenizer) -> None:
         assert tokenizer.decode(tokenizer(document).input_ids) == document
 
 
+@pytest.mark.long
 def test_the_model_beats_a_unigram_code_in_every_language(model, tokenizer) -> None:
     """The code knows the words of the other half of the same declaration (Krichevsky–Trofimov: counts + ½)."""
     for code in CODES:
@@ -89,6 +90,7 @@ def test_the_model_beats_a_unigram_code_in_every_language(model, tokenizer) -> N
         assert bits_per_byte(model, tokenizer, documents) < 0.9 * unigram, code
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_greedy_continuations_are_in_the_language_of_the_prompt(model, tokenizer) -> None:
     article = 3
@@ -120,6 +122,7 @@ def test_the_card_agrees_with_the_history_of_training(card) -> None:
         assert card[code][2] == f"{last[short]:.2f}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", ["eng_Latn", "heb_Hebr", "zho_Hans"])
 def test_the_card_agrees_with_a_fresh_measurement(code, card, model, tokenizer) -> None:
     measured, low, high = (float(cell) for cell in card[code][3].rstrip(")").replace(" (", "–").split("–"))

@@ -125,6 +125,7 @@ def test_together_as_alone_and_as_weights_that_never_change(
     assert any(static(text, BASE) != static(text, "a") for text in prompts)
 
 
+@pytest.mark.long
 def test_threads_get_what_they_would_get_alone(adaptive: tuple[Path, Path], prompts: list[str]) -> None:
     model = AdaptiveModel(*adaptive)
     before = state(model.model)

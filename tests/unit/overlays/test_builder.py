@@ -26,6 +26,7 @@ def overlays(builder: OverlayBuilder) -> dict[str, Overlay]:
     return made
 
 
+@pytest.mark.long
 def test_an_overlay_lowers_the_damage_of_its_language_on_text_held_out(
     builder: OverlayBuilder, overlays: dict[str, Overlay]
 ) -> None:

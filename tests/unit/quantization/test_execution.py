@@ -94,6 +94,7 @@ class StoppedError(Exception):
     pass
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_to_the_same_codes(tiny, learned, tmp_path):
     checkpoint, plan, corpus = tiny
     out = tmp_path / "w3"
@@ -122,6 +123,7 @@ def test_an_interrupted_run_goes_on_to_the_same_codes(tiny, learned, tmp_path):
             assert torch.equal(written[name].half(), codes.dequantized)
 
 
+@pytest.mark.long
 def test_where_nothing_helps_the_start_is_kept(tiny):
     checkpoint, plan, corpus = tiny
     wild = replace(plan, learning=replace(plan.learning, rate=1.0))  # flips codes at random

@@ -26,6 +26,7 @@ def test_an_answer_is_what_the_model_gives(server: Running, model: AdaptiveModel
         assert answer.usage.total_tokens == alone.prompt_tokens + alone.completion_tokens
 
 
+@pytest.mark.long
 def test_two_hundred_at_once_in_four_languages(server: Running, model: AdaptiveModel) -> None:
     texts = udhr(list(PROMPTS)).evaluation
     prompts = [texts[code][at][:30] for code in PROMPTS for at in range(10)]

@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from fairbits.theory import Grid, clip_blocks
 
@@ -29,6 +30,7 @@ def digest(threads: int) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_same_bytes_with_one_and_two_threads() -> None:
     assert digest(1) == digest(2)
 

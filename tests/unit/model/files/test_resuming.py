@@ -85,6 +85,7 @@ for moment in {moments!r}:
 """
 
 
+@pytest.mark.long
 def test_killed_process_leaves_a_draft_that_can_be_continued(
     make: Make, tmp_path: Path, write: Any, digests: Any, mixed: Any
 ) -> None:

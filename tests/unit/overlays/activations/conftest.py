@@ -50,8 +50,9 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Case:
-    return Case(Checkpoint("embedded:tiny"))
+def tiny(outer_blocks: Callable[[int], Checkpoint]) -> Case:
+    """Returns four blocks of the embedded model: trained weights, a third of the work."""
+    return Case(outer_blocks(4))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
-from fairbits.model import Checkpoint
 from fairbits.overlays.activation_table import ActivationTable, Magnitudes, bin_counts
 from fairbits.overlays.activations import ActivationQuantizer, activation_points, record_activations, text_of
 
@@ -40,7 +39,7 @@ def test_a_language_without_text_is_refused(tiny: Any) -> None:
 
 
 def test_activations_that_are_not_finite_are_refused(tiny: Any) -> None:
-    model = Checkpoint("embedded:tiny").load()
+    model = tiny.checkpoint.load()
     with torch.no_grad():
         model.get_submodule(next(iter(tiny.record.modules.values()))[0]).weight[0, 0] = torch.nan
     with pytest.raises(InputError, match="is NaN or infinite on the calibration text"):

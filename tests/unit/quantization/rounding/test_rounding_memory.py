@@ -89,6 +89,7 @@ def deep(tmp_path_factory):
     return directory
 
 
+@pytest.mark.long
 def test_memory_is_a_small_part_of_the_model(deep):
     assert 4 * sum(info.numel for info in Checkpoint(deep).tensors.values()) > 220e6  # in float32
     done = subprocess.run(

@@ -32,11 +32,13 @@ def test_every_claim_of_every_document_is_there_once() -> None:
         ]
 
 
+@pytest.mark.long
 def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
     assert sum(finding.command is None for finding in results.values()) >= 80
     assert all(finding.numbers for finding in results.values())
 
 
+@pytest.mark.long
 def test_other_pages_count_them(results) -> None:
     said = count_words(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
     assert f"Of {len(CLAIMS)} claims {said} |" in (PAGE.parent / "measured.md").read_text()
@@ -46,6 +48,7 @@ def test_other_pages_count_them(results) -> None:
     assert faq in (PAGE.parent / "faq.md").read_text()
 
 
+@pytest.mark.long
 def test_claims_that_take_a_model_name_the_experiment(results) -> None:
     """And only an experiment can leave a claim undecided."""
     for claim, finding in results.items():
@@ -87,12 +90,14 @@ def test_a_claim_about_other_models_is_undecided_until_one_of_them_is_measured(m
     assert from_experiments("009-03", "x", about=("mT5",)).verdict is Verdict.UNDECIDED
 
 
+@pytest.mark.long
 def test_claims_about_other_models_are_not_decided_by_the_embedded_one(results) -> None:
     about = {claim.id for claim, finding in results.items() if "because the claim is about" in finding.summary}
     assert about == {"000-09", "000-14", "001-04", "001-10", "001-18", "004-26"}
     assert all(finding.verdict is Verdict.UNDECIDED for claim, finding in results.items() if claim.id in about)
 
 
+@pytest.mark.long
 def test_numbers_are_finite_and_texts_complete(results) -> None:
     for claim, finding in results.items():
         assert all(math.isfinite(value) for value in finding.numbers.values()), claim.id
@@ -106,6 +111,7 @@ def numbers_and_words(text: str) -> tuple[list[float], list[str]]:
     return [float(token) for token in re.findall(pattern, text)], re.sub(pattern, "#", text).split()
 
 
+@pytest.mark.long
 def test_page_is_current(results) -> None:
     """Words must be equal; numbers may differ by what another processor's rounding can do."""
     (now, words), (stored, stored_words) = numbers_and_words(as_markdown(results)), numbers_and_words(PAGE.read_text())
@@ -113,6 +119,7 @@ def test_page_is_current(results) -> None:
     assert now == pytest.approx(stored, rel=0.02, abs=1e-6), "run `make docs`"
 
 
+@pytest.mark.long
 def test_the_table_of_all_claims_fits_the_terminal(results, command, monkeypatch) -> None:
     found = [replace(claim, check=lambda finding=finding: finding) for claim, finding in results.items()]
     monkeypatch.setattr("fairbits.science.claims.all_claims", lambda: found)
@@ -125,6 +132,7 @@ def test_the_table_of_all_claims_fits_the_terminal(results, command, monkeypatch
     assert max(cell_len(line) for line in printed.splitlines()) <= 80
 
 
+@pytest.mark.long
 def test_data_holds_every_claim(results) -> None:
     data = as_data(results)
     assert len(data["claims"]) == sum(data["counts"].values()) == len(CLAIMS)

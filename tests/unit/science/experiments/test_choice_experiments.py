@@ -205,6 +205,7 @@ def test_the_revised_formula_needs_outlier_blocks() -> None:
     assert found == {(REVISED, DAMAGE): pytest.approx(0.01 * 0.2 * 160)}
 
 
+@pytest.mark.long
 def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypatch) -> None:
     monkeypatch.setattr("fairbits.science.experiments.own_thresholds.FEW", 2)  # so that 3 bits are all
     codes = LANGUAGES[:3]
@@ -231,6 +232,7 @@ def test_without_shares_there_is_no_proportional_mix(laboratory) -> None:
     assert shares_of(laboratory(1)) == (dict(zip(LANGUAGES, SHARES, strict=True)), ())
 
 
+@pytest.mark.long
 def test_gateway_layers_runs(laboratory) -> None:
     here = laboratory(4)
     found = run_experiment("gateway-layers", here)
@@ -245,6 +247,7 @@ def test_gateway_layers_runs(laboratory) -> None:
         run_experiment("gateway-layers", laboratory(3))
 
 
+@pytest.mark.long
 def test_bounds_runs(laboratory) -> None:
     found = run_experiment("bounds", laboratory(4, tokens=192))
     cases, counts = found.tables

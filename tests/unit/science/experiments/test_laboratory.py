@@ -22,6 +22,7 @@ def lab(laboratory: Laboratory) -> ModelLab:
     return laboratory.lab()
 
 
+@pytest.mark.long
 def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: ModelLab) -> None:
     none = lab.rounding_damage(NOT_ROUNDED)
     assert np.abs(language_values(none)).max() == 0
@@ -45,6 +46,7 @@ def test_widths_by_block_are_those_blocks(lab: ModelLab) -> None:
     assert 0 < language_values(by_mapping).mean() < language_values(lab.rounding_damage(2)).mean()
 
 
+@pytest.mark.long
 def test_a_policy_is_carried_out_with_its_text(lab: ModelLab) -> None:
     own = language_values(lab.policy_damage("gptq", 3, mix={"heb_Hebr": 1.0}))
     other = language_values(lab.policy_damage("gptq", 3, mix={"eng_Latn": 1.0}))

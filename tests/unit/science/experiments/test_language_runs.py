@@ -74,6 +74,7 @@ def test_a_small_real_run_of_own_languages() -> None:
     assert trained.figure.series[0].x == (0.1, 0.5, 0.3, 0.1)
 
 
+@pytest.mark.long
 def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = LANGUAGES["tiny"][:14]
     wide = Laboratory(replace(SMALL, text=shortened(codes)))

@@ -149,6 +149,7 @@ def test_an_arm_that_learned_less_is_named() -> None:
     assert because.endswith("data also learned less (more bits per byte)")
 
 
+@pytest.mark.long
 def test_a_small_run_sees_the_heavy_tails_of_one_arm(tmp_path) -> None:
     config = t.LlamaConfig(
         vocab_size=16384,

@@ -69,6 +69,7 @@ def test_the_same_call_makes_only_the_report_again(whole, model, monkeypatch, sm
     assert columns(again.scores) == columns(whole.scores)
 
 
+@pytest.mark.long
 def test_an_interruption_after_any_stage_changes_nothing(whole, model, tmp_path, small) -> None:
     made: list[str] = []
 
@@ -105,6 +106,7 @@ for moment in moments:
 """
 
 
+@pytest.mark.long
 def test_a_killed_run_is_completed_to_the_same_bits(whole, model, tmp_path, small) -> None:
     out = tmp_path / "run"
     arguments = [sys.executable, "-c", KILLED, model, out, json.dumps(small), "audit.json", "rounding blocks"]

@@ -113,6 +113,7 @@ def test_names_of_files_are_safe_and_short() -> None:
     assert all(len(file_name(each)) < 100 for each in long)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "options", "loaded"),
     [
