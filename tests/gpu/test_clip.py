@@ -47,8 +47,9 @@ def test_triton_is_there():
     assert exact_clip.search_groups is not None
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("kind", ["symmetric", "twos"])
+@pytest.mark.parametrize(
+    ("bits", "kind"), [(2, "twos"), (3, "symmetric"), (4, "symmetric"), (4, "twos"), (6, "twos"), (8, "twos")]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_hundred_thousand_groups(bits, kind, weighted, record_property):
     rows, columns = 3125, 4096  # 100,000 groups of 128
@@ -60,17 +61,15 @@ def test_a_hundred_thousand_groups(bits, kind, weighted, record_property):
     assert differ <= groups * 1e-3
 
 
-@pytest.mark.parametrize("group", [2, 16, 32, 64, 96, 256, 1024, 4096])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_sizes_of_groups(group, dtype):
+@pytest.mark.parametrize("group", [2, 32, 64, 96, 256, 1024, 4096])
+def test_sizes_of_groups(group):
     columns = 3072 if group == 96 else 4096
-    h = importance_of(columns)
-    assert compare(weights(64, columns, dtype), group, Grid(4, "twos"), h)[2] == 0
-    assert compare(weights(64, columns, dtype), group, Grid(3))[2] == 0
+    dtype = torch.float16 if group == 64 else torch.float32
+    assert compare(weights(64, columns, dtype), group, Grid(4, "twos"), importance_of(columns))[2] == 0
 
 
 @pytest.mark.parametrize("kind", ["symmetric", "twos", "midrise"])
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", [2, 8])
 def test_adversarial_groups(bits, kind):
     W = torch.from_numpy(np.stack(list(adversarial(128).values())))
     for h in (None, *importances(128).values()):

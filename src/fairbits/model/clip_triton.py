@@ -302,20 +302,21 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
     chunk = next(each for each in (16, 8, 4, 2, 1) if size % each == 0)
     weights = W if h is None else h
     arguments: tuple[Any, ...] = (W, weights, weights if h is None else h.float(), steps, errors, undone)
-    _search[(groups,)](
-        *arguments,
-        1 if h is None else len(h),
-        UP=float(caps[0]),
-        DOWN=float(caps[1]),
-        MARGIN=margin_of(size, chunk, caps),
-        SIZE=size,
-        CHUNK=chunk,
-        BLOCK=min(1024, max(LANES, triton.next_power_of_2(size))),
-        LANES=LANES,
-        MOST=MOST_WAVES,
-        WEIGHTED=h is not None,
-        num_warps=1,
-    )
+    with torch.cuda.device_of(W):  # where Triton launches
+        _search[(groups,)](
+            *arguments,
+            1 if h is None else len(h),
+            UP=float(caps[0]),
+            DOWN=float(caps[1]),
+            MARGIN=margin_of(size, chunk, caps),
+            SIZE=size,
+            CHUNK=chunk,
+            BLOCK=min(256, max(LANES, triton.next_power_of_2(size))),  # of more, float64 would not fit the registers
+            LANES=LANES,
+            MOST=MOST_WAVES,
+            WEIGHTED=h is not None,
+            num_warps=1,
+        )
     return steps, errors, undone != 0
 
 
