@@ -302,7 +302,7 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
     chunk = next(each for each in (16, 8, 4, 2, 1) if size % each == 0)
     weights = W if h is None else h
     arguments: tuple[Any, ...] = (W, weights, weights if h is None else h.float(), steps, errors, undone)
-    with torch.cuda.device_of(W):  # where Triton launches
+    with torch.cuda.device_of(W):  # type: ignore[no-untyped-call]  # where Triton launches
         _search[(groups,)](
             *arguments,
             1 if h is None else len(h),
