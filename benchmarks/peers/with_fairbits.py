@@ -11,7 +11,7 @@ from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import Calibration
-from fairbits.quantization.rounding.engine import RoundedBlock
+from fairbits.quantization.rounding.block_rounding import RoundedBlock
 
 
 def prepare(job: Job) -> Prepared:

@@ -85,6 +85,17 @@ def autocast_dtype(device: str | torch.device) -> torch.dtype:
 
 
 @contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Lets a GPU multiply float32 matrices within a `with` statement with 10 bits of mantissa, summed in float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
 def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
     """Seeds the random numbers drawn within a `with` statement and restores the previous state afterwards.
 

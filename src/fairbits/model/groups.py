@@ -37,6 +37,10 @@ class Codes:
         """The weights that a loader computes from it, in the type of the scales."""
         return dequantize(self.codes, self.scales)
 
+    def on(self, device: str | torch.device) -> "Codes":
+        """Returns the same codes on a device."""
+        return Codes(self.codes.to(device), self.scales.to(device), self.bits)
+
 
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
     """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.

@@ -2,7 +2,7 @@
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,13 +17,28 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Block, model_class
 from fairbits.model.architecture.names import resolve
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import is_gpu
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.groups import Codes
 
 
-class StreamingModel:
-    """The model of a checkpoint, of its own class and in eval mode, at first without weights.
+def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtype:
+    """Returns the type in which text passes through a model that is only observed: on a GPU the model's own.
 
-    Weights that are not loaded are on the meta device and take no memory; those that are loaded have the type `dtype`.
+    That is the type in which the model was trained and will be served, and a GPU computes many times faster in it. On
+    the CPU, and for classes that keep some of their modules in float32, it is float32.
+    """
+    own = scale_dtype(checkpoint)
+    cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
+    wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
+    return own if is_gpu(device) and own in (torch.bfloat16, torch.float16) and not wide else torch.float32
+
+
+class StreamingModel:
+    """The model of a checkpoint, of its own class, in `dtype` and eval mode, at first without weights.
+
+    Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
+    if another reader than the checkpoint itself is to do so.
     """
 
     def __init__(
@@ -32,6 +47,7 @@ class StreamingModel:
         device: torch.device | str = "cpu",
         *,
         dtype: torch.dtype = torch.float32,
+        read: Callable[[str], Tensor] | None = None,
     ) -> None:
         cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
         with _weights_without_storage():
@@ -40,6 +56,7 @@ class StreamingModel:
             model: PreTrainedModel = cls._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         self.model = model.eval()  # type: ignore[no-untyped-call]
         self._checkpoint, self._device, self._dtype = checkpoint, torch.device(device), dtype
+        self._read = checkpoint.read if read is None else read
         self._entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
         for name, buffer in model.named_buffers():
             self._put(name, buffer)
@@ -140,10 +157,10 @@ class StreamingModel:
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
         """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
         if name not in codes:
-            return self._typed(self._checkpoint.read(name))
+            return self._cast(self._read(name))
         # from a copy, as codes keep what they were dequantized to
         made = replace(codes[name]).dequantized
-        return self._typed(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
+        return self._cast(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
 
     def _rows(self, name: str, ids: Tensor, codes: Mapping[str, Codes]) -> Tensor:
         whole = codes[name].codes if name in codes else self._checkpoint.read(name)
@@ -152,12 +169,13 @@ class StreamingModel:
         table = torch.empty(whole.shape, dtype=self._dtype)
         if name in codes:
             given = codes[name]
-            table[ids] = Codes(given.codes[ids], given.scales[ids], given.bits).dequantized.to(self._dtype)
+            rows = ids.to(given.codes.device)
+            table[ids] = self._cast(Codes(given.codes[rows], given.scales[rows], given.bits).dequantized).to("cpu")
         else:
-            table[ids] = whole[ids].to(self._dtype)
+            table[ids] = self._cast(whole[ids])
         return table
 
-    def _typed(self, tensor: Tensor) -> Tensor:
+    def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def _put(self, parameter: str, value: Tensor) -> None:

@@ -31,7 +31,8 @@ from fairbits.quantization.learning.learnable_codes import learnable_codes
 from fairbits.quantization.learning.model_distillation import ModelDistillation, Teacher, model_rate
 from fairbits.quantization.learning.state import LearningState, load_codes, save_codes
 from fairbits.quantization.plan import LayerResult, Learning, Plan
-from fairbits.quantization.rounding.engine import ONE_PROCESS, Finished, RoundedBlock, check_plan, round_model
+from fairbits.quantization.rounding.block_rounding import Finished, RoundedBlock
+from fairbits.quantization.rounding.engine import ONE_PROCESS, check_plan, round_model
 from fairbits.quantization.rounding.layer import layer_result, matrix
 from fairbits.quantization.rounding.observation import TextLanguages
 from fairbits.quantization.rounding.output_errors import OutputErrors
@@ -56,18 +57,27 @@ def execute_plan(
     finished: Finished | None = None,
     saved: Path | None = None,
     ranks: Ranks = ALONE,
+    on_device: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then what lies outside them.
 
     `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning saves
     its state. With both an interrupted run ends with the same codes. Several `ranks` share the work of rounding, and
-    each of them yields all blocks; learning needs a single one.
+    each of them yields all blocks; learning needs a single one. Codes are on the CPU in the end; with `on_device` those
+    that were computed on the device may stay there.
     """
     check_plan(checkpoint, plan, text)
     if plan.learning is None or text is None:
         return round_model(
-            checkpoint, plan, text=text, device=device, finished=finished, ranks=ranks, progress=progress
+            checkpoint,
+            plan,
+            text=text,
+            device=device,
+            finished=finished,
+            ranks=ranks,
+            on_device=on_device,
+            progress=progress,
         )
     if not ranks.alone:
         raise InputError(ONE_PROCESS)

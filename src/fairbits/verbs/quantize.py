@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.files.draft import LEARNING, PLAN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.model.files.write_behind import WriteBehind
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
@@ -25,7 +27,8 @@ from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.policies import Embeddings, decide
-from fairbits.quantization.rounding.engine import RoundedBlock, check_plan
+from fairbits.quantization.rounding.block_rounding import RoundedBlock
+from fairbits.quantization.rounding.engine import check_plan
 from fairbits.quantization.rounding.ranks import Ranks
 from fairbits.records import check_record, parse_object, read_object
 from fairbits.version import __version__
@@ -76,20 +79,22 @@ def quantize(
             draft = _Draft.open(checkpoint, plan, out, device=recorded, resume=resume)
         outcomes: list[LayerResult] = []
         learned: LearningResult | None = None
-        for block in execute_plan(
-            checkpoint,
-            plan,
-            text=words,
-            device=device,
-            finished=lambda index: ranks.share(lambda: draft.finished(index)),
-            saved=draft.saved if ranks.leads else None,
-            ranks=ranks,
-            progress=progress,
-        ):
-            if ranks.leads:
-                draft.add(block)
-            outcomes += block.outcomes
-            learned = block.learned or learned
+        with WriteBehind() as behind:
+            for block in execute_plan(
+                checkpoint,
+                plan,
+                text=words,
+                device=device,
+                finished=lambda index: ranks.share(lambda: draft.finished(index)),
+                saved=draft.saved if ranks.leads else None,
+                ranks=ranks,
+                on_device=True,
+                progress=progress,
+            ):
+                if ranks.leads and block.index not in draft.earlier:
+                    behind.add(partial(draft.add, block))
+                outcomes += block.outcomes
+                learned = block.learned or learned
         done = replace(plan, outcomes=tuple(outcomes), learned=learned)
         return ranks.share(lambda: draft.finish(done, progress))
 
@@ -122,9 +127,8 @@ class _Draft:
         return block
 
     def add(self, block: RoundedBlock) -> None:
-        """Writes a block, if it is a new one."""
-        if block.index not in self.earlier:
-            self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
+        """Writes a block."""
+        self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
 
     def finish(self, done: Plan, progress: Progress | None) -> Plan:
         """Returns the plan with the size of the checkpoint, after writing what is missing."""

@@ -11,6 +11,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,34 @@ def map_tensor(info: TensorInfo) -> torch.Tensor:
     except OSError as problem:
         raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
     return torch.frombuffer(pages, dtype=info.dtype, offset=info.start - page_start).reshape(info.shape)
+
+
+def read_tensor(info: TensorInfo, *, pinned: bool = False) -> torch.Tensor:
+    """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting.
+
+    Reading is faster than touching the pages of a mapping one by one, and other threads run meanwhile.
+    """
+    data = torch.empty(info.nbytes, dtype=torch.uint8, pin_memory=pinned)
+    view = data.numpy().data
+    done = 0
+    try:
+        with info.file.open("rb", buffering=0) as file:
+            file.seek(info.start)
+            while done < info.nbytes:
+                count = file.readinto(view[done:])
+                if not count:
+                    raise InputError(f"{info.file} is shorter than when it was opened; open the checkpoint again")
+                done += count
+    except OSError as problem:
+        raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
+    return data.view(info.dtype).reshape(info.shape)
+
+
+def announce_read(info: TensorInfo) -> None:
+    """Asks the system to read the tensor into its cache now, where it can (Linux), without waiting for it."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError), info.file.open("rb") as file:
+            os.posix_fadvise(file.fileno(), info.start, info.nbytes, os.POSIX_FADV_WILLNEED)
 
 
 def _read_shards(directory: Path, index: Mapping[str, object]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:

@@ -37,8 +37,8 @@ class Piece:
 
 
 def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
-    """Returns pieces for tensors that are there already."""
-    return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.detach, x)) for name, x in tensors.items()]
+    """Returns pieces for tensors that are there already, on whatever device."""
+    return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.cpu, x.detach())) for name, x in tensors.items()]
 
 
 def on_disk(infos: Iterable[TensorInfo]) -> list[Piece]:

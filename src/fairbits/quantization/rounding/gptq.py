@@ -13,7 +13,7 @@ errors before it. Both give the same codes, and this needs no inverse.
 Block-wise compensation. Looking back column by column would be one matrix-vector product each, over all columns
 before it. Columns are grouped into panels (`columns_at_once`). What all earlier panels contribute to a panel is one
 matrix product before it is entered, and only the columns within it are looked back at one by one. The sums are the
-same.
+same. On a GPU a panel is one launch of a kernel (`column_kernel`).
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from torch import Tensor
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
 from fairbits.model.groups import Codes, divisors, round_to_nearest
+from fairbits.quantization.rounding import column_kernel
 from fairbits.theory.grid import Grid
 
 TRIES = 4
@@ -122,7 +123,7 @@ def gptq(
     better = _costs_more(errors, factor, columns_at_once, than=damage)
     codes = chosen[torch.argsort(factor.order)].T.contiguous()
     worse = ~better & (codes != plain.codes).any(1)
-    codes[worse] = plain.codes[worse]
+    codes = torch.where(worse[:, None], plain.codes, codes)
     return GPTQResult(Codes(codes, scales, grid.bits), int(worse.sum()), notes)
 
 
@@ -136,33 +137,64 @@ def _round_columns(
 ) -> tuple[Tensor, Tensor]:
     """Returns the codes (in, out) in the order of the factor and e H eᵀ of every row; `errors` is where ŵ − w goes."""
     columns, out = weights.shape
-    group = (factor.order // (columns // scales.shape[1])).tolist()
+    group = (factor.order // (columns // scales.shape[1])).int()
     stored = scales.T.contiguous()
     divide_by = divisors(stored).to(weights.dtype)
     codes = torch.empty(columns, out, dtype=torch.int8, device=weights.device)
     damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
+    in_one_launch = weights.is_cuda and column_kernel.AVAILABLE
+    round_panel = column_kernel.round_panel if in_one_launch else _round_panel
     for start in range(0, columns, columns_at_once):
-        stop = min(start + columns_at_once, columns)
+        panel = slice(start, min(start + columns_at_once, columns))
         # what all earlier panels contribute to this one, in one product
-        wanted = torch.addmm(weights[start:stop], factor.feedback[start:stop, :start], errors[:start], alpha=-1)
-        for i, k in enumerate(range(start, stop)):
-            wanted[i].addmv_(errors[start:k].T, factor.feedback[k, start:k], alpha=-1)
-            code = (wanted[i] / divide_by[group[k]]).round_().clamp_(grid.lowest, grid.highest)
-            codes[k] = code
-            # computed in the stored type, as a loader will
-            torch.sub((code.to(stored.dtype) * stored[group[k]]).to(weights.dtype), weights[k], out=errors[k])
-        brackets = errors[start:stop] + weights[start:stop] - wanted
-        damage += _cost(brackets, factor, start) - _damping(errors[start:stop], factor)
+        wanted = torch.addmm(weights[panel], factor.feedback[panel, :start], errors[:start], alpha=-1)
+        round_panel(
+            wanted,
+            weights[panel],
+            factor.feedback[panel, panel],
+            scales=stored,
+            divide_by=divide_by,
+            group=group[panel],
+            grid=grid,
+            codes=codes[panel],
+            errors=errors[panel],
+        )
+        brackets = errors[panel] + weights[panel] - wanted
+        damage += _cost(brackets, factor, start) - _damping(errors[panel], factor)
     return codes, damage
 
 
+def _round_panel(
+    wanted: Tensor,
+    weights: Tensor,
+    feedback: Tensor,
+    *,
+    scales: Tensor,
+    divide_by: Tensor,
+    group: Tensor,
+    grid: Grid,
+    codes: Tensor,
+    errors: Tensor,
+) -> None:
+    """Does in torch, column by column, what `column_kernel.round_panel` does in one launch."""
+    for k, own in enumerate(group.tolist()):
+        wanted[k].addmv_(errors[:k].T, feedback[k, :k], alpha=-1)
+        code = (wanted[k] / divide_by[own]).round_().clamp_(grid.lowest, grid.highest)
+        codes[k] = code
+        # computed in the stored type, as a loader will
+        torch.sub((code.to(scales.dtype) * scales[own]).to(weights.dtype), weights[k], out=errors[k])
+
+
 def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:
-    """Returns whether e H eᵀ of every row is at least `than`; stops once the first columns show it for all rows."""
+    """Returns whether e H eᵀ of every row is at least `than`; stops once the first columns show it for all rows.
+
+    On a GPU it goes through all columns: waiting for the answer would take longer.
+    """
     total = -_damping(errors, factor)
     for start in range(0, len(errors), columns_at_once):
         stop = start + columns_at_once
         total += _cost(factor.feedback[start:stop, :stop] @ errors[:stop], factor, start)
-        if (total >= than).all():
+        if not total.is_cuda and (total >= than).all():
             break
     return total >= than
 

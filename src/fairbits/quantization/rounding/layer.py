@@ -1,5 +1,6 @@
 """One linear map: its codes, and the record of its rounding."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +22,17 @@ from fairbits.theory.grid import Grid
 UNSEEN = "its input cannot be observed: rounded to nearest, with scales set by the largest weight"
 
 
-def matrix(checkpoint: Checkpoint, weight: Weight) -> Tensor:
-    """Returns a linear map, or a table, as (out, in) in float32."""
+def matrix(checkpoint: Checkpoint, weight: Weight, *, read: Callable[[str], Tensor] | None = None) -> Tensor:
+    """Returns a linear map, or a table, as (out, in) in float32.
+
+    `read` gives the tensor on the device where it is to be, if the checkpoint itself is not to be asked.
+    """
     if weight.stacked is not None or len(weight.shape) != 2:
         raise InputError(
             f"{weight.name} has shape {checkpoint.tensors[weight.name].shape}; only matrices become codes: "
             "keep it as it is, or store every expert in a tensor of its own"
         )
-    stored = checkpoint.read(weight.name)
+    stored = (checkpoint.read if read is None else read)(weight.name)
     W = (stored.T if weight.transposed else stored).float()
     if not torch.isfinite(W).all():
         raise InputError(f"{weight.name} holds NaN or infinite weights; repair or replace the checkpoint first")

@@ -1,0 +1,185 @@
+"""The rounding of one block: its linear maps one after the other, shared by the ranks that there are."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fairbits.errors import InputError
+from fairbits.model.architecture import Block, Weight
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.read_ahead import ReadAhead
+from fairbits.model.files.stored_weights import scale_dtype
+from fairbits.model.groups import Codes
+from fairbits.model.scheme import Scheme
+from fairbits.progress import Progress
+from fairbits.quantization.plan import LayerResult, LearningResult, Plan
+from fairbits.quantization.rounding.hessian import HessianAccumulator
+from fairbits.quantization.rounding.layer import language_scales, layer_result, matrix, round_layer, weight_change
+from fairbits.quantization.rounding.ranks import ALONE, Ranks
+from fairbits.quantization.rounding.refinement import NOT_LEARNED, RefineBlock
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedBlock:
+    """A block whose linear maps are rounded; `index` is None for what lies outside the blocks.
+
+    `layers`      codes by the name of the tensor in the checkpoint
+    `outcomes`    size and errors of each
+    `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan has `thresholds`
+    `learned`     the result of learning, in the last block only
+    """
+
+    index: int | None
+    layers: Mapping[str, Codes]
+    outcomes: tuple[LayerResult, ...]
+    thresholds: Mapping[str, Tensor] = field(default_factory=dict)
+    learned: LearningResult | None = None
+
+    def on(self, device: str) -> "RoundedBlock":
+        """Returns the block with its codes on a device."""
+        return replace(self, layers={name: codes.on(device) for name, codes in self.layers.items()})
+
+
+Finished = Callable[[int | None], RoundedBlock | None]
+
+
+class Counter:
+    """Counts what is done, and reports it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._done, self.total = progress, 0, 0
+
+    def add(self, count: int = 1) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress("rounding blocks", self._done, self.total)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRounding:
+    """A plan that is executed: what all blocks are rounded with.
+
+    `finished`  gives the blocks that an interrupted run already has
+    `ticks`     counts what is done
+    `dtype`     the type in which text passes through the blocks
+    `refine`    finds better codes for a block after rounding
+    """
+
+    checkpoint: Checkpoint
+    plan: Plan
+    finished: Finished
+    ticks: Counter
+    device: str
+    dtype: torch.dtype
+    refine: RefineBlock | None = None
+    ranks: Ranks = ALONE
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.checkpoint.architecture.blocks
+
+    @property
+    def refinement_ticks(self) -> int:
+        return 0 if self.refine is None else self.refine.ticks
+
+    def schemes(self, index: int | None) -> dict[str, Scheme]:
+        """Returns the schemes of the layers of a block that are quantized."""
+        weights = self.checkpoint.architecture.weights
+        return {name: scheme for name, scheme in self.plan.schemes.items() if weights[name].block == index}
+
+    def read_ahead(self, indices: Iterable[int | None], *, whole: bool = False) -> ReadAhead:
+        """Returns a reader of the blocks in this order: of what is rounded in them, or of the `whole` blocks."""
+        parts = []
+        for index in indices:
+            names = list(self.schemes(index))
+            if whole and index is not None:
+                names += self.blocks[index].weights.keys() - set(names)
+            parts.append(names)
+        return ReadAhead(self.checkpoint, self.device, parts)
+
+    def round_block(
+        self, index: int | None, reader: ReadAhead, inputs: HessianAccumulator | None = None
+    ) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns a block with its codes, still without the errors of languages, and ΔW of every map in it."""
+        dtype, weights = scale_dtype(self.checkpoint), self.checkpoint.architecture.weights
+        layers: dict[str, Codes] = {}
+        outcomes: dict[str, LayerResult] = {}
+        changes, thresholds = {}, {}
+        own = self._own_schemes(index)
+        for sees, names in _by_input(weights, own).items():
+            # one factor for all maps that share the input
+            known = None if inputs is None else inputs.statistics(sees)
+            for name in names:
+                W, scheme = matrix(self.checkpoint, weights[name], read=reader.read), own[name]
+                try:
+                    layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=known)
+                except InputError as problem:
+                    raise InputError(f"{name}: {problem}") from None
+                outcomes[name], changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
+                if self.plan.thresholds and known is not None and known.squares is not None:
+                    squares = known.squares[[known.languages.index(code) for code in self.plan.languages]]
+                    thresholds[name] = language_scales(W, scheme, squares, dtype=dtype)
+                self.ticks.add()
+            if inputs is not None:
+                inputs.release(sees)
+        ordered = {name: layers[name] for name in own}
+        done = RoundedBlock(index, ordered, tuple(outcomes[name] for name in own), thresholds)
+        return (done, changes) if self.ranks.alone else self._join(done, changes, reader, wanted=inputs is not None)
+
+    def _own_schemes(self, index: int | None) -> dict[str, Scheme]:
+        """Returns the schemes of the layers that this rank rounds; those that share an input stay together."""
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(index)
+        costs: dict[str, float] = {}
+        for name, scheme in schemes.items():
+            (out, width), sees = weights[name].shape, weights[name].sees or name
+            # a product of each column with those before it; and once for each input, the factor of H
+            cost = width * (out + (0 if sees in costs else width)) if scheme.rounding == "gptq" else 1
+            costs[sees] = costs.get(sees, 0.0) + cost * width
+        owner = self.ranks.owners(costs)
+        return {name: each for name, each in schemes.items() if owner[weights[name].sees or name] == self.ranks.rank}
+
+    def _join(
+        self, part: RoundedBlock, changes: dict[str, Tensor], reader: ReadAhead, *, wanted: bool
+    ) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns the block with what all ranks have rounded of it; ΔW of the others' maps only where it is wanted."""
+        parts = list(self.ranks.each(part))
+        layers = {name: codes for each in parts for name, codes in each.layers.items()}
+        outcomes = {result.name: result for each in parts for result in each.outcomes}
+        thresholds = {name: scales for each in parts for name, scales in each.thresholds.items()}
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(part.index)
+        for name in schemes.keys() - changes.keys() if wanted else ():
+            W = matrix(self.checkpoint, weights[name], read=reader.read)
+            changes[name] = weight_change(W, layers[name].on(W.device))
+        self.ticks.add(len(schemes) - len(part.layers))
+        done = RoundedBlock(
+            part.index,
+            {name: layers[name] for name in schemes},
+            tuple(outcomes[name] for name in schemes),
+            {name: thresholds[name] for name in schemes if name in thresholds},
+        )
+        return done, changes
+
+    def replace_codes(
+        self, done: RoundedBlock, codes: Mapping[str, Codes], reader: ReadAhead
+    ) -> tuple[RoundedBlock, dict[str, Tensor]]:
+        """Returns a block with other codes for some of its maps, and ΔW of every map in it."""
+        weights, schemes = self.checkpoint.architecture.weights, self.schemes(done.index)
+        layers = {**done.layers, **codes}
+        outcomes, changes = [], {}
+        for old in done.outcomes:
+            name, notes = old.name, old.notes if old.name in codes else (*old.notes, NOT_LEARNED)
+            W = matrix(self.checkpoint, weights[name], read=reader.read)
+            layers[name] = layers[name].on(W.device)
+            outcome, changes[name] = layer_result(weights[name], W, layers[name], schemes[name], notes)
+            outcomes.append(outcome)
+        return replace(done, layers=layers, outcomes=tuple(outcomes)), changes
+
+
+def _by_input(weights: Mapping[str, Weight], names: Iterable[str]) -> dict[str | None, list[str]]:
+    """Returns the names of linear maps by the input that they share."""
+    found: dict[str | None, list[str]] = {}
+    for name in names:
+        found.setdefault(weights[name].sees, []).append(name)
+    return found
