@@ -37,6 +37,8 @@ from fairbits.torchrun import this_process
 
 TIMEOUT = timedelta(hours=2)
 """How long a rank waits for another one, which may be making the plan. It notices at once if that one ends."""
+CONNECTING = timedelta(minutes=5)
+"""How long a rank waits for the others to start."""
 LAST_WORDS = 60.0
 """Seconds that a rank that failed waits for the others to agree; then it ends, which they notice."""
 
@@ -65,7 +67,7 @@ class Ranks:
         if not process.several:
             return Ranks()
         try:
-            store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+            store, rank, count = next(rendezvous("env://", timeout=CONNECTING))
             dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as problem:
             raise InputError(
