@@ -3,11 +3,11 @@
 The search is that of `theory/clipping/block_kernels.py`, which derives the bound: F, R, C and N at a step, intervals
 whose bound lies below the best value are divided, and one with at most one breakpoint is done. Here it runs in waves.
 
-**Waves, in float32.** Each of the 32 lanes evaluates a step of its own, so a sum over the weights of the group needs no
-exchange between lanes; the weights are read once from memory, and the waves get them from the L1 cache, all lanes the
-same one at a time. The first wave is a table of edges over the range in which the optimum may lie. Of its intervals
-those that survive the bound share the lanes of the next wave, and so on. Where more than half of them survive, the
-range is searched in windows of fewer pieces.
+**Waves, in float32.** 16 steps are evaluated at a time, each by two lanes of which one takes the first and one the
+second half of the weights, so a sum over the group needs one exchange. The weights are read once from memory; the waves
+get them from the L1 cache. The first wave is a table of edges over the range in which the optimum may lie. Of its
+intervals those that survive the bound share the steps of the next wave, and so on. Where more than half of them
+survive, the range is searched in windows of fewer pieces.
 
 **Margins.** r = x − k·s is one fused operation, so h·r² has a relative error of a few u = 2⁻²⁴, and sums of positive
 terms keep it. A code may be the neighbour of the nearest one where the two are equally near to within 2u of s; it then
@@ -20,10 +20,11 @@ as well: what could hide in it is at most 4u²A lower than the vertices of its e
 spread over the lanes and sums in float64. Codes that are equal have an equal N, so no piece is evaluated twice in a
 wave. Step and error come from float64 alone.
 
-**Operations.** A wave takes 11 float32 operations per weight and lane and two loads. Groups of 128 Gaussian or heavy-
-tailed weights need on average 2.0 waves at 4 bits (1.9 at 3, 3.2 at 6, 9.2 at 8 bits), 2 to 3 evaluations in float64
-(160 cycles of a scheduler each) and 5 of the range (60 each): about 4,200 cycles, so 62.5 M groups (8 B weights) take
-.28 s on 528 schedulers at 1.75 GHz.
+**Operations.** A wave takes 15 instructions per step and weight: two loads, one to widen bfloat16, 12 of float32.
+Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (2.2 at 3, 5.7 at 6, 17 at 8 bits),
+that is 44 evaluations or 660 instructions per weight, and 2 to 3 evaluations in float64. In machine code a group takes
+about 5,000 instructions of its warp: 2,800 in the waves, 1,000 between them, 700 in float64, 500 to find the range and
+to end. 62.5 M groups (8 B weights) are .34 s at one instruction per cycle of 528 schedulers at 1.75 GHz.
 
 Groups that float32 cannot hold (largest weight outside 2⁻³⁰ … 2³⁰, optimum below 2⁻²⁰ of it, more than `MOST_WAVES`
 waves) are marked as undone, and the caller searches them in float64 (`clip_torch`).
@@ -40,25 +41,34 @@ LANES = 32
 MOST_WAVES = 512
 ROUNDING = 2.0**-24
 """u, half the spacing of float32 at 1."""
+SMALLEST = 2.0**-126
+"""The smallest normal number of float32."""
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _wave(  # type: ignore[no-untyped-def]
-    w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, WEIGHTED: tl.constexpr
-):
-    """Returns F, R, C and N in float32 at the step of each lane; chunks are summed apart, which keeps rounding low."""
+    w, h, s,
+    UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, PARTS: tl.constexpr,
+    STEPS: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Returns F, R, C and N in float32 at each of the steps; a lane takes one step and one part of the weights.
+
+    Chunks of weights are summed apart, which keeps rounding low.
+    """
     magic: tl.constexpr = 12582912.0  # 1.5·2²³: adding it rounds to a whole number
-    t, minus = tl.div_rn(1.0, s), -s
-    f, r1, c, n = tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s)
-    for start in range(0, SIZE, CHUNK):
-        f_part, r_part, c_part = tl.zeros_like(s), tl.zeros_like(s), tl.zeros_like(s)
+    none = tl.zeros([PARTS, STEPS], tl.float32)
+    at = (tl.arange(0, PARTS) * (SIZE // PARTS))[:, None] + tl.zeros([PARTS, STEPS], tl.int32)
+    minus, t = none - s[None, :], none + tl.div_rn(1.0, s)[None, :]
+    f, r1, c, n = none, none, none, none
+    for start in range(0, SIZE // PARTS, CHUNK):
+        f_part, r_part, c_part = none, none, none
         for i in tl.static_range(CHUNK):
-            x = tl.load(w + start + i).to(tl.float32)
+            x = tl.load(w + (start + i) + at).to(tl.float32)
             k = (t * x + magic) - magic
             k = tl.minimum(tl.maximum(k, -DOWN), UP)
             r = tl.fma(k, minus, x)
             if WEIGHTED:
-                weight = tl.load(h + start + i)
+                weight = tl.load(h + (start + i) + at)
                 f_part += (weight * r) * r
                 r_part += (weight * k) * r
                 c_part += (weight * k) * k
@@ -70,7 +80,7 @@ def _wave(  # type: ignore[no-untyped-def]
         f += f_part
         r1 += r_part
         c += c_part
-    return f, r1, c, n
+    return tl.sum(f, 0), tl.sum(r1, 0), tl.sum(c, 0), tl.sum(n, 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -102,14 +112,13 @@ def _sums(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _survey(w, h, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Returns the largest magnitude with importance, the largest of all, Σhx², and how many are not finite."""
-    counted, largest = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-    energy, bad = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
+    """Returns the largest magnitude with importance, the largest of all (∞ if one is not finite), and Σhx²."""
+    counted, largest = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    energy = tl.zeros([BLOCK], tl.float32)
     for start in range(0, SIZE, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        x = tl.abs(tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64))
-        bad += tl.where(x <= 1.7976931348623157e308, 0, 1)
-        largest = tl.maximum(largest, x)
+        x = tl.abs(tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float32))
+        largest = tl.maximum(largest, tl.where(x <= 3.4028234663852886e38, x, float("inf")))
         if WEIGHTED:
             weight = tl.load(h + at, mask=at < SIZE, other=0.0)
             x = tl.where(weight > 0.0, x, 0.0)
@@ -117,7 +126,7 @@ def _survey(w, h, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexp
         else:
             energy += x * x
         counted = tl.maximum(counted, x)
-    return tl.max(counted), tl.max(largest), tl.sum(energy), tl.sum(bad)
+    return tl.max(counted), tl.max(largest), tl.sum(energy)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -125,10 +134,10 @@ def _clip_error(  # type: ignore[no-untyped-def]
     w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
 ):
     """Returns the error of the weights beyond the largest level: a lower bound of f(s) that falls with s."""
-    total = tl.zeros([BLOCK], tl.float64)
+    total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, SIZE, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
+        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float32)
         e = tl.maximum(tl.maximum(x - UP * s, -x - DOWN * s), 0.0)
         total += tl.load(h + at, mask=at < SIZE, other=0.0) * e * e if WEIGHTED else e * e
     return tl.sum(total)
@@ -137,10 +146,10 @@ def _clip_error(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns the error of the weights that round to 0: a lower bound of f(s) that rises with s."""
-    total = tl.zeros([BLOCK], tl.float64)
+    total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, SIZE, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
+        x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float32)
         e = tl.where(2.0 * tl.abs(x) < s, x, 0.0)
         total += tl.load(h + at, mask=at < SIZE, other=0.0) * e * e if WEIGHTED else e * e
     return tl.sum(total)
@@ -148,146 +157,141 @@ def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED:
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _try_pieces(  # type: ignore[no-untyped-def]
-    w,
-    h,
-    s,
-    f,
-    r,
-    c,
-    n,
-    best,
-    step,
-    known,
-    MARGIN: tl.constexpr,
-    UP: tl.constexpr,
-    DOWN: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    w, h, s, f, r, c, n, best, step, known,
+    MARGIN: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
-):
+):  # fmt: skip
     """Returns the improved (best, step, N of its piece), from all pieces of a wave that may be lower than the best."""
-    f, r, c = f.to(tl.float64), r.to(tl.float64), c.to(tl.float64)
-    vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - 4.0 * MARGIN * f
-    vertex = tl.where(n == known, 1e300, vertex)
+    vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - (4.0 * MARGIN + 1e-6) * f
+    vertex = tl.where(n == known, float("inf"), vertex)
     lowest = tl.min(vertex)
-    while lowest < best * (1.0 - 1e-12):
+    while lowest.to(tl.float64) < best:
         at = tl.max(tl.where(vertex == lowest, s, 0.0))
         count = tl.max(tl.where((vertex == lowest) & (s == at), n, 0.0))
         at = at.to(tl.float64)
         f1, r1, c1 = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
-        divisor = tl.where(c1 > 0.0, c1, 1.0)
-        value = tl.where(c1 > 0.0, f1 - r1 * (r1 / divisor), f1)
-        better = (c1 > 0.0) & (value < best)
-        best = tl.where(better, value, best)
-        step = tl.where(better, at + r1 / divisor, step)
+        move = r1 / tl.where(c1 > 0.0, c1, 1.0)
+        better = (c1 > 0.0) & (f1 - r1 * move < best)
+        best = tl.where(better, f1 - r1 * move, best)
+        step = tl.where(better, at + move, step)
         known = tl.where(better, count, known)
-        vertex = tl.where(n == count, 1e300, vertex)
+        vertex = tl.where(n == count, float("inf"), vertex)
         lowest = tl.min(vertex)
     return best, step, known
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Returns which intervals may hold a value below the best one and have more than one breakpoint."""
-    rounding: tl.constexpr = 5.960464477539063e-08
+def _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns which intervals may hold a value below the best one and have more than one breakpoint.
+
+    `slack` is 4u√A, and `least` what the smallest numbers of float32 may amount to.
+    """
     width = (b - a).to(tl.float64)
-    low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN)
+    low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN) - least
     curve = ca.to(tl.float64) * (1.0 + MARGIN)
     bends = curve * width > 0.0
     u = 0.5 * (width - (low_b - low_a) / tl.where(bends, curve * width, 1.0))
     inside = tl.where(u <= 0.0, low_a, tl.where(u >= width, low_b, low_a - curve * u * u))
     bound = tl.where(bends, inside, tl.minimum(low_a, low_b))
-    root = tl.sqrt(tl.maximum(best, 0.0)) + 4.0 * rounding * tl.sqrt(energy)
-    return (na - nb > 1.5) & (b - a > 4.0 * rounding * a) & (bound < root * root + least)
+    root = (tl.sqrt(tl.maximum(best.to(tl.float32), 0.0)) * 1.000001 + slack).to(tl.float64)
+    return (na - nb > 1.5) & (b - a > 2.384185791015625e-07 * a) & (bound < root * root + least)
+
+
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _place(alive, slot, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Returns the place of the survivor number `slot` (from 0): how many places have at most that many up to them."""
+    count = tl.cumsum(alive.to(tl.int32), 0)
+    place = slot * 0
+    jump: tl.constexpr = STEPS // 2
+    for i in tl.static_range(6):
+        if jump >> i > 0:
+            before = tl.gather(count, place + ((jump >> i) - 1), 0)
+            place += tl.where(before <= slot, jump >> i, 0)
+    return tl.minimum(place, STEPS - 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _search(  # type: ignore[no-untyped-def]
     w_ptr, h_ptr, h32_ptr, steps, errors, undone, columns,
     UP: tl.constexpr, DOWN: tl.constexpr, MARGIN: tl.constexpr,
-    SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, MOST: tl.constexpr,
-    WEIGHTED: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
+    MOST: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """Stores the step and the error of one group, and whether its search is not finished."""
     group = tl.program_id(0).to(tl.int64)
     w = w_ptr + group * SIZE
     h, h32 = h_ptr + (group % columns) * SIZE, h32_ptr + (group % columns) * SIZE
     top: tl.constexpr = max(UP, DOWN)
-    largest, anyone, energy, bad = _survey(w, h, SIZE, BLOCK, WEIGHTED)
-    usable = (bad == 0) & (largest > 9.313225746154785e-10) & (largest < 1073741824.0)
+    largest, anyone, energy = _survey(w, h32, SIZE, BLOCK, WEIGHTED)
+    finite = anyone <= 3.4028234663852886e38
+    usable = finite & (largest > 9.313225746154785e-10) & (largest < 1073741824.0)
     reach = tl.where(usable, largest, 1.0)
-    start = reach / (top + 0.5)
+    least = (reach * reach).to(tl.float64) * (SIZE * 4.70197740328915e-38)
+    start = (reach / (top + 0.5)).to(tl.float64)
     f, r, c = _sums(w, h, start, UP, DOWN, SIZE, BLOCK, WEIGHTED)
     usable = usable & (c > 0.0)
-    divisor = tl.where(usable, c, 1.0)
-    best, step = f - r * (r / divisor), start + r / divisor
-    low, high = start, start
-    cost = _clip_error(w, h, low, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    move = r / tl.where(c > 0.0, c, 1.0)
+    best, step = f - r * move, start + move
+    low, high = start.to(tl.float32), start.to(tl.float32)
+    cost = _clip_error(w, h32, low, UP, DOWN, SIZE, BLOCK, WEIGHTED).to(tl.float64) * (1.0 - MARGIN) - least
     while usable & (cost < best) & (low > 9.5367431640625e-07 * reach):
         low = low * 0.7
-        cost = _clip_error(w, h, low, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+        cost = _clip_error(w, h32, low, UP, DOWN, SIZE, BLOCK, WEIGHTED).to(tl.float64) * (1.0 - MARGIN) - least
     usable = usable & (cost >= best)
-    cost = _dead_zone_error(w, h, high, SIZE, BLOCK, WEIGHTED)
+    cost = _dead_zone_error(w, h32, high, SIZE, BLOCK, WEIGHTED).to(tl.float64) * (1.0 - MARGIN) - least
     while usable & (cost < best) & (high < reach):
         high = high * 1.25
-        cost = _dead_zone_error(w, h, high, SIZE, BLOCK, WEIGHTED)
-    here = (low * (1.0 - 1e-6)).to(tl.float32)
-    end = (tl.minimum(high, reach) * (1.0 + 1e-6)).to(tl.float32)
-    least = SIZE * reach * reach * 4.70197740328915e-38
-    lane = tl.arange(0, LANES)
-    following = tl.minimum(lane + 1, LANES - 1)
-    known = -1.0 + 0.0 * here
-    shrink, waves = 1.0 + 0.0 * reach, 0
+        cost = _dead_zone_error(w, h32, high, SIZE, BLOCK, WEIGHTED).to(tl.float64) * (1.0 - MARGIN) - least
+    here, end = low * 0.999999, tl.minimum(high, reach) * 1.000001
+    slack = 2.384185791015625e-07 * tl.sqrt(energy * 1.001)
+    lane = tl.arange(0, STEPS)
+    following = tl.minimum(lane + 1, STEPS - 1)
+    known, shrink, waves = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0
     while usable & (here < end) & (waves < MOST):
-        width = tl.minimum(tl.maximum(2.0 * tl.sqrt(tl.maximum(best, 0.0) / energy), 0.002), 0.2) * shrink
-        span = tl.log((end / here).to(tl.float64)) * 1.00001 + 1e-7
-        between = span / tl.ceil(span / ((LANES - 1) * width)) / (LANES - 1)
-        a = tl.where(lane == 0, here, here * tl.exp(between.to(tl.float32) * lane.to(tl.float32)))
-        fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, WEIGHTED)
+        ratio = tl.maximum(best.to(tl.float32), 0.0) / energy
+        width = tl.minimum(tl.maximum(2.0 * tl.sqrt(ratio), 0.002), 0.2) * shrink
+        span = tl.log(end / here) * 1.00001 + 1e-6
+        between = span / tl.ceil(span / ((STEPS - 1) * width)) / (STEPS - 1)
+        a = tl.where(lane == 0, here, here * tl.exp(between * lane.to(tl.float32)))
+        fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
         b, fb, nb = tl.gather(a, following, 0), tl.gather(fa, following, 0), tl.gather(na, following, 0)
         last = tl.max(a)
         best, step, known = _try_pieces(
             w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
         )
-        alive = _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN)
+        alive = _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN)
         count = tl.sum(alive.to(tl.int32))
         waves += 1
-        while (count > 0) & (2 * count <= LANES) & (waves < MOST):
-            # each surviving interval gets as many lanes as there are for it; its lower end is evaluated again
-            share = LANES // count
+        while (count > 0) & (2 * count <= STEPS) & (waves < MOST):
+            # each surviving interval gets as many steps as there are for it; its lower end is evaluated again
+            share = STEPS // count
             slot = lane // share
             part = lane - slot * share
-            rank = tl.cumsum(alive.to(tl.int32), 0) - 1
-            chosen = (rank[None, :] == slot[:, None]) & alive[None, :]
-            source = tl.sum(tl.where(chosen, lane[None, :], 0), 1)
+            source = _place(alive, slot, STEPS)
             lower, upper = tl.gather(a, source, 0), tl.gather(b, source, 0)
             f_upper, n_upper = tl.gather(fb, source, 0), tl.gather(nb, source, 0)
             a = lower + (upper - lower) * (part.to(tl.float32) / share.to(tl.float32))
-            fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, WEIGHTED)
+            fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
             ends = part == share - 1
             b = tl.where(ends, upper, tl.gather(a, following, 0))
             fb = tl.where(ends, f_upper, tl.gather(fa, following, 0))
             nb = tl.where(ends, n_upper, tl.gather(na, following, 0))
-            nb = tl.where(slot < count, nb, na)  # lanes without an interval
+            nb = tl.where(slot < count, nb, na)  # steps without an interval
             best, step, known = _try_pieces(
                 w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
             )
-            alive = _survivors(a, fa, ca, na, b, fb, nb, best, energy, least, MARGIN)
+            alive = _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN)
             count = tl.sum(alive.to(tl.int32))
             waves += 1
         here = tl.where(count == 0, last, here)
         shrink = tl.where(count == 0, tl.minimum(2.0 * shrink, 1.0), 0.5 * shrink)
-    usable = usable & (here >= end)
-    at = tl.where(usable & (step > 0.0), step, start)
+    usable = usable & (here >= end) & (step > 0.0)
+    at = tl.where(usable, step, start)
     f, r, c = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
-    moved = at + r / tl.where(c > 0.0, c, 1.0)
-    g, r, c = _sums(w, h, moved, UP, DOWN, SIZE, BLOCK, WEIGHTED)
-    empty = largest == 0.0
-    found = tl.where(g < f, moved, at)
-    value = tl.where(g < f, g, f)
-    tl.store(steps + group, tl.where(empty, anyone / top, found))
-    tl.store(errors + group, tl.where(empty, 0.0, value))
-    tl.store(undone + group, tl.where(usable | (empty & (bad == 0)), 0, 1).to(tl.int8))
+    empty = finite & (largest == 0.0)
+    tl.store(steps + group, tl.where(empty, anyone.to(tl.float64) / top, at))
+    tl.store(errors + group, tl.where(empty, 0.0, f))
+    tl.store(undone + group, tl.where(usable | empty, 0, 1).to(tl.int8))
 
 
 def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -299,9 +303,12 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
     groups, size = W.shape
     steps, errors = (torch.empty(groups, dtype=torch.float64, device=W.device) for _ in range(2))
     undone = torch.empty(groups, dtype=torch.int8, device=W.device)
-    chunk = next(each for each in (16, 8, 4, 2, 1) if size % each == 0)
+    parts = 2 if size % 2 == 0 else 1
+    chunk = next(each for each in (16, 8, 4, 2, 1) if size // parts % each == 0)
     weights = W if h is None else h
-    arguments: tuple[Any, ...] = (W, weights, weights if h is None else h.float(), steps, errors, undone)
+    # a weight with importance must not lose it in float32
+    narrow = weights if h is None else torch.where(h > 0, h.float().clamp(min=SMALLEST), 0.0)
+    arguments: tuple[Any, ...] = (W, weights, narrow, steps, errors, undone)
     with torch.cuda.device_of(W):  # type: ignore[no-untyped-call]  # where Triton launches
         _search[(groups,)](
             *arguments,
@@ -312,7 +319,8 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
             SIZE=size,
             CHUNK=chunk,
             BLOCK=min(256, max(LANES, triton.next_power_of_2(size))),  # of more, float64 would not fit the registers
-            LANES=LANES,
+            PARTS=parts,
+            STEPS=LANES // parts,
             MOST=MOST_WAVES,
             WEIGHTED=h is not None,
             num_warps=1,
