@@ -1,0 +1,162 @@
+"""Quantizing on a GPU: the codes of the CPU, as far as rounding of sums allows, and no more memory than it says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fairbits
+from fairbits import Checkpoint, Plan
+from fairbits.model.groups import Codes, divisors
+from fairbits.model.swapped_model import SwappedModel
+from fairbits.quantization.rounding import column_kernel
+from fairbits.quantization.rounding import gptq as columns
+from fairbits.quantization.rounding.block_rounding import RoundedBlock
+from fairbits.quantization.rounding.engine import round_model
+from fairbits.theory.grid import Grid
+from fairbits.verbs.quantize import calibration_text
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+LANGUAGES = ["en", "fi", "sw"]
+GPTQ = {"policy": "gptq", "languages": LANGUAGES, "tokens": 1024, "sequence": 256, "group": 32, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Checkpoint:
+    return Checkpoint("embedded:tiny")
+
+
+@pytest.fixture(scope="module")
+def plan(tiny: Checkpoint) -> Plan:
+    return fairbits.plan(tiny, **GPTQ)
+
+
+def layers(blocks: list[RoundedBlock]) -> dict[str, Codes]:
+    return {name: codes for block in blocks for name, codes in block.layers.items()}
+
+
+def equal_share(one: dict[str, Codes], other: dict[str, Codes]) -> float:
+    assert one.keys() == other.keys()
+    same = sum(int((codes.codes == other[name].codes).sum()) for name, codes in one.items())
+    return same / sum(codes.codes.numel() for codes in one.values())
+
+
+@torch.no_grad()
+def divergence(checkpoint: Checkpoint, rounded: dict[str, Codes]) -> float:
+    """Returns the mean KL(p ‖ p̂) over the tokens of three sentences."""
+    words = ["All human beings are born free", "Kaikki ihmiset syntyvät vapaina", "Watu wote wamezaliwa huru"]
+    tokenizer, total = checkpoint.tokenizer(), 0.0
+    swapped = SwappedModel.load(checkpoint)
+    inputs = [torch.tensor([tokenizer(" ".join([line] * 8))["input_ids"]]) for line in words]
+    expected = [swapped.model(ids).logits.log_softmax(-1) for ids in inputs]
+    swapped.replace(rounded)
+    for ids, known in zip(inputs, expected, strict=True):
+        found = swapped.model(ids).logits.log_softmax(-1)
+        total += float((known.exp() * (known - found)).sum(-1).mean())
+    return total / len(words)
+
+
+@pytest.mark.parametrize("scales", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("width", "out"), [(640, 300), (160, 48)])
+def test_the_kernel_rounds_as_torch_does(scales: torch.dtype, width: int, out: int) -> None:
+    """Up to 512 columns in float64, above in float32."""
+    torch.manual_seed(0)
+    X = torch.randn(4 * width, width, device="cuda")
+    X[:, 1:] += 0.5 * X[:, :-1]
+    factor, _ = columns.factorize(X.T @ X / len(X))
+    assert factor is not None
+    W = torch.randn(out, width, device="cuda")
+    steps = (W.reshape(out, -1, 32).abs().amax(2) / 7.5).to(scales).T.contiguous()
+    weights, group = columns._reorder(W, factor), (factor.order // 32).int()
+    found = []
+    for round_panel in (columns._round_panel, column_kernel.round_panel):
+        panel, codes = weights[:96].clone(), torch.empty(96, out, dtype=torch.int8, device="cuda")
+        errors = torch.empty_like(panel)
+        round_panel(
+            panel,
+            weights[:96],
+            factor.feedback[:96, :96],
+            scales=steps,
+            divide_by=divisors(steps).to(weights.dtype),
+            group=group[:96],
+            grid=Grid(4, "twos"),
+            codes=codes,
+            errors=errors,
+        )
+        found.append((codes, errors, panel))
+    (one, expected, wanted), (other, errors, panel) = found
+    assert (one == other).float().mean() > 0.999
+    assert (expected - errors).abs().median() == 0
+    torch.testing.assert_close(panel[0], wanted[0])
+    assert (panel - wanted).abs().median() < 1e-5
+
+
+@pytest.mark.parametrize("policy", ["rtn", "mse"])
+def test_what_reads_no_text_has_the_same_codes(tiny: Checkpoint, policy: str) -> None:
+    made = fairbits.plan(tiny, policy=policy, group=32, device="cpu")
+    cpu, gpu = (layers(list(round_model(tiny, made, device=device))) for device in ("cpu", "cuda"))
+    assert all(codes.codes.device.type == "cpu" for codes in gpu.values())
+    assert equal_share(cpu, gpu) > 0.9999
+
+
+def test_gptq_has_the_codes_of_the_cpu(tiny: Checkpoint, plan: Plan) -> None:
+    text = calibration_text(tiny, plan, None)
+    cpu, gpu, own = (
+        layers(list(round_model(tiny, plan, text=text, device=device, dtype=dtype)))
+        for device, dtype in (("cpu", None), ("cuda", torch.float32), ("cuda", None))
+    )
+    share = equal_share(cpu, gpu)
+    damage = [divergence(tiny, each) for each in (cpu, gpu, own)]
+    print(f"equal codes: float32 {share:.4f}, own type {equal_share(cpu, own):.4f}; KL {damage}")
+    assert share > 0.99
+    assert damage[1] / damage[0] == pytest.approx(1, abs=0.02)
+    assert damage[2] / damage[0] == pytest.approx(1, abs=0.05)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    tiny: Checkpoint, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairbits.model.files.writing import QuantizedWriter
+
+    fairbits.quantize(tiny, plan, out=tmp_path / "whole", device="cuda")
+    add, left = QuantizedWriter.add, [3]
+
+    def broken(self: QuantizedWriter, *args: object, **kwargs: object) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        add(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(QuantizedWriter, "add", broken)
+        fairbits.quantize(tiny, plan, out=tmp_path / "cut", device="cuda")
+    fairbits.quantize(tiny, plan, out=tmp_path / "cut", device="cuda", resume=True)
+    for file in sorted((tmp_path / "whole").iterdir()):
+        assert file.read_bytes() == (tmp_path / "cut" / file.name).read_bytes(), file.name
+
+
+def test_memory_is_that_of_a_few_blocks(tmp_path: Path) -> None:
+    """Of 24 blocks with 33 MB of weights each, in bfloat16."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    source = Checkpoint("embedded:tiny")
+    config = LlamaConfig(
+        vocab_size=source.config.vocab_size,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        dtype=torch.bfloat16,
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
+    source.tokenizer().save_pretrained(tmp_path / "model")
+    model = Checkpoint(tmp_path / "model")
+    bytes_of_block = sum(info.nbytes for name, info in model.tensors.items() if ".layers.0." in name)
+    for name, options in (("rtn", {}), ("gptq", {"languages": LANGUAGES, "tokens": 1024, "sequence": 256})):
+        made = fairbits.plan(model, policy=name, **options)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        fairbits.quantize(model, made, out=tmp_path / name, device="cuda")
+        peak = torch.cuda.max_memory_allocated()
+        print(f"{name}: {peak / 1e6:.0f} MB, {peak / bytes_of_block:.1f} times a block")
+        assert peak < 14 * bytes_of_block
