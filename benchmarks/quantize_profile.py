@@ -124,9 +124,8 @@ def print_profile(clock: Clock, total: float, *, blocks: int, all_blocks: int, p
         share = f"{100 * seconds / total:.0f} %" if main else "beside"
         print(f"| {name} | {seconds:.2f} | {share} | {clock.calls[name, main]} | {seconds / blocks:.3f} |")
     print(f"| not in any stage | {total - named:.2f} | {100 * (total - named) / total:.0f} % | | |")
-    print(
-        f"\nlast block {per_block:.2f} s; {all_blocks} blocks: about {total + (all_blocks - blocks) * per_block:.0f} s"
-    )
+    whole = total + (all_blocks - blocks) * per_block
+    print(f"\na block after the first takes {per_block:.2f} s; {all_blocks} blocks: about {whole:.0f} s")
 
 
 def profile(given: argparse.Namespace, place: Path) -> None:
@@ -163,9 +162,8 @@ def profile(given: argparse.Namespace, place: Path) -> None:
     print_profile(clock, total, blocks=given.blocks, all_blocks=shape.blocks, per_block=per_block)
     gpu = 0 if given.device == "cpu" else torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(
-        f"GPU {gpu / 1e9:.1f} GB; RAM {most[-1] / 1e9:.1f} GB, with mapped files {peak / 1e9:.1f} GB; CPU {cpu:.0f} s"
-    )
+    memory = f"GPU {gpu / 1e9:.1f} GB; RAM {most[-1] / 1e9:.1f} GB, with mapped files {peak / 1e9:.1f} GB"
+    print(f"{memory}; CPU {cpu:.0f} s")
     print(f"{shape.name}, {given.blocks} blocks, {given.policy}, {given.tokens:,} tokens, {given.device}; {ANCHORS}")
 
 

@@ -127,9 +127,10 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
             raise KeyboardInterrupt
         add(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(QuantizedWriter, "add", broken)
-        fairbits.quantize(tiny, plan, out=tmp_path / "cut", device="cuda")
+        with pytest.raises(KeyboardInterrupt):
+            fairbits.quantize(tiny, plan, out=tmp_path / "cut", device="cuda")
     fairbits.quantize(tiny, plan, out=tmp_path / "cut", device="cuda", resume=True)
     for file in sorted((tmp_path / "whole").iterdir()):
         assert file.read_bytes() == (tmp_path / "cut" / file.name).read_bytes(), file.name
@@ -152,11 +153,12 @@ def test_memory_is_that_of_a_few_blocks(tmp_path: Path) -> None:
     source.tokenizer().save_pretrained(tmp_path / "model")
     model = Checkpoint(tmp_path / "model")
     bytes_of_block = sum(info.nbytes for name, info in model.tensors.items() if ".layers.0." in name)
-    for name, options in (("rtn", {}), ("gptq", {"languages": LANGUAGES, "tokens": 1024, "sequence": 256})):
+    text = {"languages": LANGUAGES, "tokens": 1024, "sequence": 256}
+    for name, most, options in (("rtn", 8, {}), ("gptq", 20, text)):  # H of 4096 inputs is as large as two blocks
         made = fairbits.plan(model, policy=name, **options)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         fairbits.quantize(model, made, out=tmp_path / name, device="cuda")
         peak = torch.cuda.max_memory_allocated()
         print(f"{name}: {peak / 1e6:.0f} MB, {peak / bytes_of_block:.1f} times a block")
-        assert peak < 14 * bytes_of_block
+        assert peak < most * bytes_of_block
