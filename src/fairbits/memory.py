@@ -47,8 +47,10 @@ GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
 """The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
 GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
 """The same on a GPU."""
-BLOCK_BACKWARD_BYTES = 256 * MIB
-"""Bytes that one batch may take in the backward pass of a single block, by a rough count."""
+BLOCK_BACKWARD_BYTES = 64 * MIB
+"""Bytes that one batch may take in the backward pass of a single block, by a rough count: with more it is slower."""
+BLOCK_BACKWARD_POSITIONS = 512
+"""Positions of such a batch, at least: with fewer, weights are waited for."""
 GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
 """The same on a GPU."""
 WHOLE_MODEL_BYTES = 4 * GIB

@@ -1,6 +1,8 @@
 """Audit: predicts the damage of every language from the weights and one pass over text."""
 
+import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,7 @@ def audit(
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
+    hashing = _hash_meanwhile(checkpoint)
     measured = probe(
         checkpoint,
         corpus,
@@ -73,9 +76,25 @@ def audit(
     moments = weight_moments(checkpoint, progress=progress)
     if progress is not None:
         progress("computing results", 0, 1)
+    hashing.join()
     return conclude(
         checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
     )
+
+
+def _hash_meanwhile(checkpoint: Checkpoint) -> threading.Thread:
+    """Returns a thread that computes the fingerprint of a checkpoint, which takes a minute for 16 GB on some machines.
+
+    If it fails there, it will be computed again where it is needed, and fail there.
+    """
+
+    def compute() -> None:
+        with suppress(Exception):
+            checkpoint.fingerprint  # noqa: B018  # the checkpoint keeps it
+
+    thread = threading.Thread(target=compute, daemon=True)
+    thread.start()
+    return thread
 
 
 def conclude(

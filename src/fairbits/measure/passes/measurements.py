@@ -14,6 +14,7 @@ from fairbits.measure.passes.point import Point, PointKind
 from fairbits.measure.passes.text import Task
 from fairbits.memory import ERROR_ROWS
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.read_ahead import ReadAhead
 from fairbits.model.groups import error_of
 from fairbits.model.scheme import Scheme
 
@@ -80,9 +81,10 @@ def weight_errors(
     checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme, device: str = "cpu"
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields ΔW (out, in) of every linear map, one at a time, on the device."""
-    for name in linears:
-        W = checkpoint.read(name).to(device).float()
-        yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
+    with ReadAhead(checkpoint, device, [[name] for name in linears]) as reader:
+        for name in linears:
+            W = reader.read(name).float()
+            yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
 
 
 def column_errors(

@@ -143,7 +143,7 @@ class Recorder:
         languages = self._languages[batch.document]
         members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
         rows, device = len(batch.document), self._device
-        self._members = members.to(device)
+        self._members = members.to(device, non_blocking=True)  # a GPU need not finish first
         self._activity = torch.zeros(3, rows, len(self._point_columns), device=device)
         self._damage = torch.zeros(len(self.schemes), len(FORMS), rows, len(self._linear_columns), device=device)
         stacks = {self.points[column].stack for column in self._point_columns}
@@ -188,6 +188,8 @@ class Recorder:
             yield
         finally:
             self._scales.clear()
+            if block is not None:  # these are as large as weights, and no other block adds to them
+                self.inputs.update({name: sums.cpu() for name, sums in self.inputs.items()})
             for handle in handles:
                 handle.remove()
 

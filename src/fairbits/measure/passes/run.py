@@ -32,6 +32,7 @@ from fairbits.memory import (
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
 from fairbits.model.scheme import Scheme
+from fairbits.model.streaming_model import walk_dtype
 from fairbits.progress import Progress
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
@@ -87,9 +88,11 @@ def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
 
     On the CPU, bfloat16 is slow. The range of float16 is too small for gradients.
     """
+    if walk_dtype(checkpoint, device) != torch.bfloat16:
+        return torch.float32
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
     stored = {checkpoint.tensors[name].dtype for name in linears if name in checkpoint.tensors}
-    return torch.bfloat16 if is_gpu(device) and stored == {torch.bfloat16} else torch.float32
+    return torch.bfloat16 if stored == {torch.bfloat16} else torch.float32
 
 
 def is_streamed(job: Job) -> bool:

@@ -11,9 +11,9 @@ depends on the blocks before. An encoder's output reaches all blocks of a decode
 streamed; nor are models that do something else between two blocks (NotStreamableError).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.segments import least_places, segments
 from fairbits.memory import (
     BLOCK_BACKWARD_BYTES,
+    BLOCK_BACKWARD_POSITIONS,
     GPU_BLOCK_BACKWARD_BYTES,
     GPU_STATES_BYTES,
     LEAST_STATES_FACTOR,
@@ -37,6 +38,7 @@ from fairbits.memory import (
 )
 from fairbits.model.architecture import Block
 from fairbits.model.device import is_gpu
+from fairbits.model.files.read_ahead import ReadAhead
 from fairbits.model.streaming_model import StreamingModel
 
 if TYPE_CHECKING:
@@ -51,28 +53,44 @@ class NotStreamableError(Exception):
     """A model that cannot be passed block by block, and why."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Pass:
-    """What all parts of the text need."""
+    """What all parts of the text need. `reader` reads the weights of the blocks that are passed now."""
 
     job: Job
-    model: StreamingModel
-    recorder: Recorder
-    scores: LossSums
-    draws: NormalDraws
+    model: StreamingModel = field(init=False)
+    recorder: Recorder = field(init=False)
+    scores: LossSums = field(init=False)
+    draws: NormalDraws = field(init=False)
+    reader: ReadAhead | None = None
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self.model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=self._read)
+        self.recorder, self.scores = job.recorder(self.model.model), LossSums(len(job.text.lang))
+        self.draws = NormalDraws(job.seed, job.device)
+
+    def _read(self, name: str) -> Tensor:
+        return (self.reader or self.job.checkpoint).read(name)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         return self.job.checkpoint.architecture.blocks
 
-    @contextmanager
-    def loaded(self, block: Block) -> Iterator[None]:
-        """Has the weights of a block in memory within a `with` statement."""
-        self.model.load_block(block, {})
-        try:
-            yield
-        finally:
-            self.model.release_block(block)
+    def loaded(self, indices: Iterable[int]) -> Iterator[int]:
+        """Yields the blocks, each with its weights in memory until the next; those of the next are read meanwhile."""
+        blocks = [self.blocks[index] for index in indices]
+        names = [list(block.weights) for block in blocks]
+        with ReadAhead(self.job.checkpoint, self.job.device, names) as self.reader:
+            try:
+                for block in blocks:
+                    self.model.load_block(block, {})
+                    try:
+                        yield block.index
+                    finally:
+                        self.model.release_block(block)
+            finally:
+                self.reader = None
 
 
 @dataclass(eq=False)
@@ -93,9 +111,7 @@ def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
     """Returns the sums of a pass with one block in memory at a time."""
     if job.checkpoint.config.is_encoder_decoder:
         raise NotStreamableError("its decoder's blocks read the output of its encoder, so it cannot pass in blocks")
-    model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype)
-    recorder, scores = job.recorder(model.model), LossSums(len(job.text.lang))
-    work = _Pass(job, model, recorder, scores, NormalDraws(job.seed, job.device))
+    work = _Pass(job)
     parts = _parts(job, _batches(job))
     plans = [segments(len(work.blocks), _places(job, part)) for part in parts]
     total = sum(len(part) * _visits(plan) for part, plan in zip(parts, plans, strict=True))
@@ -103,7 +119,7 @@ def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
     for part, plan in zip(parts, plans, strict=True):
         walked = _forward(work, part, plan, ticks)
         _backward(work, part, plan, walked=walked, ticks=ticks)
-    return recorder, scores
+    return work.recorder, work.scores
 
 
 class _Ticks:
@@ -126,7 +142,7 @@ def _visits(plan: Sequence[range]) -> int:
 
 def _batches(job: Job) -> list[Batch]:
     room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(job.device) else BLOCK_BACKWARD_BYTES
-    positions = max(room // (SAVED_PER_BLOCK * _width(job) * job.dtype.itemsize), 32)
+    positions = max(room // (SAVED_PER_BLOCK * _width(job) * job.dtype.itemsize), BLOCK_BACKWARD_POSITIONS)
     return [
         replace(batch.on(job.device), main=batch.main.on(job.device))
         for batch in batches(job.text, positions=positions)
@@ -179,10 +195,9 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Tick
     model.load_outside(torch.unique(ids).cpu(), {})
     with lockstep(model.model, [block.module for block in work.blocks], [*samples, *part], body=body) as walk:
         model.release_head_and_embedding()
-        for index, block in enumerate(work.blocks):
+        for index in work.loaded(range(len(work.blocks))):
             _record(walk, work, walked, index=index, keep=index in kept)
-            with work.loaded(block):
-                walk.advance(lambda batch: None if batch in samples else ticks.add())
+            walk.advance(lambda batch: None if batch in samples else ticks.add())
         model.load_head()
         _add_gradients(walk, work, part, body=body, walked=walked)
         model.release_head_and_embedding()
@@ -216,33 +231,36 @@ def _backward(work: _Pass, part: list[Batch], plan: Sequence[range], *, walked: 
     for segment in reversed(plan):
         if segment is not plan[-1]:
             _compute_states(work, segment, walked, ticks)
-        for index in reversed(segment):
-            states = walked.states.pop(index)
-            with work.loaded(work.blocks[index]), work.recorder.attached(index):
-                for number, batch in enumerate(part):
-                    call = walked.calls[index][number]
-                    x, states[number] = states[number].detach().requires_grad_(), None  # type: ignore[call-overload]
-                    version = x._version
-                    work.recorder.start(batch)
-                    with torch.enable_grad():
-                        output = call.output(x)
-                    walked.gradients[number] = torch.autograd.grad(output, x, walked.gradients[number])[0]
-                    if x._version != version:
-                        raise NotStreamableError(f"its block {index} changes its input in place")
-                    del output, x
-                    work.recorder.finish()
-                    ticks.add()
+        for index in work.loaded(reversed(segment)):
+            with work.recorder.attached(index):
+                _observe_block(work, part, index, walked=walked, ticks=ticks)
+
+
+def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walked, ticks: _Ticks) -> None:
+    """Passes a block backward while the recorder observes it: gradients of its output become those of its input."""
+    states = walked.states.pop(index)
+    for number, batch in enumerate(part):
+        x = states[number].detach().requires_grad_()
+        version = x._version
+        work.recorder.start(batch)
+        with torch.enable_grad():
+            output = walked.calls[index][number].output(x)
+        walked.gradients[number] = torch.autograd.grad(output, x, walked.gradients[number])[0]
+        if x._version != version:
+            raise NotStreamableError(f"its block {index} changes its input in place")
+        del output, x
+        work.recorder.finish()
+        ticks.add()
 
 
 @torch.no_grad()
 def _compute_states(work: _Pass, segment: range, walked: _Walked, ticks: _Ticks) -> None:
     """Computes the inputs of the blocks of a segment again, from the input of the first."""
-    for index in segment[:-1]:
-        with work.loaded(work.blocks[index]):
-            walked.states[index + 1] = []
-            for call, states in zip(walked.calls[index], walked.states[index], strict=True):
-                walked.states[index + 1].append(call.output(states))
-                ticks.add()
+    for index in work.loaded(segment[:-1]):
+        walked.states[index + 1] = []
+        for call, states in zip(walked.calls[index], walked.states[index], strict=True):
+            walked.states[index + 1].append(call.output(states))
+            ticks.add()
 
 
 class _Body:

@@ -112,6 +112,7 @@ def test_the_text_may_pass_in_parts(saved, streamed, monkeypatch):
     checkpoint = saved(t.LlamaForCausalLM(t.LlamaConfig(**SIZE)))
     expected = streamed(checkpoint)
     monkeypatch.setattr(streaming, "BLOCK_BACKWARD_BYTES", 1)
+    monkeypatch.setattr(streaming, "BLOCK_BACKWARD_POSITIONS", 1)
     monkeypatch.setattr(streaming, "STATES_BYTES", 1)
     parts = []
     forward = streaming._forward
