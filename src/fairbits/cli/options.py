@@ -56,6 +56,10 @@ TextFrom = Annotated[
 Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.", metavar="N")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.", metavar="NAME")]
 Trust = Annotated[bool, flag("--trust-remote-code", help="Run the model's own Python code.")]
+DryRun = Annotated[
+    bool,
+    flag("--dry-run", help="Only estimate time, memory and disk on this machine, in a few seconds; write nothing."),
+]
 Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
 Tokens = Annotated[int, typer.Option(help="Calibration tokens per language.", metavar="N")]

@@ -1,5 +1,6 @@
 """A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
 
+import copy
 import difflib
 import hashlib
 import json
@@ -109,6 +110,12 @@ class Checkpoint:
             digest.update(_json_line([name, str(info.dtype), info.shape]))
             digest.update(map_tensor(info).reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    def without_fingerprint(self) -> "Checkpoint":
+        """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
+        other = copy.copy(self)
+        other.__dict__["fingerprint"] = ""
+        return other
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """Returns the tokenizer."""

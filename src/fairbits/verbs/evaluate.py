@@ -18,6 +18,7 @@ from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
 from fairbits.trials.reference_answers import ReferenceAnswers
+from fairbits.verbs.estimate.verbs import check_evaluate as check_fit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,6 +58,7 @@ def evaluate(
     corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
+    check_fit(after, before, corpus, request, device=device)
     with ReferenceAnswers.of(before, corpus, request=request, device=device, progress=progress) as answers:
         return scores_of(after, answers, reference=before, device=device, progress=progress)
 

@@ -31,6 +31,7 @@ from fairbits.quantization.rounding.block_rounding import RoundedBlock
 from fairbits.quantization.rounding.engine import check_plan
 from fairbits.quantization.rounding.ranks import Ranks
 from fairbits.records import check_record, parse_object, read_object
+from fairbits.verbs.estimate.verbs import check_quantize as check_fit
 from fairbits.version import __version__
 
 
@@ -73,6 +74,8 @@ def quantize(
             )
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
+        if ranks.alone and not resume:  # an interrupted run has shown what it needs
+            check_fit(checkpoint, plan, words, device=device, out=out)
         if ranks.leads:
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type

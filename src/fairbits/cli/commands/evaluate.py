@@ -6,8 +6,20 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.estimates import show_estimate
 from fairbits.cli.files import check_out, write_out
-from fairbits.cli.options import Device, EvaluationTokens, Json, Languages, Seed, Sequence, TextFrom, Trust, out_option
+from fairbits.cli.options import (
+    Device,
+    DryRun,
+    EvaluationTokens,
+    Json,
+    Languages,
+    Seed,
+    Sequence,
+    TextFrom,
+    Trust,
+    out_option,
+)
 from fairbits.cli.parsing import names_of
 from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, print_signature, stages
 
@@ -31,6 +43,7 @@ def evaluate(
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "auto",
+    dry_run: DryRun = False,
     repeat: Annotated[
         str | None,
         typer.Option(
@@ -52,17 +65,29 @@ def evaluate(
     """
     from fairbits.cli.tables.evaluate import evaluate_table
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
+    from fairbits.language.text_request import TextRequest
     from fairbits.model import Checkpoint
+    from fairbits.verbs.estimate.verbs import estimate_evaluate
     from fairbits.verbs.evaluate import evaluate as run_evaluate
 
     check_out(out_file, "scores.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     device = chosen_device(device)
+    after = Checkpoint(quantized, trust_remote_code=trust_remote_code)
+    before = Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision)
+    if dry_run:
+        request = TextRequest("evaluation", tokens, sequence, seed)
+        with stages("measuring this machine"):
+            estimate = estimate_evaluate(
+                after, reference=before, device=device, languages=names, text=text, request=request
+            )
+        show_estimate(estimate, as_json=as_json)
+        return
     with stages("opening the models") as show:
         found = run_evaluate(
-            Checkpoint(quantized, trust_remote_code=trust_remote_code),
-            reference=Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision),
+            after,
+            reference=before,
             languages=names,
             text=text,
             tokens=tokens,

@@ -14,7 +14,7 @@ from fairbits.cli.policy_options import (
     plan_options,
     with_policy_options,
 )
-from fairbits.cli.terminal import chosen_device, out, print_json
+from fairbits.cli.terminal import chosen_device, out, print_json, stages
 
 
 @with_policy_options
@@ -40,8 +40,11 @@ def plan(
       fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
       fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
+    from fairbits.cli.tables.estimate import estimate_table
+    from fairbits.cli.tables.layout import section
     from fairbits.cli.tables.plan import plan_table
     from fairbits.model import Checkpoint  # heavy: only when the verb runs
+    from fairbits.verbs.estimate.verbs import estimate_quantize
 
     device = chosen_device(device)
     given = plan_options(locals() | options)
@@ -51,5 +54,8 @@ def plan(
     write_out(out_file, found.save)
     if as_json:
         print_json(found.as_data())
-    else:
-        out.print(plan_table(found, checkpoint))
+        return
+    out.print(plan_table(found, checkpoint))
+    with stages("measuring this machine"):
+        estimate = estimate_quantize(checkpoint, plan=found, text=text, device=device, out=None)
+    out.print(*section("Quantizing by this plan", [estimate_table(estimate)]), sep="\n")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from fairbits.cli.options import Device, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
+from fairbits.cli.estimates import show_estimate
+from fairbits.cli.options import Device, DryRun, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
 from fairbits.cli.parsing import flag_of
 from fairbits.cli.policy_options import (
     AuditFile,
@@ -25,7 +26,9 @@ from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, s
 from fairbits.errors import InputError, printable
 
 if TYPE_CHECKING:
+    from fairbits.model import Checkpoint
     from fairbits.quantization.plan import Plan
+    from fairbits.verbs.estimate.estimate import Estimate
 
 
 @with_policy_options
@@ -44,6 +47,7 @@ def quantize(
     sequence: PlanSequence = None,
     seed: PlanSeed = None,
     device: Device = "auto",
+    dry_run: DryRun = False,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -63,6 +67,12 @@ def quantize(
     from fairbits.verbs.quantize import check_quantize, draft_device
     from fairbits.verbs.quantize import quantize as run_quantize
 
+    if dry_run:
+        given = plan_options(locals() | options)
+        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
+        found = _estimate(checkpoint, given, out=out_directory, plan_file=plan_file, resume=resume, device=device)
+        show_estimate(found, as_json=as_json)
+        return
     ranks = Ranks.here()
     with ranks.together():
         draft = out_directory if resume else None
@@ -92,6 +102,27 @@ def quantize(
     flags = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in named.items() if each is not None)
     directory = printable(quote(str(out_directory)))
     out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(flags)}"), soft_wrap=True)
+
+
+def _estimate(
+    checkpoint: "Checkpoint",
+    given: dict[str, Any],
+    *,
+    out: Path,
+    plan_file: Path | None,
+    resume: bool,
+    device: str,
+) -> "Estimate":
+    """Returns what the quantization takes, whose plan is made already or still to be made."""
+    from fairbits.verbs.estimate.verbs import estimate_quantize
+    from fairbits.verbs.quantize import check_quantize, draft_device
+
+    device = chosen_device(device, earlier=draft_device(out) if resume else None)
+    plan = _earlier_plan(given, plan_file=plan_file, draft=out if resume else None)
+    check_quantize(checkpoint, out, resume=resume, **_shape(given if plan is None else plan.settings))
+    settings = {name: each for name, each in given.items() if name == "text" or (plan is None and name != "device")}
+    with stages("measuring this machine"):
+        return estimate_quantize(checkpoint, plan=plan, device=device, out=out, **settings)
 
 
 def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":

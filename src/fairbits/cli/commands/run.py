@@ -7,9 +7,11 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.cluster import cluster_of, device_here, progress_of
+from fairbits.cli.estimates import show_estimates
 from fairbits.cli.options import (
     Bits,
     Device,
+    DryRun,
     Embeddings,
     Json,
     Languages,
@@ -26,7 +28,7 @@ from fairbits.cli.options import (
 )
 from fairbits.cli.parsing import names_of
 from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import out, print_done, print_json, print_notes
+from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.errors import FairbitsError, count_of
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import widths_of
@@ -88,6 +90,7 @@ def run(
     sequence: Sequence = 512,
     seed: Seed = 0,
     device: Device = "auto",
+    dry_run: DryRun = False,
     ray: Ray = None,
     ray_cpus: RayCpus = 1.0,
     ray_gpus: RayGpus = 1.0,
@@ -104,12 +107,14 @@ def run(
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
       fairbits run ./model --text texts --bits 3 --baselines rtn --widths none
+      fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.verbs.run.many import run_many
     from fairbits.verbs.run.opening import recorded_device
+    from fairbits.verbs.run.preparation import estimate_run
 
     names = names_of(languages)
     print_notes(language_notes(names or ()))
@@ -118,26 +123,29 @@ def run(
     cluster = cluster_of(ray, ray_cpus, ray_gpus)
     here = device_here(device, cluster, earlier=recorded_device(out_directory))
     several = models is not None and len(models) > 1  # then each may continue on a device of its own
+    opened = [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]
+    arguments = {
+        "policy": policy,
+        "baselines": others,
+        "bits": bits,
+        **values_of({"group": group, "embeddings": embeddings}),
+        "languages": names,
+        "text": text,
+        "tokens": tokens,
+        "evaluation_tokens": evaluation_tokens,
+        "sequence": sequence,
+        "seed": seed,
+        "widths": other_widths,
+        "device": device if several else here,
+    }
+    if dry_run:
+        with stages("measuring this machine"):
+            estimates = [estimate_run(each, out=out_directory, **arguments) for each in opened or (None,)]
+        show_estimates(estimates, as_json=as_json)
+        return
     with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_many(
-            [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]
-            or [None],
-            out=out_directory,
-            policy=policy,
-            baselines=others,
-            bits=bits,
-            **values_of({"group": group, "embeddings": embeddings}),
-            languages=names,
-            text=text,
-            tokens=tokens,
-            evaluation_tokens=evaluation_tokens,
-            sequence=sequence,
-            seed=seed,
-            widths=other_widths,
-            device=device if several else here,
-            ray=cluster,
-            progress=show,
-            finished=_print_finished,
+            opened or [None], out=out_directory, **arguments, ray=cluster, progress=show, finished=_print_finished
         )
     if several:
         _print_runs(found, as_json=as_json)

@@ -6,11 +6,9 @@ from pathlib import Path
 
 from fairbits.artifacts import write_files
 from fairbits.language import Corpus
-from fairbits.language.reading import HELP
-from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.device import AUTO
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies import DEFAULT, Embeddings
@@ -18,26 +16,10 @@ from fairbits.reports import Report
 from fairbits.reports.content import format_of
 from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
-from fairbits.verbs.run.job import baseline_files, job_of
-from fairbits.verbs.run.opening import check_out, open_directory, recorded_device
+from fairbits.verbs.run.job import baseline_files
+from fairbits.verbs.run.opening import open_directory
+from fairbits.verbs.run.preparation import check_fit, prepare_job
 from fairbits.verbs.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
-
-EMBEDDED = "embedded:tiny"
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """How much a run does by default: tokens per language, and the widths that it also measures."""
-
-    tokens: int
-    evaluation_tokens: int
-    widths: tuple[int, ...]
-
-
-DEMO = Amounts(512, 1536, (3, 8))
-"""For the embedded model: enough to decide, and about three minutes on two cores."""
-USUAL = Amounts(4096, 8192, (2, 3, 6, 8))
-"""For a given model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,30 +67,24 @@ def run(
     comes first, as `usual_baselines` explains. The policy is also measured at `widths`. The same call continues an
     interrupted run, to the same scores; another call needs another directory.
     """
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
-    amounts = DEMO if model is None else USUAL
-    if model is None and languages is None and text is None:
-        text = HELP
-    job = job_of(
-        checkpoint,
+    job = prepare_job(
+        model,
+        out=out,
         policy=policy,
         baselines=baselines,
         bits=bits,
-        widths=amounts.widths if widths is None else widths,
         group=group,
         embeddings=embeddings,
         languages=languages,
         text=text,
-        calibration=TextRequest("calibration", amounts.tokens if tokens is None else tokens, sequence, seed),
-        evaluation=TextRequest(
-            "evaluation",
-            amounts.evaluation_tokens if evaluation_tokens is None else evaluation_tokens,
-            sequence,
-            seed,
-        ),
-        device=resolve_device(device, earlier=recorded_device(out)),
+        tokens=tokens,
+        evaluation_tokens=evaluation_tokens,
+        sequence=sequence,
+        seed=seed,
+        widths=widths,
+        device=device,
     )
-    check_out(out, job)
+    check_fit(job, out)
     with open_directory(out, job) as place:
         report_done = finished or (lambda *_: None)
         make_audit(place, report_done, progress=progress)
