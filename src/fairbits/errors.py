@@ -39,3 +39,17 @@ class InputError(FairbitsError, ValueError):
 
 class AlreadyReportedError(FairbitsError):
     """An error that another process of the same run has reported, or reports now; this one ends in silence."""
+
+
+class MemoryLimitError(InputError):
+    """Work that stopped because memory ran out; what is finished is kept where a verb can be resumed."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether the machine or a device ran out of memory; torch is not imported to find out.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("memory"))
+    (True, False)
+    """
+    named = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in str(error)

@@ -10,7 +10,13 @@ import typer
 from typer.core import TyperCommand
 
 from fairbits.cli.terminal import out, print_error
-from fairbits.errors import AlreadyReportedError, FairbitsError, InputError
+from fairbits.errors import (
+    AlreadyReportedError,
+    FairbitsError,
+    InputError,
+    MemoryLimitError,
+    is_out_of_memory,
+)
 from fairbits.torchrun import this_process
 
 EVERYWHERE = ("quiet", "debug")
@@ -77,11 +83,14 @@ def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
     >>> explain(TypeError("no such thing"))
     ('unexpected TypeError: no such thing; this is a bug in fairbits: run it again with --debug and ...', 3)
     """
+    if isinstance(error, MemoryLimitError):
+        later = "as soon as more memory is free"
+        return "; ".join(filter(None, (str(error), _continue_when(verb, later)))), BAD_INPUT
     if isinstance(error, FairbitsError):
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return "; ".join(filter(None, ("interrupted", HOW_TO_CONTINUE.get(verb)))), INTERRUPTED
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         advice = "use fewer --tokens, a shorter --sequence, another --device, or a machine with more memory"
         return f"there is not enough memory ({_first_line(error)}); {advice}", BAD_INPUT
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -91,10 +100,9 @@ def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {_first_line(error)}; {advice}", DEFECT
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether the machine or a device ran out of memory; torch is not imported to find out."""
-    named = type(error).__name__ == "OutOfMemoryError"
-    return isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in str(error)
+def _continue_when(verb: str, when: str) -> str | None:
+    """Returns how to continue a verb later; None if it cannot be continued."""
+    return f"{HOW_TO_CONTINUE[verb]} {when}" if verb in HOW_TO_CONTINUE else None
 
 
 def _first_line(error: BaseException) -> str:

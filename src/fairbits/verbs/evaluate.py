@@ -18,7 +18,8 @@ from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
 from fairbits.trials.reference_answers import ReferenceAnswers
-from fairbits.verbs.estimate.verbs import check_evaluate as check_fit
+from fairbits.verbs.estimate.running_out import within_memory
+from fairbits.verbs.estimate.verbs import evaluate_workload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,9 +59,12 @@ def evaluate(
     corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    check_fit(after, before, corpus, request, device=device)
-    with ReferenceAnswers.of(before, corpus, request=request, device=device, progress=progress) as answers:
-        return scores_of(after, answers, reference=before, device=device, progress=progress)
+    workload = evaluate_workload(after, before, corpus, request, device=device)
+    with (
+        within_memory(workload, device=device, progress=progress) as show,
+        ReferenceAnswers.of(before, corpus, request=request, device=device, progress=show) as answers,
+    ):
+        return scores_of(after, answers, reference=before, device=device, progress=show)
 
 
 def _repeated(

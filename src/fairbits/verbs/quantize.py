@@ -31,7 +31,9 @@ from fairbits.quantization.rounding.block_rounding import RoundedBlock
 from fairbits.quantization.rounding.engine import check_plan
 from fairbits.quantization.rounding.ranks import Ranks
 from fairbits.records import check_record, parse_object, read_object
-from fairbits.verbs.estimate.verbs import check_quantize as check_fit
+from fairbits.verbs.estimate.fit import refuse_what_cannot_fit
+from fairbits.verbs.estimate.running_out import within_memory
+from fairbits.verbs.estimate.verbs import quantize_workload
 from fairbits.version import __version__
 
 
@@ -74,15 +76,17 @@ def quantize(
             )
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
+        workload = quantize_workload(checkpoint, plan, words, device=device)
         if ranks.alone and not resume:  # an interrupted run has shown what it needs
-            check_fit(checkpoint, plan, words, device=device, out=out)
+            refuse_what_cannot_fit(workload, device=device, out=out)
         if ranks.leads:
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type
             draft = _Draft.open(checkpoint, plan, out, device=recorded, resume=resume)
         outcomes: list[LayerResult] = []
         learned: LearningResult | None = None
-        with WriteBehind() as behind:
+        # entered first: finished blocks are written before the error is explained
+        with within_memory(workload, device=device, check=False, progress=progress) as show, WriteBehind() as behind:
             for block in execute_plan(
                 checkpoint,
                 plan,
@@ -92,7 +96,7 @@ def quantize(
                 saved=draft.saved if ranks.leads else None,
                 ranks=ranks,
                 on_device=True,
-                progress=progress,
+                progress=show,
             ):
                 if ranks.leads and block.index not in draft.earlier:
                     behind.add(partial(draft.add, block))

@@ -8,7 +8,8 @@ random Llamas, which `benchmarks/estimate.py` repeats.
 from dataclasses import dataclass
 from functools import cached_property
 
-from fairbits.measure.passes.run import LOGITS_KEPT, SAVED_PER_BLOCK
+from fairbits.measure.passes.job import SAVED_PER_BLOCK
+from fairbits.measure.passes.run import LOGITS_KEPT
 from fairbits.memory import (
     BLOCK_ACTIVATIONS_BYTES,
     BLOCK_POSITIONS,

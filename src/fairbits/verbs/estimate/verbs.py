@@ -1,6 +1,6 @@
 """What single verbs take: audit, quantize and evaluate, with the arguments of the verbs themselves.
 
-`estimate_…` measures this machine; `check_…` only refuses what certainly does not fit, which takes no time.
+`estimate_…` measures this machine. `…_workload` is for `within_memory`: it counts without reading text, in no time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies import DEFAULT, find_policy
 from fairbits.verbs.estimate.estimate import Estimate, estimate_workload
-from fairbits.verbs.estimate.fit import Workload, refuse_what_cannot_fit, smaller_requests
+from fairbits.verbs.estimate.fit import Workload, smaller_requests
 from fairbits.verbs.estimate.jobs import Stages, audit_stages, evaluate_stages, quantize_stages
 from fairbits.verbs.estimate.planning import Planned, stand_in_plan
 from fairbits.verbs.estimate.sizes import TextSize
@@ -63,13 +63,13 @@ def estimate_quantize(
     return estimate_workload(model, Workload(planned, stages, _smaller_plans), device=device, out=out)
 
 
-def check_quantize(model: Checkpoint, plan: Plan, words: Text | None, *, device: str, out: str | Path) -> None:
-    """Raises if carrying out a plan certainly needs more memory or disk than there is; `words` is its text."""
+def quantize_workload(model: Checkpoint, plan: Plan, words: Text | None, *, device: str) -> Workload[Planned]:
+    """Returns the carrying out of a plan; `words` is its text."""
 
     def stages(changed: Planned) -> Stages:
         return quantize_stages(model, changed, _shortened(words, plan, changed.plan), device=device)
 
-    refuse_what_cannot_fit(Workload(Planned(plan, {}), stages, _smaller_plans), device=device, out=out)
+    return Workload(Planned(plan, {}), stages, _smaller_plans)
 
 
 def estimate_audit(
@@ -90,13 +90,13 @@ def estimate_audit(
     return estimate_workload(model, Workload(request, stages, smaller_requests), device=device, out=out)
 
 
-def check_audit(model: Checkpoint, corpus: Corpus, request: TextRequest, *, device: str) -> None:
-    """Raises if an audit certainly needs more memory than there is."""
+def audit_workload(model: Checkpoint, corpus: Corpus, request: TextRequest, *, device: str) -> Workload[TextRequest]:
+    """Returns an audit."""
 
     def stages(changed: TextRequest) -> Stages:
         return audit_stages(model, TextSize.requested(changed, len(corpus.calibration)), device=device)
 
-    refuse_what_cannot_fit(Workload(request, stages, smaller_requests), device=device, out=None)
+    return Workload(request, stages, smaller_requests)
 
 
 def estimate_evaluate(
@@ -117,16 +117,16 @@ def estimate_evaluate(
     return estimate_workload(reference, Workload(request, stages, smaller_requests), device=device, out=None)
 
 
-def check_evaluate(
+def evaluate_workload(
     quantized: Checkpoint, reference: Checkpoint, corpus: Corpus, request: TextRequest, *, device: str
-) -> None:
-    """Raises if an evaluation certainly needs more memory or disk than there is."""
+) -> Workload[TextRequest]:
+    """Returns an evaluation of two models."""
 
     def stages(changed: TextRequest) -> Stages:
         size = TextSize.requested(changed, len(corpus.split(request.split)))
         return evaluate_stages(reference, quantized, size, device=device)
 
-    refuse_what_cannot_fit(Workload(request, stages, smaller_requests), device=device, out=None)
+    return Workload(request, stages, smaller_requests)
 
 
 def _smaller_plans(planned: Planned) -> Iterator[list[tuple[str, Planned]]]:

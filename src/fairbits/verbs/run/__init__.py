@@ -14,11 +14,12 @@ from fairbits.progress import Progress
 from fairbits.quantization.policies import DEFAULT, Embeddings
 from fairbits.reports import Report
 from fairbits.reports.content import format_of
+from fairbits.verbs.estimate.running_out import within_memory
 from fairbits.verbs.report import SCORES_FILE, report
 from fairbits.verbs.run.directory import REPORTS
 from fairbits.verbs.run.job import baseline_files
 from fairbits.verbs.run.opening import open_directory
-from fairbits.verbs.run.preparation import check_fit, prepare_job
+from fairbits.verbs.run.preparation import prepare_job, workload_of
 from fairbits.verbs.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
 
 
@@ -84,12 +85,12 @@ def run(
         widths=widths,
         device=device,
     )
-    check_fit(job, out)
-    with open_directory(out, job) as place:
+    fitting = within_memory(workload_of(job, out), device=job.device, out=out, progress=progress)
+    with fitting as show, open_directory(out, job) as place:
         report_done = finished or (lambda *_: None)
-        make_audit(place, report_done, progress=progress)
-        make_model(place, report_done, progress=progress)
-        scores = measure_scores(place, report_done, progress=progress)
+        make_audit(place, report_done, progress=show)
+        make_model(place, report_done, progress=show)
+        scores = measure_scores(place, report_done, progress=show)
         make_sweep(place, report_done, scores=scores)
         with timed(report_done, REPORTS[0]):
             made = report(place.path)

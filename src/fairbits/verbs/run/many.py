@@ -19,8 +19,9 @@ from fairbits.model.device import AUTO
 from fairbits.progress import Progress, within
 from fairbits.tasks.pool import Cluster, Pool, open_pool
 from fairbits.verbs.report import RUN_FILE
-from fairbits.verbs.run import EMBEDDED, FinishedRun, run
+from fairbits.verbs.run import FinishedRun, run
 from fairbits.verbs.run.opening import recorded_device
+from fairbits.verbs.run.preparation import EMBEDDED
 from fairbits.verbs.run.stages import Finished
 from fairbits.verbs.trial_tasks import device_of_tasks, resources_of
 

@@ -13,7 +13,7 @@ from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.scheme import Group
 from fairbits.quantization.policies import DEFAULT, Embeddings
 from fairbits.verbs.estimate.estimate import Estimate, estimate_workload
-from fairbits.verbs.estimate.fit import Workload, refuse_what_cannot_fit, smaller_requests
+from fairbits.verbs.estimate.fit import Workload, smaller_requests
 from fairbits.verbs.estimate.jobs import Stages, run_stages, without_end_to_end
 from fairbits.verbs.report import RUN_FILE
 from fairbits.verbs.run.job import Job, job_of
@@ -87,15 +87,15 @@ def prepare_job(
     return job
 
 
-def check_fit(job: Job, out: str | Path) -> None:
-    """Raises if a run certainly needs more memory than there is, or more disk, unless it was started before."""
+def workload_of(job: Job, out: str | Path) -> Workload[Job]:
+    """Returns a run; what one that was started before has written already takes no more disk."""
     started = (Path(out) / RUN_FILE).is_file()
 
     def stages(changed: Job) -> Stages:
         found = run_stages(changed)
         return tuple(replace(each, held=replace(each.held, written=0)) for each in found) if started else found
 
-    refuse_what_cannot_fit(Workload(job, stages, smaller_runs), device=job.device, out=out)
+    return Workload(job, stages, smaller_runs)
 
 
 def estimate_run(
