@@ -32,6 +32,8 @@ from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.units import bits
+from fairbits.verbs.estimate.running_out import within_memory
+from fairbits.verbs.estimate.verbs import audit_workload
 
 DEFAULT_SCHEME = Scheme()
 MEASURES: tuple[Measure, ...] = ("norm", "square")
@@ -63,23 +65,24 @@ def audit(
     corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
     hashing = _hash_meanwhile(checkpoint)
-    measured = probe(
-        checkpoint,
-        corpus,
-        request=request,
-        schemes=(scheme,),
-        second_moments=second_moments,
-        least=1,
-        device=device,
-        progress=progress,
-    )
-    moments = weight_moments(checkpoint, progress=progress)
-    if progress is not None:
-        progress("computing results", 0, 1)
-    hashing.join()
-    return conclude(
-        checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
-    )
+    workload = audit_workload(checkpoint, corpus, request, device=device)
+    with within_memory(workload, device=device, progress=progress) as show:
+        measured = probe(
+            checkpoint,
+            corpus,
+            request=request,
+            schemes=(scheme,),
+            second_moments=second_moments,
+            least=1,
+            device=device,
+            progress=show,
+        )
+        moments = weight_moments(checkpoint, progress=show)
+        show("computing results", 0, 1)
+        hashing.join()
+        return conclude(
+            checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
+        )
 
 
 def _hash_meanwhile(checkpoint: Checkpoint) -> threading.Thread:

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.estimates import show_estimate
 from fairbits.cli.files import write_out
 from fairbits.cli.options import (
     Bits,
     Device,
+    DryRun,
     GroupOrChannel,
     Json,
     Languages,
@@ -49,6 +51,7 @@ def audit(
     ] = False,
     seed: Seed = 0,
     device: Device = "auto",
+    dry_run: DryRun = False,
     out_file: Annotated[Path | None, out_option("AUDIT.json")] = None,
     details: Annotated[bool, flag("--details", help="Show every measurement of languages and blocks.")] = False,
     revision: Revision = None,
@@ -66,10 +69,12 @@ def audit(
     from fairbits.cli.tables.audit import audit_table
     from fairbits.cli.tables.audit_details import audit_details
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
+    from fairbits.language.text_request import TextRequest
     from fairbits.measure.audit.audit import check_audit_target, round_floats
     from fairbits.model import Checkpoint
     from fairbits.model.scheme import Scheme
     from fairbits.verbs.audit import audit as run_audit
+    from fairbits.verbs.estimate.verbs import estimate_audit
 
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
@@ -78,9 +83,16 @@ def audit(
     names = names_of(languages)
     device = chosen_device(device)
     print_notes(language_notes(names or ()))
+    opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+    if dry_run:
+        request = TextRequest("calibration", tokens, sequence, seed)
+        with stages("measuring this machine"):
+            estimate = estimate_audit(opened, out=out_file, device=device, languages=names, text=text, request=request)
+        show_estimate(estimate, as_json=as_json)
+        return
     with stages("opening the model") as show:
         found = run_audit(
-            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            opened,
             languages=names,
             text=text,
             scheme=scheme,
