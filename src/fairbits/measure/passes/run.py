@@ -21,7 +21,8 @@ from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.measurements import Measurements
 from fairbits.measure.passes.prepare import task_of, text_for
 from fairbits.measure.passes.recorder import Recorder
-from fairbits.measure.passes.streaming import NotStreamableError, streaming_pass
+from fairbits.measure.passes.streamed_body import NotStreamableError
+from fairbits.measure.passes.streaming import streaming_pass
 from fairbits.measure.passes.text import NO_LABEL, Text, unigrams
 from fairbits.memory import (
     GPU_PASS_ACTIVATIONS_BYTES,

@@ -11,23 +11,19 @@ depends on the blocks before. An encoder's output reaches all blocks of a decode
 streamed; nor are models that do something else between two blocks (NotStreamableError).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
-from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.lockstep import Lockstep, RecordedCall, lockstep
 from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.segments import least_places, segments
+from fairbits.measure.passes.streamed_body import NotStreamableError, StreamedBody
 from fairbits.memory import (
     BLOCK_BACKWARD_BYTES,
     BLOCK_BACKWARD_POSITIONS,
@@ -41,16 +37,8 @@ from fairbits.model.device import is_gpu
 from fairbits.model.files.read_ahead import ReadAhead
 from fairbits.model.streaming_model import StreamingModel
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 MOST_BATCHES = 256
 """The largest number of batches that pass the model together, each of which has a thread."""
-HEAD_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
-
-
-class NotStreamableError(Exception):
-    """A model that cannot be passed block by block, and why."""
 
 
 @dataclass(eq=False)
@@ -189,7 +177,7 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Tick
     model = work.model
     samples = [next(batches(work.job.text, positions=1)).on(work.job.device) for _ in range(2)]
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in (*samples, *part)])
-    body = _Body(model.model, whole=samples[0])
+    body = StreamedBody(model.model, whole=samples[0])
     kept = {segment.start for segment in plan} | set(plan[-1])
     walked = _Walked([], {}, [])
     model.load_outside(torch.unique(ids).cpu(), {})
@@ -214,7 +202,7 @@ def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: b
         walked.states[index] = [each.states for each in paused[2:]]
 
 
-def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: "_Body", walked: _Walked) -> None:
+def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: StreamedBody, walked: _Walked) -> None:
     """Computes the gradients at the output of the last block, batch by batch."""
     ends = walk.ends()
     with torch.no_grad():
@@ -261,56 +249,3 @@ def _compute_states(work: _Pass, segment: range, walked: _Walked, ticks: _Ticks)
         for call, states in zip(walked.calls[index], walked.states[index], strict=True):
             walked.states[index + 1].append(call.output(states))
             ticks.add()
-
-
-class _Body:
-    """The model without its head, as a function of a batch; one batch passes the whole model.
-
-    The head is the last linear map, if that alone gives the logits. Otherwise it is what the model computes from the
-    result of its body: the model's own code is called with the result replaced. So logits that are scaled or clipped,
-    or features that are transformed first, are computed as always.
-    """
-
-    def __init__(self, model: "PreTrainedModel", *, whole: Batch) -> None:
-        self._model, self._base, self._whole = model, model.base_model, whole
-        self._result: Any = None
-        if self._base is model:
-            raise NotStreamableError("its head cannot be separated from its blocks")
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Returns the features of a batch, or the logits of the batch that passes the whole model."""
-        if batch is self._whole:
-            logits: Tensor = self._model(**batch.inputs, use_cache=False).logits
-            return logits
-        found = self._base(**batch.inputs, use_cache=False)
-        self._result = type(found)
-        features: Tensor = found.last_hidden_state
-        return features
-
-    def split(self, logits: Tensor, features: Tensor) -> Split:
-        """Returns the body and a head that gives these logits from these features."""
-        if features.shape[:-1] == logits.shape[:-1]:
-            for head in (self._model.get_output_embeddings(), self._rest):  # type: ignore[no-untyped-call]
-                if self._gives(head, logits.flatten(0, 1), features.flatten(0, 1)):
-                    return Split(self, head, True)
-        raise NotStreamableError("its logits do not follow from its last hidden states alone")
-
-    def _gives(self, head: Callable[[Tensor], Tensor], logits: Tensor, features: Tensor) -> bool:
-        with suppress(RuntimeError, InputError):  # shapes that do not fit, or a head that calls blocks again
-            found, tolerance = head(features).float(), HEAD_TOLERANCE.get(logits.dtype, 1e-3)
-            return torch.allclose(found, logits.float(), rtol=tolerance, atol=tolerance)
-        return False
-
-    def _rest(self, features: Tensor) -> Tensor:
-        """Returns the logits of features (positions, width), by the model's own code."""
-        self._base.forward = partial(_replaced, self._result(last_hidden_state=features[None]))
-        try:
-            ids = torch.zeros((1, len(features)), dtype=torch.long, device=features.device)
-            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
-        finally:
-            del self._base.forward
-        return logits[0]
-
-
-def _replaced(result: Any, *_args: Any, **_kwargs: Any) -> Any:
-    return result
