@@ -24,8 +24,8 @@ WIDENED_WEIGHTS = 2**20
 """Weights that are widened to float64 at a time: 8 MiB."""
 SEARCHED_WEIGHTS = 2**18
 """Weights of groups whose scales are searched together in torch: several float64 copies of 2 MiB stay in the caches."""
-GPU_SEARCHED_WEIGHTS = 2**25
-"""The same on a GPU: copies of 256 MiB, so that every call does much."""
+GPU_SEARCHED_WEIGHTS = 2**24
+"""The same on a GPU: about ten copies of 128 MiB, so that every call does much."""
 CHECKED_WEIGHTS = 2**24
 """Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
 ERROR_ROWS = 256

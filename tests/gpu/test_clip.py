@@ -9,6 +9,7 @@ from fairbits.model import exact_clip
 from fairbits.model.exact_clip import device_steps, minimax_groups
 from fairbits.model.files.packed import pack_codes
 from fairbits.model.groups import choose_scales, round_to_nearest
+from fairbits.model.moments import moments_of
 from fairbits.model.scheme import Scheme
 from fairbits.theory import Grid, clip_blocks, minimax_blocks
 
@@ -115,3 +116,9 @@ def test_packing(bits):
 
     chosen = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (37, 200)).to(torch.int8)
     assert torch.equal(pack_codes(chosen.cuda(), bits).cpu(), pack_to_int32(chosen, bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_moments(dtype):
+    W = weights(100, 4096, dtype)
+    assert moments_of(W.cuda()).as_data() == moments_of(W).as_data()

@@ -187,7 +187,7 @@ def _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN: tl.constexp
     `slack` is 4u√A, and `least` what the smallest numbers of float32 may amount to.
     """
     width = (b - a).to(tl.float64)
-    low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN) - least
+    low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN)
     curve = ca.to(tl.float64) * (1.0 + MARGIN)
     bends = curve * width > 0.0
     u = 0.5 * (width - (low_b - low_a) / tl.where(bends, curve * width, 1.0))

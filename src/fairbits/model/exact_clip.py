@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairbits.checks import Floats, near_one
 from fairbits.errors import InputError
+from fairbits.memory import GPU_SEARCHED_WEIGHTS
 from fairbits.model.clip_torch import exact_steps, minimax_steps, power_of_two_above
 from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.grid import Grid
@@ -82,9 +83,9 @@ def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid) -> tuple[Tenso
         steps, errors, undone = search_groups(W, near, caps=grid.caps)
         if unit is not None:
             errors = (errors.reshape(out, columns) * unit).flatten()
-        rest = undone.nonzero()[:, 0]
-        if len(rest):
-            steps[rest], errors[rest] = exact_steps(W[rest], None if h is None else h[rest % columns], grid=grid)
+        for rest in torch.split(undone.nonzero()[:, 0], max(1, GPU_SEARCHED_WEIGHTS // size)):
+            if len(rest):
+                steps[rest], errors[rest] = exact_steps(W[rest], None if h is None else h[rest % columns], grid=grid)
     return _finite(steps.reshape(out, columns)), errors.reshape(out, columns)
 
 

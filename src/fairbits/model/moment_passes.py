@@ -20,10 +20,7 @@ _COUNTED_WHOLE = 1 << 22  # float32 and float64 tensors up to this size are coun
 
 def count_16_bit(flat: torch.Tensor) -> Found | None:
     """Returns all statistics of 16-bit weights from the count of each value; None if one is not finite."""
-    tables = _tables(flat)
-    with LAUNCH:
-        kernels.count_patterns(flat.view(torch.int16).numpy().view(np.uint16), tables)
-    histogram = Histogram.of(flat.dtype, tables.sum(axis=0, dtype=np.int64))
+    histogram = Histogram.of(flat.dtype, _count_patterns(flat))
     values = histogram.edges()[0]
     if not np.isfinite(values).all():
         return None
@@ -32,6 +29,30 @@ def count_16_bit(flat: torch.Tensor) -> Found | None:
     moments = _combined(sums, histogram.counts.astype(np.float64), unit=1.0)
     three, six = (count_beyond([histogram], moments.mean, k * moments.sigma).least for k in (3, 6))
     return moments, float(np.abs(values).max()), histogram, (three, six)
+
+
+def _count_patterns(flat: torch.Tensor) -> Counts:
+    """Returns how often each 16-bit pattern occurs, counted on the device of the weights."""
+    if not flat.is_cuda:
+        tables = _tables(flat)
+        with LAUNCH:
+            kernels.count_patterns(flat.view(torch.int16).numpy().view(np.uint16), tables)
+        found: Counts = tables.sum(axis=0, dtype=np.int64)
+        return found
+    return count_patterns_in_torch(flat)
+
+
+def count_patterns_in_torch(flat: torch.Tensor) -> Counts:
+    """Returns how often each 16-bit pattern occurs, on any device.
+
+    >>> int(count_patterns_in_torch(torch.tensor([0.0, 0.0, -0.0]).half()).max())
+    2
+    """
+    counts = torch.zeros(2**16, dtype=torch.int64, device=flat.device)
+    for part in torch.split(flat.view(torch.int16), CHECKED_WEIGHTS):
+        counts += torch.bincount(part.int() & 0xFFFF, minlength=2**16)
+    found: Counts = counts.cpu().numpy()
+    return found
 
 
 def sum_and_count(flat: torch.Tensor) -> Found | None:

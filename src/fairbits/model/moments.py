@@ -131,6 +131,7 @@ class ModelMoments:
 def moments_of(tensor: torch.Tensor, *, name: str = "tensor") -> WeightMoments:
     """Returns the moments of one tensor of bfloat16, float16, float32 or float64, in float64 whatever its dtype.
 
+    On a GPU the values of 16-bit weights are counted there, with the same result; wider weights are moved to the CPU.
     NaN, infinities, integers and empty tensors are refused with an error that calls the tensor `name`.
 
     >>> moments = moments_of(torch.tensor([1.0, 2.0, 4.0, 9.0]))
@@ -138,6 +139,8 @@ def moments_of(tensor: torch.Tensor, *, name: str = "tensor") -> WeightMoments:
     (4, 4.0, 0.7684)
     """
     flat = _weights(tensor, name).reshape(-1).contiguous()
+    if flat.dtype.itemsize > 2:
+        flat = flat.cpu()
     found = passes.count_16_bit(flat) if flat.dtype.itemsize == 2 else passes.sum_and_count(flat)
     if found is None:
         raise _not_finite(tensor, name)
@@ -192,7 +195,7 @@ def _weights(tensor: torch.Tensor, name: str) -> torch.Tensor:
     if tensor.dtype not in FORMATS:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
         raise InputError(f"{name} holds {tensor.dtype}; weights must be {known}: dequantize or convert them first")
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise InputError(f"{name} is on the device {tensor.device}; move it to main memory with .cpu()")
     if not tensor.numel():
         raise InputError(f"{name} has shape {tuple(tensor.shape)} and no elements; moments need at least one")

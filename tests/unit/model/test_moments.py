@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairbits.errors import InputError
+from fairbits.model.moment_passes import count_patterns_in_torch
 from fairbits.model.moments import WeightMoments, moments_of
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
@@ -195,3 +196,12 @@ def test_an_outlier_column_of_large_tensors_is_counted(column: int) -> None:
         least, greatest = both.beyond_bounds(k)
         assert least <= truth <= greatest
         assert both.beyond(k) == pytest.approx(truth, rel=error)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_counting_in_torch_is_that_of_the_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = gaussian(70_001, dtype=dtype)
+    expected = moments_of(weights)
+    monkeypatch.setattr("fairbits.model.moment_passes._count_patterns", count_patterns_in_torch)
+    monkeypatch.setattr("fairbits.model.moment_passes.CHECKED_WEIGHTS", 10_000)
+    assert moments_of(weights) == expected
