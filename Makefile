@@ -1,8 +1,9 @@
 # make demo: set up and show the main job.  make test: set up, lint, type-check, test.
 PYTHON ?= python3
 BIN := .venv/bin
-# one thread per test worker, as the workers already use all cores; a file stays with a worker, as its tests share models
-PYTEST := NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+# one thread per test worker, as the workers already use all cores; a file stays with a worker, as its tests share models;
+# bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
+PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-long test-gpu test-real docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
 
