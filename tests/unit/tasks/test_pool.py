@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import pytest
 
@@ -17,7 +18,7 @@ from fairbits.tasks.pool import Cluster, open_pool
 from fairbits.tasks.ray_worker import Board
 from fairbits.tasks.task import Resources
 
-HAS_RAY = subprocess.run([sys.executable, "-c", "import ray"], capture_output=True, check=False).returncode == 0
+HAS_RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: make test-ray")
 WITHOUT_RAY = "import sys; sys.modules['ray'] = None; from fairbits.cli import main; sys.argv[1:] = {}; main()"
 

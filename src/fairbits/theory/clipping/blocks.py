@@ -134,14 +134,14 @@ def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, int]:
     size = array.shape[1] if group is None else whole("group", group, least=1)
     if array.shape[1] % size:
         raise InputError(f"W has {array.shape[1]} inputs, which groups of {size} do not divide; choose another group")
-    return np.ascontiguousarray(array), size
+    return np.require(array, requirements=["C", "W"]), size  # a read-only array is another type: compiled again
 
 
 def _importance(importance: ArrayLike, shape: tuple[int, ...], size: int) -> Floats:
     h = nonnegative_array("importance", importance)
     if h.shape not in ((shape[1],), shape):
         raise InputError(f"importance has shape {h.shape} and W {shape}; importance must have {(shape[1],)} or {shape}")
-    return h.reshape(-1, size)
+    return np.require(h.reshape(-1, size), requirements=["C", "W"])
 
 
 def _long_block(block: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -> tuple[float, float]:
