@@ -67,9 +67,7 @@ def quantize(
         checkpoint = model if isinstance(model, Checkpoint) else ranks.lead_first(lambda: Checkpoint(model))
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
-        if (
-            ranks.leads and plan.fingerprint != checkpoint.fingerprint
-        ):  # it takes reading all weights: one rank is enough
+        if ranks.leads and plan.fingerprint != checkpoint.fingerprint:  # all weights are read: one rank is enough
             raise InputError(
                 f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; "
                 "make a plan for this model"

@@ -93,7 +93,7 @@ class BlockRounding:
         """Returns a reader of the blocks in this order: of what is rounded in them, or of the `whole` blocks."""
         parts = []
         for index in indices:
-            names = list(self.schemes(index))
+            names = list(self.schemes(index) if whole else self._own_schemes(index))
             if whole and index is not None:
                 names += self.blocks[index].weights.keys() - set(names)
             parts.append(names)

@@ -11,8 +11,9 @@ from fairbits.errors import AlreadyReportedError, InputError
 from fairbits.model import Checkpoint
 from fairbits.model.device import resolve_device
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.rounding import engine
-from fairbits.quantization.rounding.engine import RoundedBlock, round_model
+from fairbits.quantization.rounding import block_rounding, engine
+from fairbits.quantization.rounding.block_rounding import RoundedBlock
+from fairbits.quantization.rounding.engine import round_model
 from fairbits.quantization.rounding.ranks import Ranks, _pack, _unpack
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
@@ -146,8 +147,8 @@ def test_work_is_shared_and_what_one_rank_refuses_ends_the_work(reading_model, w
             raise InputError("no more")
         return round_layer(W, *args, **how)
 
-    round_layer = engine.round_layer
-    monkeypatch.setattr(engine, "round_layer", note)
+    round_layer = block_rounding.round_layer
+    monkeypatch.setattr(block_rounding, "round_layer", note)
     with pytest.raises(InputError, match=r"layers.0.*: no more"):
         in_ranks(2, lambda ranks: list(round_model(checkpoint, plan, text=weather(checkpoint), ranks=ranks)))
     first, second = rounded.values()
