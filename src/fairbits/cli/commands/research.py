@@ -2,11 +2,12 @@
 
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.cluster import cluster_of, device_here, progress_of
 from fairbits.cli.files import check_out, write_out
 from fairbits.cli.options import (
     Device,
@@ -14,6 +15,9 @@ from fairbits.cli.options import (
     GroupOrChannel,
     Json,
     Languages,
+    Ray,
+    RayCpus,
+    RayGpus,
     Seed,
     Sequence,
     TextFrom,
@@ -22,8 +26,14 @@ from fairbits.cli.options import (
     out_option,
 )
 from fairbits.cli.parsing import group_of, names_of, shares_of
-from fairbits.cli.terminal import chosen_device, out, print_done, print_json, stages
+from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairbits.science.experiments.result import Result
+    from fairbits.tasks.pool import Cluster
 
 EVERY = "all"
 
@@ -61,6 +71,10 @@ def research(
         Path | None,
         typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
     ] = None,
+    ray: Ray = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 1.0,
+    resume: Annotated[bool, flag("--resume", help="all: skip experiments whose result is in --out.")] = False,
     out_file: Annotated[
         Path | None,
         out_option("PATH", help="The file to write; for all experiments, an existing directory."),
@@ -75,8 +89,9 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cpu
     """
-    from fairbits.cli.tables.research import experiment_list, result_panel  # heavy: only when the verb runs
-    from fairbits.science.experiments import EXPERIMENTS, Laboratory, Setting, experiments_named, run_experiment
+    from fairbits.cli.tables.research import experiment_list  # heavy: only when the verb runs
+    from fairbits.science.experiments import EXPERIMENTS, experiments_named
+    from fairbits.science.experiments.experiment_tasks import finished_before
     from fairbits.science.experiments.stored_results import all_records, as_markdown
 
     if markdown and (name is not None or out_file is not None):
@@ -93,27 +108,67 @@ def research(
     )
     for place in places:
         check_out(place, "result.json")  # before anything that takes time
-    device = chosen_device(device)
-    setting = Setting(
-        model=model,
-        text=text,
-        languages=names_of(languages),
-        tokens=evaluation_tokens,
-        calibration=tokens,
-        sequence=sequence,
-        group=group_of(group),
-        seed=seed,
-        device=device,
-        shares=shares_of(shares),
-    )
-    laboratory = Laboratory(setting)
-    for each, place in zip(names, places, strict=True):
-        start = perf_counter()
-        with stages("reading text and model") as laboratory.progress:
-            result = run_experiment(each, laboratory, models=models)
-        write_out(place, result.save)
-        print_done(each, perf_counter() - start)
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)
+    setting = {
+        "model": model,
+        "text": text,
+        "languages": names_of(languages),
+        "tokens": evaluation_tokens,
+        "calibration": tokens,
+        "sequence": sequence,
+        "group": group_of(group),
+        "seed": seed,
+        "device": device_here(device, cluster),
+        "shares": shares_of(shares),
+    }
+    left = dict(zip(names, places, strict=True))
+    if resume:
+        if name != EVERY or out_file is None:
+            raise InputError("--resume continues `research all --out DIR`; give both, or leave it out")
+        for each, place in list(left.items()):
+            if place is not None and finished_before(each, place, setting | {"device": "cpu"}) is not None:
+                print_notes([f"{place} already exists"])
+                del left[each]
+    _run(left, setting, models, cluster, as_json=as_json)
+
+
+def _run(
+    places: "Mapping[str, Path | None]",
+    setting: dict[str, Any],
+    models: Path | None,
+    cluster: "Cluster | None",
+    *,
+    as_json: bool,
+) -> None:
+    """Runs experiments, and writes and prints each result as soon as it is there."""
+    from fairbits.cli.tables.research import result_panel
+    from fairbits.science.experiments.experiment_tasks import ExperimentWork, run_experiments
+    from fairbits.tasks.pool import open_pool
+    from fairbits.verbs.trial_tasks import device_of_tasks
+
+    results: dict[str, Result] = {}
+
+    def show(name: str) -> None:
         if as_json:
-            print_json(result.as_data())
+            print_json(results[name].as_data())
         else:
-            out.print(result_panel(result))
+            out.print(result_panel(results[name]))
+
+    def keep(name: str, result: "Result") -> None:
+        write_out(places[name], result.save)
+        results[name] = result
+
+    work = ExperimentWork(setting, models)
+    if cluster is None:
+        for name in places:  # one at a time, as a bar and a table cannot be on a terminal together
+            start = perf_counter()
+            with stages("reading text and model") as progress, open_pool(None) as pool:
+                run_experiments([name], work, pool=pool, on_result=keep, progress=progress)
+            print_done(name, perf_counter() - start)
+            show(name)
+        return
+    with progress_of(cluster, "") as (_, watched), open_pool(watched) as pool:
+        work = ExperimentWork(setting | {"device": device_of_tasks(setting["device"], pool)}, models)
+        run_experiments(list(places), work, pool=pool, on_result=keep)
+    for name in places:
+        show(name)
