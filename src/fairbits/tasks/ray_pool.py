@@ -60,6 +60,8 @@ def connect(cluster: Cluster) -> Iterator["RayPool"]:
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise InputError(f"the Ray cluster {cluster.address} cannot be used ({reason}); {START_CLUSTER}") from None
     try:
+        # the thread that prints on stdout, where only results belong, what happens to machines; the watch shows it
+        ray._private.worker._worker_logs_enabled = False
         yield RayPool(cluster)
     finally:
         ray.shutdown()
@@ -150,7 +152,7 @@ def _as_completed(references: list[Any], meanwhile: Callable[[], None]) -> Itera
 
 
 def _job(work: Work[Any, Any]) -> Job:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)  # it lives as long as we
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # it lives as long as we
     board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
     return Job(uuid.uuid4().hex, ray.put(cloudpickle.dumps(work)), board, os.getcwd(), __version__)
 
