@@ -158,7 +158,7 @@ def extrapolated(rows: Sequence[Row], blocks: int) -> float:
 
 def print_table(rows: Sequence[Row]) -> None:
     """Prints what was measured, and what follows for all blocks."""
-    print("| shape | job | blocks: seconds | all blocks, s | GPU, GB | RAM, GB | CPU s | compare |")
+    print("\n| shape | job | blocks: seconds | all blocks, s | GPU, GB | RAM, GB | CPU s | compare |")
     print("|---|---|---|---|---|---|---|---|")
     for shape, name in dict.fromkeys((row.shape, row.job) for row in rows):
         own = [row for row in rows if (row.shape, row.job) == (shape, name)]
@@ -185,6 +185,7 @@ def main() -> None:
         row = measure(JOBS[given.jobs[0]], given.out, shape=given.shape[0], blocks=given.blocks[0], device=given.device)
         with rows_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
+        print_table([row])
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for shape, job, blocks in ((s, j, b) for s in given.shape for j in given.jobs for b in given.blocks):
