@@ -47,6 +47,8 @@ GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
 """The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
 GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
 """The same on a GPU."""
+GPU_WALK_STATES_BYTES = 4 * GIB
+"""Bytes of hidden states up to which they stay on the GPU while blocks are rounded; more are kept in main memory."""
 BLOCK_BACKWARD_BYTES = 64 * MIB
 """Bytes that one batch may take in the backward pass of a single block, by a rough count: with more it is slower."""
 BLOCK_BACKWARD_POSITIONS = 512

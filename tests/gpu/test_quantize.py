@@ -9,7 +9,7 @@ import fairbits
 from fairbits import Checkpoint, Plan
 from fairbits.model.groups import Codes, divisors
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantization.rounding import column_kernel
+from fairbits.quantization.rounding import column_kernel, engine
 from fairbits.quantization.rounding import gptq as columns
 from fairbits.quantization.rounding.block_rounding import RoundedBlock
 from fairbits.quantization.rounding.engine import round_model
@@ -111,6 +111,14 @@ def test_gptq_has_the_codes_of_the_cpu(tiny: Checkpoint, plan: Plan) -> None:
     assert share > 0.99
     assert damage[1] / damage[0] == pytest.approx(1, abs=0.02)
     assert damage[2] / damage[0] == pytest.approx(1, abs=0.05)
+
+
+def test_states_in_main_memory_give_the_same(tiny: Checkpoint, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = calibration_text(tiny, plan, None)
+    on_gpu = layers(list(round_model(tiny, plan, text=text, device="cuda")))
+    monkeypatch.setattr(engine, "GPU_WALK_STATES_BYTES", 0)
+    apart = layers(list(round_model(tiny, plan, text=text, device="cuda")))
+    assert equal_share(on_gpu, apart) > 0.98
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(

@@ -38,7 +38,8 @@ class StreamingModel:
     """The model of a checkpoint, of its own class, in `dtype` and eval mode, at first without weights.
 
     Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
-    if another reader than the checkpoint itself is to do so.
+    if another reader than the checkpoint itself is to do so. `outside` is the device of what lies outside the blocks,
+    by default the same.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class StreamingModel:
         *,
         dtype: torch.dtype = torch.float32,
         read: Callable[[str], Tensor] | None = None,
+        outside: torch.device | str | None = None,
     ) -> None:
         cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
         with _weights_without_storage():
@@ -56,6 +58,8 @@ class StreamingModel:
             model: PreTrainedModel = cls._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
         self.model = model.eval()  # type: ignore[no-untyped-call]
         self._checkpoint, self._device, self._dtype = checkpoint, torch.device(device), dtype
+        self._outside = self._device if outside is None else torch.device(outside)
+        self._inside = tuple(f"{block.module}." for block in checkpoint.architecture.blocks)
         self._read = checkpoint.read if read is None else read
         self._entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
         for name, buffer in model.named_buffers():
@@ -77,14 +81,13 @@ class StreamingModel:
         undefined and take no memory.
         """
         architecture = self._checkpoint.architecture
-        inside = tuple(f"{block.module}." for block in architecture.blocks)
         looked_up = self._looked_up()
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
         for parameter, entry in self._entries.items():
             tensors = self._tensors.get(parameter, [])
             unreached = bool(tensors) and all(architecture.weights[name].stack == "other" for name in tensors)
             tied = any(name in looked_up for name in tensors)
-            if parameter.startswith(inside) or unreached or (parameter in self._head and not tied):
+            if parameter.startswith(self._inside) or unreached or (parameter in self._head and not tied):
                 continue
             if not tensors:
                 if entry.is_meta:
@@ -181,7 +184,8 @@ class StreamingModel:
     def _put(self, parameter: str, value: Tensor) -> None:
         path, _, leaf = parameter.rpartition(".")
         owner = self.model.get_submodule(path)
-        placed = value if value.is_meta else self.to_device(value.detach())
+        device = self._device if parameter.startswith(self._inside) else self._outside
+        placed = value if value.is_meta else value.detach().to(device)
         if leaf in owner._buffers:
             owner._buffers[leaf] = placed
         else:

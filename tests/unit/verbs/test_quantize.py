@@ -1,9 +1,11 @@
 """The step that carries out a plan into a directory: whole, resumable, refused before anything is written."""
 
 import dataclasses
+import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -146,3 +148,36 @@ def test_a_norm_that_is_not_finite_is_no_perfect_layer(saved: Callable[..., Chec
     made = plan(checkpoint, policy="rtn", **SMALL)
     with pytest.raises(InputError, match="NaN or infinity on the calibration text"):
         quantize(checkpoint, made, out=tmp_path / "out")
+
+
+def test_a_disk_that_fills_ends_the_run_and_the_run_goes_on_later(
+    llama: Checkpoint, gptq: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are written by threads; the problem reaches the caller, and nothing is half-written."""
+    from fairbits.model.files import writing
+
+    write, left = writing.write_tensors, [2]
+
+    def full(path: Path, *args: Any, **options: Any) -> str:
+        left[0] -= 1
+        if left[0] < 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *args, **options)
+
+    quantize(llama, gptq, out=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_tensors", full)
+        with pytest.raises(
+            InputError, match=r"No space left on device\); make room there, then continue with --resume"
+        ):
+            quantize(llama, gptq, out=tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+    assert not list(tmp_path.rglob("*.part"))
+    ticks: list[tuple[str, int]] = []
+    quantize(
+        llama, gptq, out=tmp_path / "cut", resume=True, progress=lambda stage, done, _: ticks.append((stage, done))
+    )
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    rounding = [done for stage, done in ticks if stage == "rounding blocks"]
+    assert rounding == sorted(rounding)
+    assert [stage for stage, _ in ticks] == sorted((stage for stage, _ in ticks))  # rounding, then writing what is kept

@@ -159,9 +159,14 @@ class Lockstep:
     """All batches, paused before the same block; see `lockstep`."""
 
     def __init__(
-        self, forwards: Mapping[str, Callable[..., Any]], threads: Sequence[_BatchThread], *, to_the_end: bool
+        self,
+        forwards: Mapping[str, Callable[..., Any]],
+        threads: Sequence[_BatchThread],
+        *,
+        to_the_end: bool,
+        device: str | None = None,
     ) -> None:
-        self._forwards, self._threads = forwards, threads
+        self._forwards, self._threads, self._device = forwards, threads, device
         self._remaining, self._last = list(forwards), list[Any]()
         self._to_the_end = to_the_end
 
@@ -190,6 +195,8 @@ class Lockstep:
         for thread in self._threads:
             before(thread.batch)
             output = self._compute(self._call(thread))
+            if self._device is not None:
+                output = _to_main_memory(output)
             if len(self._remaining) > 1:
                 thread.resume(output)
                 del output
@@ -232,7 +239,11 @@ class Lockstep:
 
     @torch.no_grad()
     def _compute(self, call: _Call) -> Any:
-        return self._forwards[call.block](*call.args, **call.kwargs)
+        args, kwargs = call.args, call.kwargs
+        if self._device is not None:
+            moved = partial(torch.Tensor.to, device=self._device, non_blocking=True)
+            args, kwargs = _map_tensors(moved, (args, dict(kwargs)))
+        return self._forwards[call.block](*args, **kwargs)
 
     def _call(self, thread: _BatchThread) -> _Call:
         if not self._remaining or thread.call is None:
@@ -247,6 +258,29 @@ def _with_states(
     if args:
         return (states, *args[1:]), kwargs
     return args, {**kwargs, next(iter(kwargs)): states}
+
+
+def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Returns a value with all tensors in it, also in tuples, lists and dictionaries, replaced."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)(_map_tensors(function, each) for each in value)
+    return {key: _map_tensors(function, each) for key, each in value.items()} if type(value) is dict else value
+
+
+def _to_main_memory(output: Any) -> Any:
+    """Returns an output with its tensors in main memory, pinned, so that a GPU copies them back without waiting."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+    found = _map_tensors(copied, output)
+    if _states(output).is_cuda:
+        torch.cuda.current_stream(_states(output).device).synchronize()
+    return found
 
 
 def _states(output: Any) -> Tensor:
@@ -264,13 +298,19 @@ def _expect(thread: _BatchThread, block: str) -> None:
 
 @contextmanager
 def lockstep(
-    model: PreTrainedModel, blocks: Sequence[str], batches: Iterable[Batch], *, body: Body | None = None
+    model: PreTrainedModel,
+    blocks: Sequence[str],
+    batches: Iterable[Batch],
+    *,
+    body: Body | None = None,
+    device: str | None = None,
 ) -> Iterator[Lockstep]:
     """Gives the walk of all batches through `blocks`, which are paths of modules in the order of the forward pass.
 
     Everything before the first block must have its weights. Each batch passes `body`, by default the whole model;
-    without one, what comes after the last block is never computed. All threads end when the context is left, in
-    whatever way.
+    without one, what comes after the last block is never computed. With a `device`, blocks are computed there, while
+    the batches and what lies outside the blocks are in main memory, and all hidden states with them. All threads end
+    when the context is left, in whatever way.
     """
     modules = {path: model.get_submodule(path) for path in blocks}
 
@@ -279,7 +319,7 @@ def lockstep(
 
     threads = [_BatchThread(body or whole, batch) for batch in batches]
     forwards = {path: module.forward for path, module in modules.items()}
-    walk = Lockstep(forwards, threads, to_the_end=body is not None)
+    walk = Lockstep(forwards, threads, to_the_end=body is not None, device=device)
     for path, module in modules.items():
         module.forward = partial(_wait_for_output, path)
     try:

@@ -22,7 +22,13 @@ from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.lockstep import Lockstep, lockstep
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
-from fairbits.memory import BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS, GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
+from fairbits.memory import (
+    BLOCK_ACTIVATIONS_BYTES,
+    BLOCK_POSITIONS,
+    GPU_BLOCK_ACTIVATIONS_BYTES,
+    GPU_BLOCK_POSITIONS,
+    GPU_WALK_STATES_BYTES,
+)
 from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
@@ -97,7 +103,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
 
 def _with_text(job: BlockRounding, text: Text) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions = _positions_at_once(job.checkpoint, text, job.device)
+    positions = _positions_at_once(job, text)
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
@@ -128,12 +134,15 @@ def _round_walking(
     For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
     loaded, also if it is finished already: the next block needs them.
     """
-    chosen, rounds = [batch.on(job.device) for batch in job.ranks.split(whole)], job.ranks.rounds(len(whole))
+    apart = _states_in_main_memory(job, whole)
+    place, rounds = "cpu" if apart else job.device, job.ranks.rounds(len(whole))
+    chosen = [batch.on(place) for batch in job.ranks.split(whole)]
     ids = [each.flatten() for batch in whole for name, each in batch.inputs.items() if name.endswith("input_ids")]
-    model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read)
+    model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read, outside=place)
     model.load_outside(torch.unique(torch.cat(ids)), outside.layers)
     reference = ReferenceStates()
-    with lockstep(model.model, [block.module for block in blocks], chosen) as walk:
+    paths = [block.module for block in blocks]
+    with lockstep(model.model, paths, chosen, device=job.device if apart else None) as walk:
         for block in blocks:
             done = job.finished(block.index)
             targets: tuple[Tensor, ...] = ()
@@ -208,13 +217,28 @@ def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
     yield from (replace(text, windows=tuple(side)) for side in sides if side)
 
 
-def _positions_at_once(checkpoint: Checkpoint, text: Text, device: str) -> int:
+def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
+    """Returns whether the hidden states of all batches are too large for the GPU.
+
+    There are three: the embedding, which the model holds on to, and the input and output of a block. It depends on the
+    whole text, also with several ranks, so that codes do not depend on their number.
+    """
+    positions = sum(batch.labels.numel() for batch in whole)
+    states = 3 * positions * _width(job.checkpoint) * job.dtype.itemsize
+    return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
+
+
+def _width(checkpoint: Checkpoint) -> int:
+    return int(checkpoint.config.get_text_config().hidden_size)
+
+
+def _positions_at_once(job: BlockRounding, text: Text) -> int:
     """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
-    width = int(checkpoint.config.get_text_config().hidden_size)
     room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
-    if is_gpu(device):
+    if is_gpu(job.device):
         room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    fitting = min(max(room // (4 * ACTIVATIONS_PER_POSITION * width), 64), most)
+    each = job.dtype.itemsize * ACTIVATIONS_PER_POSITION * _width(job.checkpoint)
+    fitting = min(max(room // each, 64), most)
     return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 

@@ -56,9 +56,9 @@ def outputs_of(model, checkpoint, chosen):
     return [found[i::depth] for i in range(depth)]
 
 
-def walked(checkpoint, streaming, chosen, paths):
+def walked(checkpoint, streaming, chosen, paths, **options):
     found = []
-    with lockstep(streaming.model, paths, chosen) as walk:
+    with lockstep(streaming.model, paths, chosen, **options) as walk:
         for block in checkpoint.architecture.blocks:
             streaming.load_block(block, {})
             here = []
@@ -79,10 +79,10 @@ def kept(here, output):
     return output
 
 
-def check_equal(checkpoint, text):
+def check_equal(checkpoint, text, **options):
     streaming, chosen, paths = prepared(checkpoint, text)
     expected = outputs_of(checkpoint.load(), checkpoint, chosen)
-    found = walked(checkpoint, streaming, chosen, paths)
+    found = walked(checkpoint, streaming, chosen, paths, **options)
     for ours, theirs in zip(found, expected, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
@@ -104,6 +104,13 @@ def test_blocks_give_what_they_give_in_the_whole_model(reading_model, weather, f
 def test_other_families_too(saved, weather, family):
     checkpoint = saved(OTHERS[family]())
     check_equal(checkpoint, weather(checkpoint))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mt5"])
+def test_states_in_main_memory_give_the_same(reading_model, weather, family):
+    """What a GPU is given and gives back passes through the same functions; here it stays where it is."""
+    checkpoint = reading_model(family)
+    check_equal(checkpoint, weather(checkpoint), device="cpu")
 
 
 @pytest.fixture
