@@ -55,7 +55,7 @@ BLOCK_BACKWARD_POSITIONS = 512
 """Positions of such a batch, at least: with fewer, weights are waited for."""
 GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
 """The same on a GPU."""
-WHOLE_MODEL_BYTES = 4 * GIB
+WHOLE_MODEL_BYTES = GIB
 """Bytes of weights up to which a model is audited as a whole; a larger one is audited with one block in memory."""
 STATES_BYTES = 4 * GIB
 """Bytes of hidden states at the inputs of blocks that an audit in blocks keeps; others are computed again."""
