@@ -37,6 +37,7 @@ def interpreted(W, h, grid, dtype="float32"):
     return (np.array(each) for each in json.loads(done.stdout))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bits", "kind", "weighted"),
     [(2, "symmetric", True), (3, "twos", False), (4, "twos", True), (6, "symmetric", True)],
@@ -55,6 +56,7 @@ def test_the_kernel_finds_the_optimum(bits, kind, weighted):
     np.testing.assert_allclose(errors, expected.error[:, 0], rtol=1e-10)
 
 
+@pytest.mark.long
 def test_groups_that_the_kernel_leaves_undone_or_needs_not_search():
     W = np.zeros((5, 4), np.float32)
     W[1] = [1e-20, -3e-20, 2e-20, 0.0]  # too small for float32

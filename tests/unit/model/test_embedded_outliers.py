@@ -30,6 +30,7 @@ def with_outliers(cache) -> Checkpoint:
     return checkpoint
 
 
+@pytest.mark.long
 def test_the_kurtosis_is_reached_and_no_other_block_changes(with_outliers) -> None:
     plain, rescaled = (weight_moments(each).blocks for each in (Checkpoint("embedded:tiny"), with_outliers))
     for block, (before, after) in enumerate(zip(plain, rescaled, strict=True)):
@@ -59,6 +60,7 @@ def test_a_second_opening_writes_nothing(with_outliers, cache) -> None:
     assert again.fingerprint != Checkpoint("embedded:tiny").fingerprint
 
 
+@pytest.mark.long
 def test_threads_that_open_it_at_once_get_one_whole_model(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = "embedded:tiny?outliers=1:50"

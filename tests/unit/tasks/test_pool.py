@@ -102,6 +102,7 @@ def test_clusters_that_cannot_be(make, message) -> None:
         make()
 
 
+@pytest.mark.long
 def test_without_ray_the_error_says_how_to_install_it() -> None:
     arguments = ["compare", "embedded:tiny", "--policies", "rtn", "--ray", "local"]
     done = subprocess.run(

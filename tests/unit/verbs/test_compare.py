@@ -199,6 +199,7 @@ def real() -> Comparison:
     )
 
 
+@pytest.mark.long
 def test_a_real_comparison(real) -> None:
     rtn, mse = real.entries
     assert rtn.size_bytes == mse.size_bytes

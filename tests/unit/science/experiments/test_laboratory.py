@@ -31,6 +31,7 @@ def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: ModelLab) -> None:
     assert language_values(two).min() > 10 * np.abs(language_values(eight)).max() > 0
 
 
+@pytest.mark.long
 def test_weights_are_restored(lab: ModelLab) -> None:
     name = lab.linear_maps[0][0].name
     first = lab.weights_damage([(name, torch.zeros_like(matrix(lab.checkpoint, lab.linear_maps[0][0])))])
@@ -38,6 +39,7 @@ def test_weights_are_restored(lab: ModelLab) -> None:
     assert np.abs(lab.trial.added_nll()).max() == 0
 
 
+@pytest.mark.long
 def test_widths_by_block_are_those_blocks(lab: ModelLab) -> None:
     """Only block 2 at 2 bits is what rounding its maps alone gives; the others are as they are."""
     by_mapping = lab.rounding_damage({2: 2})
@@ -53,6 +55,7 @@ def test_a_policy_is_carried_out_with_its_text(lab: ModelLab) -> None:
     assert own[1] < other[1], "Hebrew loses less where it is calibrated on"
 
 
+@pytest.mark.long
 def test_a_variant_computes_the_same(laboratory: Laboratory, lab: ModelLab) -> None:
     before = dict(lab.reference_bits())
     variant = ModelLab(laboratory.with_outliers({3: 60}), SETTING, laboratory.corpus, laboratory.report)

@@ -62,6 +62,7 @@ class TestFinerTokens:
         assert tokens[1] / tokens[0] == pytest.approx(1 + MORE_TOKENS, abs=0.02)
 
 
+@pytest.mark.long
 def test_a_small_real_run_of_own_languages() -> None:
     laboratory = Laboratory(SMALL)
     result = correlations(laboratory)
@@ -104,6 +105,7 @@ def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
     assert language_screening.byte_entropy(["abcd"]) == 2
 
 
+@pytest.mark.long
 def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
     laboratory = Laboratory(SMALL)
     lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(4)))

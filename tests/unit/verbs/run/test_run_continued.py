@@ -135,6 +135,7 @@ def test_a_run_that_was_killed_while_it_wrote_its_first_file_begins_anew(model, 
     assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "run.json"]
 
 
+@pytest.mark.long
 def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small) -> None:
     out = copied(whole, tmp_path)
     damage(out / "model")
@@ -155,6 +156,7 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small
     assert "audit.json was made again" in (out / "report.json").read_text()
 
 
+@pytest.mark.long
 def test_scores_of_something_else_are_measured_again_and_the_model_stays(whole, model, tmp_path, small) -> None:
     out = copied(whole, tmp_path)
     shutil.copy(out / "baselines" / "gptq-mix-english.json", out / "scores.json")
@@ -262,6 +264,7 @@ def test_other_versions_are_noted(whole, model, tmp_path, small) -> None:
     assert "torch 1.0" in (out / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_as_a_run_goes_on(whole, model, tmp_path, monkeypatch, small) -> None:
     out = copied(whole, tmp_path)
     shutil.rmtree(out / "model")

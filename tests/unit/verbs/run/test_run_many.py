@@ -27,6 +27,7 @@ def models(reading_model, tmp_path_factory) -> list[Path]:
     return [there / "one", there / "two"]
 
 
+@pytest.mark.long
 def test_each_model_has_its_directory_and_the_scores_of_a_run_of_its_own(models, tmp_path) -> None:
     done: list[str] = []
     found = run_many(models, out=tmp_path / "runs", **QUICK, finished=lambda what, _: done.append(what))
