@@ -8,8 +8,13 @@
 
 All of them return the certified global optimum. They add up in different orders, so where two steps have the same error
 to about 1e-12, they may return different ones. Groups of more than `LONG` weights are searched on the CPU, which sorts
-them.
+them. Triton needs a C compiler on the machine; without one it counts as missing.
 """
+
+import os
+import shutil
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +26,6 @@ from fairbits.memory import GPU_SEARCHED_WEIGHTS
 from fairbits.model.clip_torch import exact_steps, minimax_steps, power_of_two_above
 from fairbits.theory.clipping.blocks import clip_blocks, minimax_blocks
 from fairbits.theory.grid import Grid
-
-try:
-    from fairbits.model.clip_triton import search_groups
-except ImportError:  # pragma: no cover - depends on the machine
-    search_groups = None  # type: ignore[assignment]
 
 LONG = 65_536
 
@@ -74,7 +74,7 @@ def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid) -> tuple[Tenso
     `h` (groups, weights) is the importance, the same for every row, in float64; None stands for ones.
     """
     out, columns, size = blocks.shape
-    W = blocks.reshape(-1, size).contiguous()
+    W, search_groups = blocks.reshape(-1, size).contiguous(), triton_search()
     if search_groups is None or grid.offset:
         steps, errors = exact_steps(W, h, grid=grid)
     else:
@@ -87,6 +87,19 @@ def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid) -> tuple[Tenso
             if len(rest):
                 steps[rest], errors[rest] = exact_steps(W[rest], None if h is None else h[rest % columns], grid=grid)
     return _finite(steps.reshape(out, columns)), errors.reshape(out, columns)
+
+
+@cache
+def triton_search() -> Any:
+    """Returns `clip_triton.search_groups`; None where Triton, or the C compiler that it needs, is missing."""
+    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
+    if not any(shutil.which(name) for name in compilers if name):
+        return None
+    try:
+        from fairbits.model.clip_triton import search_groups
+    except ImportError:
+        return None
+    return search_groups
 
 
 def _on_device(blocks: Tensor) -> bool:
