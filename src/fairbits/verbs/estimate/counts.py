@@ -5,33 +5,20 @@ FORWARD_PASSES say how often a number passes through memory; they were fitted to
 random Llamas, which `benchmarks/estimate.py` repeats.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
-from fairbits.measure.passes.job import SAVED_PER_BLOCK
-from fairbits.measure.passes.run import LOGITS_KEPT
 from fairbits.memory import (
-    BLOCK_ACTIVATIONS_BYTES,
-    BLOCK_POSITIONS,
     EVALUATION_POSITIONS,
-    GPU_BLOCK_ACTIVATIONS_BYTES,
-    GPU_BLOCK_POSITIONS,
-    GPU_LOGITS_FACTOR,
-    LOGIT_POSITIONS,
-    LOGITS,
-    PASS_ACTIVATIONS_BYTES,
+    WHOLE_MODEL_BYTES,
 )
-from fairbits.model.device import is_gpu
 from fairbits.quantization.learning.distillation import EVALUATIONS
 from fairbits.quantization.plan import Learning, Plan
-from fairbits.quantization.rounding.engine import ACTIVATIONS_PER_POSITION, MOST_BATCHES
 from fairbits.quantization.rounding.hessian import PANEL
 from fairbits.quantization.rounding.output_errors import SAMPLE
-from fairbits.verbs.estimate.sizes import Batches, BlockSize, ModelSize, TextSize
+from fairbits.verbs.estimate.footprint import LOGIT_COPIES, NUMBER, Footprint
+from fairbits.verbs.estimate.sizes import Batches, BlockSize, TextSize
 from fairbits.verbs.estimate.work import Held, Stage, Work, total
 
-NUMBER = 4
-"""Bytes of a float32."""
 FORWARD_PASSES = 6
 """How often the activations of a block pass through memory in a forward pass."""
 SCORE_PASSES = 3
@@ -42,29 +29,21 @@ LAYER_PASSES = 10
 """How often the weights of a rounded layer pass through memory: conversion, codes, errors and their sums."""
 PACKING_PASSES = 8
 """How often codes pass through memory, as int32, until they are packed."""
+LAYER_CALLS = 40
+"""Operations of a rounded layer, without those of GPTQ."""
+ERROR_PASSES = 6
+"""How often the weights pass through memory for the error of a scheme."""
 LEARNING_PASSES = 30
 """How often learnable weights pass through memory in a step: codes, gradients, optimizer."""
 LEARNING_BYTES = 28
 """Bytes for each weight that is learned: original, offset, its gradient, two moments, codes and the result."""
-FACTOR_COPIES = 5
-"""Copies of H that exist while it is factorized."""
-LOGIT_COPIES = 6
-"""Copies of the logits of a batch in a loss or divergence."""
 REPORT = Work(seconds=4.0)
 """Bootstrap intervals and pages: they depend on documents rather than on the model."""
 
 
 @dataclass(frozen=True)
-class Counter:
-    """Counts the stages of a job with one model on one device."""
-
-    model: ModelSize
-    device: str
-
-    @cached_property
-    def gpu(self) -> bool:
-        """Whether the device is a GPU."""
-        return is_gpu(self.device)
+class Counter(Footprint):
+    """Counts the stages of a job."""
 
     # parts of stages
 
@@ -90,29 +69,6 @@ class Counter:
         """Returns the work of reading weights and bringing them to the device in float32."""
         return Work(read=stored, host=(NUMBER + 2) * weights, moved=NUMBER * weights if self.gpu else 0)
 
-    def pass_positions(self) -> int:
-        """Returns the positions of a batch that passes the whole model; see `positions_at_once`."""
-        numbers = (SAVED_PER_BLOCK + len(self.model.blocks)) * self.model.width
-        numbers += 0 if self.model.head else LOGITS_KEPT * self.model.vocabulary
-        return max(PASS_ACTIVATIONS_BYTES // (NUMBER * numbers), 32)
-
-    def logit_positions(self) -> int:
-        """Returns the positions whose logits exist at a time; see `positions_of_logits`."""
-        positions = max(LOGITS // self.model.vocabulary, LOGIT_POSITIONS)
-        return GPU_LOGITS_FACTOR * positions if self.gpu else positions
-
-    def block_positions(self, text: TextSize) -> int:
-        """Returns the positions of a batch that passes one block; see the rounding engine."""
-        room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
-        if self.gpu:
-            room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-        fitting = min(max(room // (NUMBER * ACTIVATIONS_PER_POSITION * self.model.width), 64), most)
-        return max(fitting, text.positions // MOST_BATCHES)
-
-    def on(self, device_bytes: float, ram: float = 0.0, *, written: float = 0.0, scratch: float = 0.0) -> Held:
-        """Returns what is held, where the first part is on the device: on the CPU it takes RAM."""
-        return Held(device_bytes, ram, written, scratch) if self.gpu else Held(0, device_bytes + ram, written, scratch)
-
     # stages
 
     def check(self) -> Stage:
@@ -120,37 +76,42 @@ class Counter:
         return Stage("fingerprint of the model", Work(read=self.model.stored, hashed=self.model.stored), Held())
 
     def audit(self, text: TextSize) -> Stage:
-        """Returns the audit: forward, again in the backward pass, the gradients, and the shift of every output."""
-        batches = text.batches(self.pass_positions())
+        """Returns the audit: forward, again in the backward pass, the gradients, and the shift of every output.
+
+        A large model passes with one block in memory; where not all states fit, they are computed once more.
+        """
+        streamed = self.model.weights * self.item > WHOLE_MODEL_BYTES
+        positions = self.backward_positions() if streamed else self.pass_positions()
+        batches = text.batches(positions)
         weights = sum(block.rounded for block in self.model.blocks)
-        shift = Work(products=2 * batches.positions * weights)
-        effects = Work(
-            products=sum(2 * batches.squares * each.out for block in self.model.blocks for each in block.maps)
-        )
-        errors = Work(traffic=6 * NUMBER * weights * batches.count)
+        outputs = sum(each.out for block in self.model.blocks for each in block.maps)
+        shifts = Work(products=2 * batches.positions * weights + 2 * batches.squares * outputs)
+        errors = Work(traffic=ERROR_PASSES * NUMBER * weights * batches.count)
         logits = self.head(2 * text.predicted) + Work(logits=2 * text.predicted * self.model.vocabulary)
+        again, parts = self.recomputed(batches.positions) if streamed else (0, 1)
+        passes = self.forward_all(batches) * (3 + again) + shifts + logits
+        loads = self._load_narrow(self.model.stored, self.model.weights) * (parts * (2 + again) if streamed else 1)
         moments = Work(read=self.model.stored, host=8 * NUMBER * self.model.weights)
-        work = self.forward_all(batches) * 3 + shift + effects + errors + logits + moments
-        load = self.load(self.model.stored, self.model.weights)
-        activations = SAVED_PER_BLOCK * self.model.width * self.pass_positions()
-        held = NUMBER * (self.model.weights + max(activations, 4 * LOGIT_POSITIONS * self.model.vocabulary))
-        return Stage("audit", work + load, self.on(held, NUMBER * self.model.largest.weights))
+        work = (self._fast(passes) if self.narrow else passes) + errors + loads + moments
+        return Stage("audit", work, self.held_audit(batches.positions, positions, streamed=streamed))
 
     def round(self, plan: Plan, text: TextSize | None, *, name: str, written: bool) -> Stage:
         """Returns rounding by a plan, one block in memory at a time; `written` says whether a model is written."""
         schemes = plan.schemes
         layers = [each for block in self.model.blocks for each in block.maps if each.name in schemes]
-        work = self.load(self.model.stored, self.model.weights)
+        work = self._load_narrow(self.model.stored, self.model.weights)
         work += total(self._round_layer(each.out, each.columns, schemes[each.name].clip) for each in layers)
         if text is not None:
             batches = text.batches(self.block_positions(text))
-            work += self.forward_all(batches) * (2 if plan.reads_text else 1)
-            work += Work(products=sum(2 * SAMPLE * text.languages * each.weights for each in layers))
+            passes = self.forward_all(batches) * (2 if plan.reads_text else 1)
+            passes += Work(products=sum(2 * SAMPLE * text.languages * each.weights for each in layers))
             compensated = {name for name, scheme in schemes.items() if scheme.rounding == "gptq"}
-            work += total(self._compensate(block, batches, compensated) for block in self.model.blocks)
+            passes += total(self._input_products(block, batches, compensated) for block in self.model.blocks)
+            work += self._fast(passes) if self.narrow and plan.learning is None else passes
+            work += total(self._compensate(block, compensated) for block in self.model.blocks)
         if written:
             work += self._write(plan, sum(each.weights for each in layers))
-        return Stage(name, work, self._held_rounding(plan, text, written=written))
+        return Stage(name, work, self.held_rounding(plan, text, written=written), overlapping=True)
 
     def learn_blocks(self, learning: Learning, text: TextSize, held_out: TextSize, *, name: str) -> Stage:
         """Returns the learning of codes block by block, in addition to rounding."""
@@ -200,75 +161,59 @@ class Counter:
     def evaluate_reference(self, text: TextSize) -> Stage:
         """Returns one pass of the reference model, whose last hidden states are kept on disk."""
         features = NUMBER * text.predicted * self.model.width
-        positions = max(self.pass_positions(), EVALUATION_POSITIONS)
+        positions = self.evaluation_positions()
         work = self.load(self.model.stored, self.model.weights) + self.forward_all(text.batches(positions))
         work += Work(written=features, moved=features if self.gpu else 0)
-        return Stage("evaluate the reference model", work, self._held_evaluation(positions, features))
+        return Stage("evaluate the reference model", work, self.held_evaluation(positions, features))
 
     def evaluate_quantized(self, text: TextSize, *, name: str, stored: float | None) -> Stage:
         """Returns one pass of a quantized model and the comparison of all logits; `stored` bytes are read, if any."""
-        positions = max(self.pass_positions(), EVALUATION_POSITIONS)
+        positions = self.evaluation_positions()
         work = self.forward_all(text.batches(positions)) + self.head(2 * text.predicted)
         work += Work(logits=text.predicted * self.model.vocabulary)
         if stored is not None:
             work += self.load(stored, self.model.weights) + Work(host=PACKING_PASSES * NUMBER * self.model.weights)
         features = NUMBER * text.predicted * self.model.width
-        return Stage(name, work, self._held_evaluation(positions, features))
-
-    # memory
-
-    def _held_evaluation(self, positions: int, features: float) -> Held:
-        logits = LOGIT_COPIES * self.logit_positions() * self.model.vocabulary
-        activations = 2 * positions * self.model.largest.activations
-        held = NUMBER * (self.model.weights + self.model.head + logits + activations)
-        return self.on(held, NUMBER * self.model.weights if self.gpu else 0.0, scratch=features)
-
-    def _held_rounding(self, plan: Plan, text: TextSize | None, *, written: bool) -> Held:
-        largest = self.model.largest
-        matrix = max((each.weights for each in largest.maps), default=0)
-        codes = NUMBER * largest.rounded + 8 * 3 * matrix
-        disk = float(plan.size_bytes) if written else 0.0
-        if text is None:
-            return Held(0.0, codes, written=disk)
-        states = NUMBER * text.positions * self.model.width
-        activations = 2 * NUMBER * self.block_positions(text) * largest.activations
-        held = NUMBER * (largest.weights + self.model.embedding) + states
-        inputs = [columns**2 for columns in largest.inputs.values()] if plan.reads_text else []
-        factor = NUMBER * (sum(inputs) + FACTOR_COPIES * max(inputs, default=0)) + 6 * NUMBER * matrix
-        held += max(factor, activations + NUMBER * max(sum(inputs), largest.rounded))
-        return self.on(held, codes + NUMBER * self.model.embedding, written=disk)
+        return Stage(name, work, self.held_evaluation(positions, features))
 
     # parts of rounding
 
+    def _load_narrow(self, stored: float, weights: float) -> Work:
+        """Returns the work of reading weights as they are stored, and converting them on the device."""
+        convert = (NUMBER + 2) * weights
+        return Work(read=stored, moved=stored, traffic=convert) if self.gpu else Work(read=stored, host=convert)
+
+    def _on_device(self, passed: float) -> Work:
+        """Returns bytes that pass through the memory of the device."""
+        return Work(traffic=passed) if self.gpu else Work(host=passed)
+
     def _round_layer(self, out: int, columns: int, clip: str) -> Work:
         weights = out * columns
-        return Work(
-            host=LAYER_PASSES * NUMBER * weights,
-            clipped=weights if clip == "exact" else 0,
-            moved=2 * NUMBER * weights if self.gpu else 0,
-            calls=40,
-        )
+        passes = self._on_device(LAYER_PASSES * NUMBER * weights)
+        return passes + Work(clipped=weights if clip == "exact" else 0, calls=LAYER_CALLS)
 
-    def _compensate(self, block: BlockSize, batches: Batches, names: set[str]) -> Work:
-        """Returns the work of GPTQ: products of inputs, their factors, and the columns."""
+    def _input_products(self, block: BlockSize, batches: Batches, names: set[str]) -> Work:
+        """Returns the work of H of all inputs, half of which is computed."""
+        inputs = {each.sees: each.columns for each in block.maps if each.name in names and each.sees is not None}
+        return Work(products=sum(batches.positions * columns * (columns + PANEL) for columns in inputs.values()))
+
+    def _compensate(self, block: BlockSize, names: set[str]) -> Work:
+        """Returns the work of GPTQ after H: factors, and columns."""
         maps = [each for each in block.maps if each.name in names]
         inputs = {each.sees: each.columns for each in maps if each.sees is not None}
-        products = sum(batches.positions * columns * (columns + PANEL) for columns in inputs.values())
         return Work(
-            products=products + sum(each.weights * each.columns for each in maps),
+            products=sum(each.weights * each.columns for each in maps),
             factors=sum(columns**3 / 3 for columns in inputs.values()),
             columns=sum(each.columns for each in maps),
             cells=sum(each.weights for each in maps),
         )
 
     def _write(self, plan: Plan, weights: float) -> Work:
-        return Work(
-            host=PACKING_PASSES * NUMBER * weights,
-            written=plan.size_bytes,
-            hashed=plan.size_bytes,
-            calls=len(plan.schemes),
-        )
+        size = plan.size_bytes
+        packing = self._on_device(PACKING_PASSES * NUMBER * weights)
+        return packing + Work(written=size, hashed=size, moved=size if self.gpu else 0)
 
     def _fast(self, work: Work) -> Work:
-        """Returns work whose products are computed in the type in which the device learns."""
-        return Work(**(vars(work) | {"products": 0.0, "fast": work.products + work.fast}))
+        """Returns work whose products are computed in the type in which the device learns, 16 bits on a GPU."""
+        traffic = work.traffic * (0.5 if self.gpu else 1.0)
+        return replace(work, products=0.0, fast=work.products + work.fast, traffic=traffic)

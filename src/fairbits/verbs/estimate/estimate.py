@@ -41,7 +41,7 @@ class Estimate:
 
     def time(self, stage: Stage) -> float:
         """Returns the seconds of a stage."""
-        return self.rates.time(stage.work)
+        return self.rates.time(stage.work, overlapping=stage.overlapping)
 
     def as_data(self) -> dict[str, Any]:
         """Returns the estimate for JSON."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.run import measuring_dtype
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.learning.holdout import HoldoutSplit
@@ -47,7 +48,7 @@ class Texts:
 
 def counter_for(checkpoint: Checkpoint, device: str) -> Counter:
     """Returns the counter of a model on a device."""
-    return Counter(ModelSize.of(checkpoint), device)
+    return Counter(ModelSize.of(checkpoint), device, measuring_dtype(checkpoint, device).itemsize == 2)
 
 
 def audit_stages(checkpoint: Checkpoint, text: TextSize, *, device: str) -> Stages:
@@ -93,8 +94,7 @@ def _run(job: "Job", counter: Counter, texts: Texts) -> Iterator[Stage]:
         planned = _planned(job, each, bits=bits, with_text=each.reads_text)
         name = f"{each.name}, {bits} bits"
         for stage in _quantize(counter, planned, texts.of_plan(planned.plan), name=name, written=False):
-            # the model whose weights are replaced stays in memory
-            yield replace(stage, held=replace(stage.held, ram=stage.held.ram + 4 * counter.model.weights))
+            yield replace(stage, held=stage.held + counter.on(4.0 * counter.model.weights))  # the model stays in memory
         yield counter.evaluate_quantized(evaluated, name=f"evaluate {name}", stored=None)
     yield Stage("report", REPORT, Held())
 

@@ -50,6 +50,10 @@ class Work:
         return Work(*(getattr(self, each.name) * times for each in fields(self)))
 
 
+READING, WRITING = ("read", "moved"), ("written", "hashed")
+"""Work that other threads do in a stage that reads ahead and writes behind."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """Measured rates: how many of each count of `Work` this machine does in a second."""
@@ -70,9 +74,13 @@ class Rates:
     hashed: float
     seconds: float = 1.0
 
-    def time(self, work: Work) -> float:
-        """Returns the seconds that work takes."""
-        return sum(self.parts(work).values())
+    def time(self, work: Work, *, overlapping: bool = False) -> float:
+        """Returns the seconds that work takes; if reading, computing and writing are `overlapping`, the longest."""
+        parts = self.parts(work)
+        if not overlapping:
+            return sum(parts.values())
+        reading, writing = (sum(parts.pop(name, 0.0) for name in names) for names in (READING, WRITING))
+        return max(sum(parts.values()), reading, writing)
 
     def parts(self, work: Work) -> dict[str, float]:
         """Returns the seconds that each kind of work takes; those that take none are left out."""
@@ -89,6 +97,10 @@ class Held:
     written: float = 0.0
     scratch: float = 0.0
 
+    def __add__(self, other: "Held") -> "Held":
+        """Returns what two things need that are held together."""
+        return Held(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
     def __or__(self, other: "Held") -> "Held":
         """Returns what two parts of a stage need that do not run together; what is written adds up."""
         return Held(
@@ -101,11 +113,12 @@ class Held:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a job: its name, its work and what it holds."""
+    """A part of a job: its name, its work, what it holds, and whether it reads ahead and writes behind."""
 
     name: str
     work: Work
     held: Held
+    overlapping: bool = False
 
 
 def total(works: Iterable[Work]) -> Work:
