@@ -63,7 +63,8 @@ def _check_processes(verb: str | None) -> None:
     """Raises if torchrun has started several processes for a verb that only one can do."""
     process = this_process()
     if process.several and verb not in SHARED:
-        message = f"fairbits {verb} runs in one process, and torchrun has started {process.count}; start it without"
+        found = f"fairbits {verb} runs in one process, and torchrun has started {process.count}"
+        message = f"{found}; start it without torchrun"
         raise InputError(message) if process.leads else AlreadyReportedError(message)
 
 

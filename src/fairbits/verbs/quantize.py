@@ -28,7 +28,7 @@ from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.policies import Embeddings, decide
 from fairbits.quantization.rounding.block_rounding import RoundedBlock
-from fairbits.quantization.rounding.engine import check_plan
+from fairbits.quantization.rounding.engine import ONE_PROCESS, check_plan
 from fairbits.quantization.rounding.ranks import Ranks
 from fairbits.records import check_record, parse_object, read_object
 from fairbits.verbs.estimate.fit import refuse_what_cannot_fit
@@ -64,6 +64,8 @@ def quantize(
     instance("plan", plan, Plan)
     ranks = Ranks.here()
     with ranks.together():
+        if plan.learning is not None and not ranks.alone:
+            raise InputError(ONE_PROCESS)
         checkpoint = model if isinstance(model, Checkpoint) else ranks.lead_first(lambda: Checkpoint(model))
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
