@@ -8,7 +8,7 @@ Where even these do not fit, the text passes the model in several parts; all res
 
 This is possible if every block gets, unchanged, the output of the block before it, and if nothing else that it gets
 depends on the blocks before. An encoder's output reaches all blocks of a decoder, so encoder-decoder models are not
-streamed; nor are models that do something else between two blocks (NotStreamableError).
+streamed; nor are models that do something else between two blocks, or whose weights are packed (NotStreamableError).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,6 +99,8 @@ def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
     """Returns the sums of a pass with one block in memory at a time."""
     if job.checkpoint.config.is_encoder_decoder:
         raise NotStreamableError("its decoder's blocks read the output of its encoder, so it cannot pass in blocks")
+    if getattr(job.checkpoint.config, "quantization_config", None) is not None:
+        raise NotStreamableError("its weights are packed, and only transformers' loader unpacks them")
     work = _Pass(job)
     parts = _parts(job, _batches(job))
     plans = [segments(len(work.blocks), _places(job, part)) for part in parts]

@@ -1,5 +1,7 @@
 """The pass with one block in memory gives what the pass with the whole model gives."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fairbits.language import Corpus
 from fairbits.measure.passes import run, streaming
 from fairbits.measure.passes.run import measuring_dtype, probe
 from fairbits.measure.passes.segments import least_places, segments
+from fairbits.measure.passes.streamed_body import NotStreamableError
 from fairbits.model.scheme import Scheme
 from fairbits.model.streaming_model import StreamingModel
 
@@ -152,6 +155,12 @@ def test_an_encoder_decoder_passes_as_a_whole_and_the_result_says_so(reading_mod
     assert "the whole model was in memory at once" in found.notes[0]
     assert "encoder" in found.notes[0]
     check_equal(found, whole(checkpoint), rtol=1e-9)
+
+
+def test_packed_weights_are_not_streamed():
+    config = SimpleNamespace(is_encoder_decoder=False, quantization_config={"quant_method": "compressed-tensors"})
+    with pytest.raises(NotStreamableError, match="packed"):
+        streaming.streaming_pass(SimpleNamespace(checkpoint=SimpleNamespace(config=config)))
 
 
 def test_a_model_that_changes_states_between_blocks_is_not_streamed(reading_model, streamed, monkeypatch):
