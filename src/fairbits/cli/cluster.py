@@ -17,7 +17,7 @@ def cluster_of(address: str | None, cpus: float, gpus: float) -> "Cluster | None
     """Returns the cluster of --ray, or None without it; raises if Ray is not installed."""
     from importlib.util import find_spec
 
-    from fairbits.tasks.pool import NEEDS_RAY, Cluster
+    from fairbits.tasks.pool import NEEDS_RAY, Cluster, check_reachable
 
     if address is None:
         if (cpus, gpus) != (1.0, 1.0):
@@ -27,7 +27,9 @@ def cluster_of(address: str | None, cpus: float, gpus: float) -> "Cluster | None
         return None
     if find_spec("ray") is None:  # before anything is read
         raise InputError(NEEDS_RAY)
-    return Cluster(address, cpus=cpus, gpus=gpus)
+    cluster = Cluster(address, cpus=cpus, gpus=gpus)
+    check_reachable(address)  # before torch is imported and the model is read
+    return cluster
 
 
 def device_here(device: str, cluster: "Cluster | None", *, earlier: str | None = None) -> str:

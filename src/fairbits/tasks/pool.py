@@ -1,5 +1,6 @@
 """Pools: something that does tasks. One works in this process; the other is a Ray cluster."""
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ Result = TypeVar("Result")
 OnError = Callable[[str, FairbitsError], None]
 
 NEEDS_RAY = "--ray needs Ray, which is not installed here; install it with: pip install 'fairbits[ray]'"
-LOCAL = "local"
-"""The address that starts a Ray cluster on this machine for the time of a command."""
+AUTO, LOCAL = "auto", "local"
+"""The addresses of the cluster that this machine belongs to, and of one that a command starts here for itself."""
+START_CLUSTER = "start one with `ray start --head`, or give --ray local"
+CONNECT_SECONDS = 5.0
+"""How long a machine may take to accept a connection."""
 RETRIES = 3
 """How often Ray begins a task again whose process or machine has died."""
 
@@ -105,6 +109,26 @@ class ThisProcess:
                     on_error(name, problem)
                 else:
                     on_result(name, result)
+
+
+def check_reachable(address: str) -> None:
+    """Raises unless a machine accepts connections at the address of a cluster; needs no Ray."""
+    if "://" in address:
+        raise InputError(
+            f"the Ray address is {address}; it must be host:port, auto or local. Run the command on a machine of the "
+            "cluster, because that machine reads text and writes results"
+        )
+    if address in (AUTO, LOCAL):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(
+            f"the Ray address is {address!r:.80}; it must be host:port, such as 10.0.0.1:6379, auto or local"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as problem:
+        raise InputError(f"no Ray cluster answers at {address} ({problem}); {START_CLUSTER}") from None
 
 
 @contextmanager

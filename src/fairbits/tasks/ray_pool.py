@@ -1,7 +1,6 @@
 """The pool of a Ray cluster: it connects, submits tasks, collects results, and turns Ray's errors into ours."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 from fairbits.errors import FairbitsError, InputError
 from fairbits.progress import Progress
-from fairbits.tasks.pool import LOCAL, NEEDS_RAY, Cluster, OnError
+from fairbits.tasks.pool import AUTO, LOCAL, NEEDS_RAY, START_CLUSTER, Cluster, OnError, check_reachable
 from fairbits.tasks.ray_worker import Board, Job, do_task
 from fairbits.tasks.task import Resources, TaskState, Work
 from fairbits.units import gigabytes
@@ -29,14 +28,10 @@ except ImportError:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AUTO = "auto"
-CONNECT_SECONDS = 5.0
-"""How long a machine may take to accept a connection."""
-HEALTH_SECONDS = 14.0
-"""How long a cluster may take to say that it works; with the seconds above, an error comes within 20 s."""
+HEALTH_SECONDS = 10.0
+"""How long a cluster may take to say that it works."""
 POLL_SECONDS = 1.0
 READ_SECONDS = 5.0
-START_CLUSTER = "start one with `ray start --head`, or give --ray local"
 
 
 @contextmanager
@@ -184,21 +179,7 @@ def _first_line(problem: Exception) -> str:
 
 def _check_answers(address: str) -> None:
     """Raises unless a Ray cluster answers at an address; `ray.init` alone would wait for minutes."""
-    if "://" in address:
-        raise InputError(
-            f"the Ray address is {address}; it must be host:port, auto or local. Run the command on a machine of the "
-            "cluster, because that machine reads text and writes results"
-        )
-    if address != AUTO:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InputError(
-                f"the Ray address is {address!r:.80}; it must be host:port, such as 10.0.0.1:6379, auto or local"
-            )
-        try:
-            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as problem:
-            raise InputError(f"no Ray cluster answers at {address} ({problem}); {START_CLUSTER}") from None
+    check_reachable(address)
     named = [] if address == AUTO else ["--address", address]
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *named]
     start = time.monotonic()

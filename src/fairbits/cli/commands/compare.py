@@ -81,8 +81,9 @@ def compare(
     Examples:
       fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
-      fairbits compare ./model --policies rtn,gptq --seeds 0,1,2 --text texts --results trials --ray local
+      fairbits compare ./model --policies rtn,gptq --text texts --ray local
     """
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
     from fairbits.cli.tables.compare import compare_table
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
@@ -91,7 +92,6 @@ def compare(
     check_out(out_file, "compare.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)
     device = device_here(device, cluster)
     with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_compare(

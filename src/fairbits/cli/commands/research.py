@@ -89,6 +89,7 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cpu
     """
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
     from fairbits.cli.tables.research import experiment_list  # heavy: only when the verb runs
     from fairbits.science.experiments import EXPERIMENTS, experiments_named
     from fairbits.science.experiments.experiment_tasks import finished_before
@@ -108,7 +109,6 @@ def research(
     )
     for place in places:
         check_out(place, "result.json")  # before anything that takes time
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)
     setting = {
         "model": model,
         "text": text,

@@ -110,6 +110,7 @@ def run(
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
     from fairbits.model import Checkpoint
     from fairbits.verbs.run.many import run_many
@@ -120,7 +121,6 @@ def run(
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
     other_widths = None if widths is None else [] if widths == "none" else widths_of(widths, "--widths")
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)
     here = device_here(device, cluster, earlier=recorded_device(out_directory))
     several = models is not None and len(models) > 1  # then each may continue on a device of its own
     opened = [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]

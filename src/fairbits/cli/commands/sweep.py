@@ -78,6 +78,7 @@ def sweep(
       fairbits sweep embedded:tiny --bits 2..8
       fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs
     from fairbits.cli.tables.sweep import sweep_table
     from fairbits.model import Checkpoint
@@ -86,7 +87,6 @@ def sweep(
     check_out(out_file, "sweep.json")  # before anything that takes time
     names = names_of(languages)
     print_notes(language_notes(names or ()))
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)
     device = device_here(device, cluster)
     with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_sweep(
