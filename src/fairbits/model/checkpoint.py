@@ -16,7 +16,7 @@ import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
-from fairbits.model.files.safetensors_files import TensorInfo, map_tensor, read_weights
+from fairbits.model.files.safetensors_files import TensorInfo, map_tensor, read_bytes, read_weights
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
@@ -106,9 +106,10 @@ class Checkpoint:
         """
         config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
         digest = hashlib.sha256(_json_line(config))
-        for name, info in sorted(self.tensors.items()):
-            digest.update(_json_line([name, str(info.dtype), info.shape]))
-            digest.update(map_tensor(info).reshape(-1).view(torch.uint8).numpy().data)
+        for info, at, part in read_bytes(info for _, info in sorted(self.tensors.items())):
+            if at == 0:
+                digest.update(_json_line([info.name, str(info.dtype), info.shape]))
+            digest.update(part)
         return digest.hexdigest()
 
     def without_fingerprint(self) -> "Checkpoint":

@@ -9,8 +9,9 @@ import math
 import mmap
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from typing import Any
 import torch
 
 from fairbits.errors import InputError
-from fairbits.memory import JSON_BYTES
+from fairbits.memory import JSON_BYTES, PART_BYTES
 from fairbits.records import parse_object, read_object
 
 LENGTH_BYTES = 8
+PARTS_AHEAD = 3  # of a file, which are read while the one before is used
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels
 DTYPES = {
     "BOOL": torch.bool,
@@ -178,19 +180,46 @@ def read_tensor(info: TensorInfo, *, pinned: bool = False) -> torch.Tensor:
     Reading is faster than touching the pages of a mapping one by one, and other threads run meanwhile.
     """
     data = torch.empty(info.nbytes, dtype=torch.uint8, pin_memory=pinned)
-    view = data.numpy().data
+    _read_into(data.numpy().data, info, 0)
+    return data.view(info.dtype).reshape(info.shape)
+
+
+def read_bytes(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, int, bytearray]]:
+    """Yields the bytes of tensors in parts: the tensor, where in it the part begins, and the part.
+
+    A few parts are read ahead by threads. A tensor without elements has one part.
+    """
+    parts = ((info, at) for info in infos for at in range(0, max(info.nbytes, 1), PART_BYTES))
+    reading: deque[tuple[TensorInfo, int, Future[bytearray]]] = deque()
+    with ThreadPoolExecutor(PARTS_AHEAD) as threads:
+        for info, at in parts:
+            reading.append((info, at, threads.submit(_read_part, info, at)))
+            if len(reading) > PARTS_AHEAD:
+                first, begin, future = reading.popleft()
+                yield first, begin, future.result()
+        for first, begin, future in reading:
+            yield first, begin, future.result()
+
+
+def _read_part(info: TensorInfo, at: int) -> bytearray:
+    data = bytearray(min(PART_BYTES, info.nbytes - at))
+    _read_into(memoryview(data), info, at)
+    return data
+
+
+def _read_into(view: memoryview, info: TensorInfo, at: int) -> None:
+    """Fills memory with the bytes of a tensor from `at`."""
     done = 0
     try:
         with info.file.open("rb", buffering=0) as file:
-            file.seek(info.start)
-            while done < info.nbytes:
+            file.seek(info.start + at)
+            while done < len(view):
                 count = file.readinto(view[done:])
                 if not count:
                     raise InputError(f"{info.file} is shorter than when it was opened; open the checkpoint again")
                 done += count
     except OSError as problem:
         raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
-    return data.view(info.dtype).reshape(info.shape)
 
 
 def announce_read(info: TensorInfo) -> None:
