@@ -92,6 +92,7 @@ def test_two_processes_write_the_same_bytes_and_one_of_them_prints(llama, one, t
     assert files(tmp_path / "two") == files(one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["refused", "killed"])
 def test_what_ends_one_process_ends_both_and_one_process_goes_on(llama, one, command, tmp_path, how) -> None:
     script, out = tmp_path / "failing.py", tmp_path / "two"

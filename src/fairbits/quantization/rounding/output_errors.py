@@ -63,11 +63,16 @@ class OutputErrors:
 
     def _add_all(self) -> None:
         """Adds what all ranks have observed."""
-        own = [[(name, sums.cpu()) for name, sums in batch] for batch in self._held]
-        for turn in zip_longest(*self._ranks.each(own), fillvalue=()):
-            for batch in turn:
-                for name, sums in batch:
-                    self._sums[name] += sums.to(self._sums[name].device)
+        names = [[name for name, _ in batch] for batch in self._held]
+        sums = [each for batch in self._held for _, each in batch]
+        packed = torch.stack(sums).cpu() if sums else torch.empty(0)  # one message, rather than many small ones
+        turns = []
+        for own_names, own_sums in self._ranks.each((names, packed)):
+            found = iter(own_sums)
+            turns.append([[(name, next(found)) for name in batch] for batch in own_names])
+        for turn in zip_longest(*turns, fillvalue=[]):
+            for name, each in (pair for batch in turn for pair in batch):
+                self._sums[name] += each.to(self._sums[name].device)
 
     def error(self, name: str) -> dict[str, float]:
         """Returns the relative error of each language; empty if the map's input or output was not observed."""
