@@ -48,10 +48,12 @@ def free_gpu_memory(device: str) -> int | None:
     """
     if not is_gpu(device):
         return None
-    free, total = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: 1.0)(device)  # since torch 2.8
-    return int(min(free + unused, fraction * total - torch.cuda.memory_allocated(device)))
+    named = torch.device(device).index
+    index = torch.cuda.current_device() if named is None else named
+    free, total = torch.cuda.mem_get_info(index)
+    unused = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _index: 1.0)(index)  # since torch 2.8
+    return int(min(free + unused, fraction * total - torch.cuda.memory_allocated(index)))
 
 
 def free_memory() -> int | None:

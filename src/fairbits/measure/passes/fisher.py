@@ -7,6 +7,8 @@ change Δy of that output changes logits · ξ by g · Δy, so E[(g · Δy)²] i
 model's own probabilities only: no label is used, so this is the Fisher information and not its empirical variant.
 """
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -99,7 +101,11 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Los
         with torch.enable_grad():
             logits = split.head(part)
         p = scores.add(logits.detach(), batch.labels[rows, columns], batch.document[rows])
-        gradient[where] = torch.autograd.grad(logits, part, fisher_direction(p, draws).to(logits.dtype))[0]
+        direction = fisher_direction(p, draws).to(logits.dtype)
+        with warnings.catch_warnings():
+            # the first backward pass on a GPU sets the context of its thread, and torch warns that it did
+            warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+            gradient[where] = torch.autograd.grad(logits, part, direction)[0]
     scores.settle()
     return gradient
 
