@@ -23,15 +23,16 @@ from fairbits.model.groups import Codes
 
 
 def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtype:
-    """Returns the type in which text passes through a model that is only observed: on a GPU the model's own.
+    """Returns the type in which text passes through a model that is only observed: bfloat16 on a GPU, if it is its own.
 
-    That is the type in which the model was trained and will be served, and a GPU computes many times faster in it. On
-    the CPU, and for classes that keep some of their modules in float32, it is float32.
+    That is the type in which the model was trained and will be served, and a GPU computes many times faster in it.
+    Otherwise it is float32: on the CPU; for classes that keep some of their modules in float32; and for models in
+    float16, whose states may be larger than float16 can hold.
     """
     own = scale_dtype(checkpoint)
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
-    return own if is_gpu(device) and own in (torch.bfloat16, torch.float16) and not wide else torch.float32
+    return torch.bfloat16 if is_gpu(device) and own == torch.bfloat16 and not wide else torch.float32
 
 
 class StreamingModel:

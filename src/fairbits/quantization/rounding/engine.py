@@ -33,6 +33,7 @@ from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
 from fairbits.model.files.read_ahead import ReadAhead
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.groups import grid_of
 from fairbits.model.streaming_model import StreamingModel, walk_dtype
 from fairbits.progress import Progress
@@ -79,10 +80,11 @@ def round_model(
         raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
+    narrow = dtype is None and refine is None and is_gpu(device) and scale_dtype(checkpoint).itemsize == 2
     if dtype is None:
-        dtype = walk_dtype(checkpoint, device) if refine is None else torch.float32
+        dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
     finished, ticks = finished or (lambda _index: None), Counter(progress)
-    job = BlockRounding(checkpoint, plan, finished, ticks, device, dtype, refine, ranks)
+    job = BlockRounding(checkpoint, plan, finished, ticks, device, dtype, narrow, refine, ranks)
     found = _without_text(job) if text is None else _with_text(job, text)
     return found if on_device or not is_gpu(device) else (block.on("cpu") for block in found)
 
@@ -155,7 +157,8 @@ def _round_walking(
                 )
             else:
                 model.load_block(block, done.layers)
-                walk.advance(lambda _batch: job.ticks.add())
+                with job.precision():
+                    walk.advance(lambda _batch: job.ticks.add())
                 job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
             model.release_block(block)
             yield done
@@ -177,11 +180,11 @@ def _calibrate_block(
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
     schemes = job.schemes(block.index)
     points = input_points(visible, schemes, thresholds=job.plan.thresholds)
-    inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds, narrow=job.dtype.itemsize == 2)
+    inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds)
     if points:
         if not targets:  # otherwise it was loaded for them
             model.load_block(block, {})
-        with inputs.observe(model.model) as start:
+        with job.precision(), inputs.observe(model.model) as start:
             walk.compute(_count_batches(start, job.ticks))
     else:
         job.ticks.add(len(walk))
@@ -196,7 +199,7 @@ def _calibrate_block(
     model.load_block(block, done.layers)
     observed = {name: (each, model.to_device(changes.pop(name))) for name, each in visible.items() if name in changes}
     errors = OutputErrors(languages, observed, ranks=job.ranks)
-    with errors.observe(model.model) as start:
+    with job.precision(), errors.observe(model.model) as start:
         walk.advance(_count_batches(start, job.ticks))
     return replace(done, outcomes=tuple(replace(each, error=errors.error(each.name)) for each in done.outcomes))
 

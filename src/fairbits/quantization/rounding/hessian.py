@@ -6,7 +6,7 @@ GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.lockstep import StopBlock
 from fairbits.model.architecture import Weight
-from fairbits.model.device import tensor_cores
 from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.rounding.gptq import Factor, factorize
@@ -89,9 +88,6 @@ class HessianAccumulator:
 
     Several ranks observe their batches in `rounds`, one batch each. After a round all of them get the inputs, and each
     adds them to its own columns of H, in the order of the batches.
-
-    `narrow` says that inputs have 16 bits. They lose next to nothing on a GPU's tensor cores, which add up H many times
-    faster.
     """
 
     def __init__(
@@ -101,9 +97,8 @@ class HessianAccumulator:
         *,
         ranks: Ranks = ALONE,
         rounds: int = 0,
-        narrow: bool = False,
     ) -> None:
-        self._languages, self._points, self._narrow = languages, points, narrow
+        self._languages, self._points = languages, points
         self._ranks, self._rounds = ranks, rounds
         self._held: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
         self._squares: dict[str, Tensor] = {}
@@ -206,8 +201,7 @@ class HessianAccumulator:
                 self._products[name] = torch.zeros(x.shape[1], x.shape[1], device=x.device)
             # x is scaled by √(π_λ / n_λ), so that the products of all languages add up to H
             shares = torch.from_numpy(np.sqrt(self._languages.pi / self._counts(name))).float()
-            with tensor_cores() if self._narrow and x.is_cuda else nullcontext():
-                _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]), self._panels(name))
+            _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]), self._panels(name))
 
     def _hook(self, name: str, point: InputPoint, observed: ObservedBatch) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
