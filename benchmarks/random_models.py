@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 EMBEDDED = "embedded:tiny"
 SEED = 0
 LEAST_DOCUMENTS = 8
+NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class Shape:
             "mlp.down_proj": (self.hidden, self.intermediate),
         }
 
+    def files(self, blocks: int) -> Iterator[tuple[str, dict[str, tuple[int, ...]]]]:
+        """Yields the name of each file of a checkpoint, and the shapes of its tensors; a file for every block."""
+        table = self.vocabulary, self.hidden
+        outside = {"model.embed_tokens.weight": table, "model.norm.weight": (self.hidden,), "lm_head.weight": table}
+        yield f"model-{1:05}-of-{blocks + 1:05}.safetensors", outside
+        for index in range(blocks):
+            prefix = f"model.layers.{index}"
+            maps = {f"{prefix}.{name}.weight": size for name, size in self.linears().items()}
+            norms = {f"{prefix}.{name}.weight": (self.hidden,) for name in NORMS}
+            yield f"model-{index + 2:05}-of-{blocks + 1:05}.safetensors", maps | norms
+
     def config(self, blocks: int) -> LlamaConfig:
         """Returns the configuration of a model of this shape with some of its blocks."""
         tokens = Checkpoint(EMBEDDED).config
@@ -78,6 +90,7 @@ SHAPES = {
         Shape("1b", 2048, 8192, 32, 8, 16),
         Shape("8b", 4096, 14_336, 32, 8, 32),
         Shape("70b", 8192, 28_672, 64, 8, 80),
+        Shape("405b", 16_384, 53_248, 128, 8, 126),
     )
 }
 
@@ -89,34 +102,20 @@ def write_model(directory: Path, shape: Shape, blocks: int, *, device: str = "cp
     directory.mkdir(parents=True, exist_ok=True)
     rng = torch.Generator(device).manual_seed(SEED)
 
-    def normal(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=rng, device=device).mul_(columns**-0.5).bfloat16().cpu()
+    def weights(size: tuple[int, ...]) -> Tensor:
+        if len(size) == 1:
+            return torch.ones(size, dtype=torch.bfloat16)
+        return torch.randn(size, generator=rng, device=device).mul_(size[1] ** -0.5).bfloat16().cpu()
 
     files: dict[str, str] = {}
-    for name, tensors in _shards(shape, blocks, normal):
-        write_tensors(directory / name, in_memory(tensors))
-        files |= dict.fromkeys(tensors, name)
+    for name, sizes in shape.files(blocks):
+        write_tensors(directory / name, in_memory({tensor: weights(size) for tensor, size in sizes.items()}))
+        files |= dict.fromkeys(sizes, name)
     content = {"metadata": {}, "weight_map": files}
     (directory / "model.safetensors.index.json").write_text(json.dumps(content), encoding="utf-8")
     Checkpoint(EMBEDDED).tokenizer().save_pretrained(directory)
     shape.config(blocks).save_pretrained(directory)  # last, as it marks the model as complete
     return directory
-
-
-def _shards(shape: Shape, blocks: int, normal: Callable[[int, int], Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yields the name and the tensors of each file."""
-    ones = torch.ones(shape.hidden, dtype=torch.bfloat16)
-    outside = {
-        "model.embed_tokens.weight": normal(shape.vocabulary, shape.hidden),
-        "model.norm.weight": ones,
-        "lm_head.weight": normal(shape.vocabulary, shape.hidden),
-    }
-    yield f"model-{1:05}-of-{blocks + 1:05}.safetensors", outside
-    for index in range(blocks):
-        prefix = f"model.layers.{index}"
-        tensors = {f"{prefix}.{name}.weight": normal(*size) for name, size in shape.linears().items()}
-        norms = {f"{prefix}.{name}.weight": ones for name in ("input_layernorm", "post_attention_layernorm")}
-        yield f"model-{index + 2:05}-of-{blocks + 1:05}.safetensors", tensors | norms
 
 
 def write_text(directory: Path, *, languages: int, tokens: int, document: int) -> Path:
