@@ -183,14 +183,21 @@ def _check_answers(address: str) -> None:
     named = [] if address == AUTO else ["--address", address]
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *named]
     start = time.monotonic()
+    said = ""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=False)
-        answers = done.returncode == 0
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HEALTH_SECONDS, check=False)
+        if done.returncode == 0:
+            return
+        said = done.stderr
     except subprocess.TimeoutExpired:
-        answers = False
-    if not answers:
-        waited = time.monotonic() - start
-        raise InputError(f"no Ray cluster answers at {address} (waited {waited:.0f} s); {START_CLUSTER}")
+        pass
+    if "AuthenticationError" in said:
+        raise InputError(
+            f"the Ray cluster at {address} answers, but refuses this command: it requires an authentication token. "
+            "Give this machine the token (see Ray's documentation on token authentication), or ask who runs the cluster"
+        )
+    waited = time.monotonic() - start
+    raise InputError(f"no Ray cluster answers at {address} (waited {waited:.0f} s); {START_CLUSTER}")
 
 
 def _check_fits(resources: Resources) -> None:

@@ -138,6 +138,21 @@ def test_an_address_that_does_not_answer_is_an_error_at_once() -> None:
         assert time.monotonic() - start < 20
 
 
+@needs_ray
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("ray.exceptions.AuthenticationError: RPC error", "answers, but refuses this command: it requires an auth"),
+        ("ray.exceptions.RpcError: Timed out", "no Ray cluster answers at auto"),
+    ],
+)
+def test_a_cluster_that_refuses_is_told_from_one_that_does_not_answer(monkeypatch, said, message) -> None:
+    refused = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: refused)
+    with pytest.raises(InputError, match=message):
+        open_pool("auto").__enter__()
+
+
 def test_the_board_counts_attempts() -> None:
     board = Board()
     board.begin("a")
