@@ -19,7 +19,7 @@ from fairbits.verbs.estimate.footprint import LOGIT_COPIES, NUMBER, Footprint
 from fairbits.verbs.estimate.sizes import Batches, BlockSize, TextSize
 from fairbits.verbs.estimate.work import Held, Stage, Work, total
 
-FORWARD_PASSES = 6
+FORWARD_PASSES = 8
 """How often the activations of a block pass through memory in a forward pass."""
 SCORE_PASSES = 3
 """How often attention scores, one for each head and pair of positions, pass through memory."""
@@ -37,8 +37,10 @@ LEARNING_PASSES = 30
 """How often learnable weights pass through memory in a step: codes, gradients, optimizer."""
 LEARNING_BYTES = 28
 """Bytes for each weight that is learned: original, offset, its gradient, two moments, codes and the result."""
-REPORT = Work(seconds=4.0)
-"""Bootstrap intervals and pages: they depend on documents rather than on the model."""
+RECORD_PASSES = 12
+"""How often activations and gradients pass through memory while an audit records them."""
+AUDITING, ROUNDING, EVALUATING, REPORTING = (Work(calls=calls) for calls in (7e5, 5e5, 1.5e5, 4e5))
+"""What Python does in each stage whatever the model, in operations that take as long: text, intervals, records."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ class Counter(Footprint):
         errors = Work(traffic=ERROR_PASSES * NUMBER * weights * batches.count)
         logits = self.head(2 * text.predicted) + Work(logits=2 * text.predicted * self.model.vocabulary)
         again, parts = self.recomputed(batches.positions) if streamed else (0, 1)
-        passes = self.forward_all(batches) * (3 + again) + shifts + logits
+        recorded = RECORD_PASSES * NUMBER * batches.positions * sum(block.activations for block in self.model.blocks)
+        passes = self.forward_all(batches) * (3 + again) + shifts + logits + Work(traffic=recorded)
         loads = self._load_narrow(self.model.stored, self.model.weights) * (parts * (2 + again) if streamed else 1)
         moments = Work(read=self.model.stored, host=8 * NUMBER * self.model.weights)
-        work = (self._fast(passes) if self.narrow else passes) + errors + loads + moments
+        work = (self._fast(passes) if self.narrow else passes) + errors + loads + moments + AUDITING
         return Stage("audit", work, self.held_audit(batches.positions, positions, streamed=streamed))
 
     def round(self, plan: Plan, text: TextSize | None, *, name: str, written: bool) -> Stage:
@@ -107,8 +110,10 @@ class Counter(Footprint):
             passes += Work(products=sum(2 * SAMPLE * text.languages * each.weights for each in layers))
             compensated = {name for name, scheme in schemes.items() if scheme.rounding == "gptq"}
             passes += total(self._input_products(block, batches, compensated) for block in self.model.blocks)
-            work += self._fast(passes) if self.narrow and plan.learning is None else passes
+            work += ROUNDING + (self._fast(passes) if self.narrow and plan.learning is None else passes)
             work += total(self._compensate(block, compensated) for block in self.model.blocks)
+            if self.states_apart(plan, text):  # they go to the device and back, twice in every block
+                work += Work(moved=4 * len(self.model.blocks) * self.item * batches.positions * self.model.width)
         if written:
             work += self._write(plan, sum(each.weights for each in layers))
         return Stage(name, work, self.held_rounding(plan, text, written=written), overlapping=True)
@@ -162,14 +167,14 @@ class Counter(Footprint):
         """Returns one pass of the reference model, whose last hidden states are kept on disk."""
         features = NUMBER * text.predicted * self.model.width
         positions = self.evaluation_positions()
-        work = self.load(self.model.stored, self.model.weights) + self.forward_all(text.batches(positions))
+        work = EVALUATING + self.load(self.model.stored, self.model.weights) + self.forward_all(text.batches(positions))
         work += Work(written=features, moved=features if self.gpu else 0)
         return Stage("evaluate the reference model", work, self.held_evaluation(positions, features))
 
     def evaluate_quantized(self, text: TextSize, *, name: str, stored: float | None) -> Stage:
         """Returns one pass of a quantized model and the comparison of all logits; `stored` bytes are read, if any."""
         positions = self.evaluation_positions()
-        work = self.forward_all(text.batches(positions)) + self.head(2 * text.predicted)
+        work = EVALUATING + self.forward_all(text.batches(positions)) + self.head(2 * text.predicted)
         work += Work(logits=text.predicted * self.model.vocabulary)
         if stored is not None:
             work += self.load(stored, self.model.weights) + Work(host=PACKING_PASSES * NUMBER * self.model.weights)

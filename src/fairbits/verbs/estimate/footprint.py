@@ -9,6 +9,7 @@ from fairbits.measure.passes.segments import least_places, segments
 from fairbits.memory import (
     BLOCK_ACTIVATIONS_BYTES,
     BLOCK_BACKWARD_BYTES,
+    BLOCK_BACKWARD_POSITIONS,
     BLOCK_POSITIONS,
     EVALUATION_POSITIONS,
     GPU_BLOCK_ACTIVATIONS_BYTES,
@@ -18,6 +19,7 @@ from fairbits.memory import (
     GPU_LOGITS_FACTOR,
     GPU_PASS_ACTIVATIONS_BYTES,
     GPU_STATES_BYTES,
+    GPU_WALK_STATES_BYTES,
     LEAST_STATES_FACTOR,
     LOGIT_POSITIONS,
     LOGITS,
@@ -80,13 +82,13 @@ class Footprint:
         room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
         if self.gpu:
             room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-        fitting = min(max(room // (NUMBER * ACTIVATIONS_PER_POSITION * self.model.width), 64), most)
+        fitting = min(max(room // (self.item * ACTIVATIONS_PER_POSITION * self.model.width), 64), most)
         return max(fitting, text.positions // MOST_BATCHES)
 
     def backward_positions(self) -> int:
         """Returns the positions of a batch in the backward pass of one block; see `streaming_pass`."""
         room = GPU_BLOCK_BACKWARD_BYTES if self.gpu else BLOCK_BACKWARD_BYTES
-        return int(max(room // (SAVED_PER_BLOCK * self.model.width * self.item), 32))
+        return int(max(room // (SAVED_PER_BLOCK * self.model.width * self.item), BLOCK_BACKWARD_POSITIONS))
 
     def _states_room(self) -> int:
         return GPU_STATES_BYTES if self.gpu else STATES_BYTES
@@ -136,10 +138,16 @@ class Footprint:
         waiting = 2 * largest.stored + BLOCKS_BEHIND * largest.rounded
         if text is None:
             return self.on(layer, waiting, written=disk)
-        states = item * text.positions * self.model.width
+        outside = 3 * item * text.positions * self.model.width + item * self.model.embedding
+        apart = self.states_apart(plan, text)
         activations = 2 * item * self.block_positions(text) * largest.activations
-        held = item * (largest.weights + self.model.embedding) + NUMBER * largest.rounded + states
+        held = item * largest.weights + NUMBER * largest.rounded + (0 if apart else outside)
         inputs = [columns**2 for columns in largest.inputs.values()] if plan.reads_text else []
         factor = NUMBER * (sum(inputs) + FACTOR_COPIES * max(inputs, default=0)) + layer
         held += max(factor, activations + NUMBER * sum(inputs))
-        return self.on(held, waiting + item * self.model.embedding, written=disk)
+        return self.on(held, waiting + (outside if apart else item * self.model.embedding), written=disk)
+
+    def states_apart(self, plan: Plan, text: TextSize) -> bool:
+        """Returns whether the hidden states of a long text stay in main memory while blocks are rounded."""
+        states = 3 * self.item * text.positions * self.model.width
+        return self.gpu and plan.learning is None and states > GPU_WALK_STATES_BYTES

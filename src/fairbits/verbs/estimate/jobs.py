@@ -14,7 +14,7 @@ from fairbits.quantization.learning.holdout import HoldoutSplit
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies import find_policy
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.verbs.estimate.counts import REPORT, Counter
+from fairbits.verbs.estimate.counts import REPORTING, Counter
 from fairbits.verbs.estimate.planning import Planned, planning_stage, stand_in_plan
 from fairbits.verbs.estimate.sizes import ModelSize, TextSize
 from fairbits.verbs.estimate.work import Held, Stage
@@ -96,7 +96,7 @@ def _run(job: "Job", counter: Counter, texts: Texts) -> Iterator[Stage]:
         for stage in _quantize(counter, planned, texts.of_plan(planned.plan), name=name, written=False):
             yield replace(stage, held=stage.held + counter.on(4.0 * counter.model.weights))  # the model stays in memory
         yield counter.evaluate_quantized(evaluated, name=f"evaluate {name}", stored=None)
-    yield Stage("report", REPORT, Held())
+    yield Stage("report", REPORTING, Held())
 
 
 def _planned(job: "Job", variant: Variant, *, bits: int, with_text: bool) -> Planned:
