@@ -9,16 +9,24 @@ get them from the L1 cache. The first wave is a table of edges over the range in
 intervals those that survive the bound share the steps of the next wave, and so on. Where more than half of them
 survive, the range is searched in windows of fewer pieces.
 
-**Margins.** r = x − k·s is one fused operation, so h·r² has a relative error of a few u = 2⁻²⁴, and sums of positive
-terms keep it. A code may be the neighbour of the nearest one where the two are equally near to within 2u of s; it then
-belongs to a step within 2u of s, and adds at most 16u·k to its term. All this together is `margin`, by which F is taken
-too low and C too high. Since √f changes by at most √C per unit of s, the shift of the step by 2u costs (√f + 4u√A)²
-instead of f, A = Σhx². What float32 excludes is therefore excluded. An interval down to the spacing of float32 is done
-as well: what could hide in it is at most 4u²A lower than the vertices of its ends.
+**Codes.** A step is given by its inverse t, a number of float32: the step is 1/t, whatever float32 makes of that. The
+code of x is the whole number nearest to t·x. `fma(t, x, 1.5·2²³)` rounds once, so it is that number exactly, and so is
+the float64 sum, in which t·x is exact. Both precisions therefore see the same codes, those of the step 1/t, and N(a) −
+N(b) counts the breakpoints between 1/t(a) and 1/t(b) without error. (If each precision divides on its own, a piece is
+sometimes evaluated as its neighbour. That missed the optimum of up to 9 in 100,000 groups of 128.) Codes only fall as
+the step grows, so steps with an equal N have equal codes, and no piece is evaluated twice in a wave. N is also counted
+in float64. If the two ever differed, the group would be marked as undone.
+
+**Margins.** r = t·x − k is one fused operation, and f(1/t) = Σhr²/t². So F has a relative error of a few u = 2⁻²⁴ per
+term, and sums of positive terms keep it. The same holds for C. `margin_of` bounds both; F is taken too low by it, C too
+high. The width of an interval is taken too large by 4u, since float32 holds 1/t to within u. The error of R is at most
+margin·√(CF), which makes the vertex F − R²/C wrong by less than 4·margin·F. `least` is what the smallest numbers of
+float32 may amount to. What float32 excludes is therefore excluded. An interval down to the spacing of float32 is done
+as well: a piece between its ends is narrower than 4u, so its vertex is at most C(2u/t)² ≤ 16u²A below f at the nearer
+end, 6e-14 of A = Σhx².
 
 **Values, in float64.** Every piece whose vertex might lie below the best value is evaluated again, with the weights
-spread over the lanes and sums in float64. Codes that are equal have an equal N, so no piece is evaluated twice in a
-wave. Step and error come from float64 alone.
+spread over the lanes and sums in float64. Step and error come from float64 alone.
 
 **Operations.** A wave takes 15 instructions per step and weight: two loads, one to widen bfloat16, 12 of float32.
 Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (2.2 at 3, 5.7 at 6, 17 at 8 bits),
@@ -39,6 +47,8 @@ from torch import Tensor
 
 LANES = 32
 MOST_WAVES = 512
+REGISTERS = 96
+"""The most per lane: few enough for 21 warps per multiprocessor, and enough for groups of 128 without spilling."""
 ROUNDING = 2.0**-24
 """u, half the spacing of float32 at 1."""
 SMALLEST = 2.0**-126
@@ -47,26 +57,27 @@ SMALLEST = 2.0**-126
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _wave(  # type: ignore[no-untyped-def]
-    w, h, s,
+    w, h, inverse, s,
     UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, PARTS: tl.constexpr,
     STEPS: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """Returns F, R, C and N in float32 at each of the steps; a lane takes one step and one part of the weights.
 
-    Chunks of weights are summed apart, which keeps rounding low.
+    `inverse` defines the steps, s is 1/inverse in float32. The residuals are in units of the step. Chunks of weights
+    are summed apart, which keeps rounding low.
     """
     magic: tl.constexpr = 12582912.0  # 1.5·2²³: adding it rounds to a whole number
     none = tl.zeros([PARTS, STEPS], tl.float32)
     at = (tl.arange(0, PARTS) * (SIZE // PARTS))[:, None] + tl.zeros([PARTS, STEPS], tl.int32)
-    minus, t = none - s[None, :], none + tl.div_rn(1.0, s)[None, :]
+    t, shift = none + inverse[None, :], none + magic
     f, r1, c, n = none, none, none, none
     for start in range(0, SIZE // PARTS, CHUNK):
         f_part, r_part, c_part = none, none, none
         for i in tl.static_range(CHUNK):
             x = tl.load(w + (start + i) + at).to(tl.float32)
-            k = (t * x + magic) - magic
+            k = tl.fma(t, x, shift) - magic
             k = tl.minimum(tl.maximum(k, -DOWN), UP)
-            r = tl.fma(k, minus, x)
+            r = tl.fma(t, x, -k)
             if WEIGHTED:
                 weight = tl.load(h + (start + i) + at)
                 f_part += (weight * r) * r
@@ -80,18 +91,17 @@ def _wave(  # type: ignore[no-untyped-def]
         f += f_part
         r1 += r_part
         c += c_part
-    return tl.sum(f, 0), tl.sum(r1, 0), tl.sum(c, 0), tl.sum(n, 0)
+    return tl.sum(f, 0) * (s * s), tl.sum(r1, 0) * s, tl.sum(c, 0), tl.sum(n, 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _sums(  # type: ignore[no-untyped-def]
-    w, h, s, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
+    w, h, s, t, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED: tl.constexpr
 ):
-    """Returns F, R and C in float64 at one step, with the weights spread over the lanes."""
+    """Returns F, R and C in float64 and N at the step s = 1/t, with the weights spread over the lanes."""
     magic: tl.constexpr = 6755399441055744.0  # 1.5·2⁵²
-    t = 1.0 / s
     f, r1 = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-    c = tl.zeros([BLOCK], tl.float64)
+    c, n = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float32)
     for start in range(0, SIZE, BLOCK):
         at = start + tl.arange(0, BLOCK)
         x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float64)
@@ -107,7 +117,8 @@ def _sums(  # type: ignore[no-untyped-def]
             f += r * r
             r1 += k * r
             c += k * k
-    return tl.sum(f), tl.sum(r1), tl.sum(c)
+        n += tl.abs(k.to(tl.float32))
+    return tl.sum(f), tl.sum(r1), tl.sum(c), tl.sum(n)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -135,10 +146,11 @@ def _clip_error(  # type: ignore[no-untyped-def]
 ):
     """Returns the error of the weights beyond the largest level: a lower bound of f(s) that falls with s."""
     total = tl.zeros([BLOCK], tl.float32)
+    minus, up, down = total - s, total + UP, total + DOWN
     for start in range(0, SIZE, BLOCK):
         at = start + tl.arange(0, BLOCK)
         x = tl.load(w + at, mask=at < SIZE, other=0.0).to(tl.float32)
-        e = tl.maximum(tl.maximum(x - UP * s, -x - DOWN * s), 0.0)
+        e = tl.maximum(tl.maximum(tl.fma(minus, up, x), tl.fma(minus, down, -x)), 0.0)
         total += tl.load(h + at, mask=at < SIZE, other=0.0) * e * e if WEIGHTED else e * e
     return tl.sum(total)
 
@@ -157,19 +169,24 @@ def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED:
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _try_pieces(  # type: ignore[no-untyped-def]
-    w, h, s, f, r, c, n, best, step, known,
+    w, h, t, f, r, c, n, best, step, known, sound, least,
     MARGIN: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """Returns the improved (best, step, N of its piece), from all pieces of a wave that may be lower than the best."""
+    """Returns the improved (best, step, N of its piece), from all pieces of a wave that may be lower than the best.
+
+    And whether both precisions have always seen the same codes.
+    """
     vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - (4.0 * MARGIN + 1e-6) * f
     vertex = tl.where(n == known, float("inf"), vertex)
     lowest = tl.min(vertex)
-    while lowest.to(tl.float64) < best:
-        at = tl.max(tl.where(vertex == lowest, s, 0.0))
-        count = tl.max(tl.where((vertex == lowest) & (s == at), n, 0.0))
-        at = at.to(tl.float64)
-        f1, r1, c1 = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    while lowest.to(tl.float64) < best + least:
+        inverse = tl.max(tl.where(vertex == lowest, t, 0.0))
+        count = tl.max(tl.where((vertex == lowest) & (t == inverse), n, 0.0))
+        exact = inverse.to(tl.float64)
+        at = 1.0 / exact
+        f1, r1, c1, n1 = _sums(w, h, at, exact, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+        sound = sound & (n1 == count)
         move = r1 / tl.where(c1 > 0.0, c1, 1.0)
         better = (c1 > 0.0) & (f1 - r1 * move < best)
         best = tl.where(better, f1 - r1 * move, best)
@@ -177,24 +194,23 @@ def _try_pieces(  # type: ignore[no-untyped-def]
         known = tl.where(better, count, known)
         vertex = tl.where(n == count, float("inf"), vertex)
         lowest = tl.min(vertex)
-    return best, step, known
+    return best, step, known, sound
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN: tl.constexpr):  # type: ignore[no-untyped-def]
+def _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN: tl.constexpr):  # type: ignore[no-untyped-def]
     """Returns which intervals may hold a value below the best one and have more than one breakpoint.
 
-    `slack` is 4u√A, and `least` what the smallest numbers of float32 may amount to.
+    `least` is what the smallest numbers of float32 may amount to.
     """
-    width = (b - a).to(tl.float64)
+    width = (b - a).to(tl.float64) + 2.384185791015625e-07 * b.to(tl.float64)
     low_a, low_b = fa.to(tl.float64) * (1.0 - MARGIN), fb.to(tl.float64) * (1.0 - MARGIN)
     curve = ca.to(tl.float64) * (1.0 + MARGIN)
     bends = curve * width > 0.0
     u = 0.5 * (width - (low_b - low_a) / tl.where(bends, curve * width, 1.0))
     inside = tl.where(u <= 0.0, low_a, tl.where(u >= width, low_b, low_a - curve * u * u))
     bound = tl.where(bends, inside, tl.minimum(low_a, low_b))
-    root = (tl.sqrt(tl.maximum(best.to(tl.float32), 0.0)) * 1.000001 + slack).to(tl.float64)
-    return (na - nb > 1.5) & (b - a > 2.384185791015625e-07 * a) & (bound < root * root + least)
+    return (na - nb > 1.5) & (b - a > 1.1920928955078125e-07 * a) & (bound < best + least)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -210,7 +226,7 @@ def _place(alive, slot, STEPS: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.minimum(place, STEPS - 1)
 
 
-@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator,unused-ignore]
 def _search(  # type: ignore[no-untyped-def]
     w_ptr, h_ptr, h32_ptr, steps, errors, undone, columns,
     UP: tl.constexpr, DOWN: tl.constexpr, MARGIN: tl.constexpr,
@@ -225,10 +241,11 @@ def _search(  # type: ignore[no-untyped-def]
     largest, anyone, energy = _survey(w, h32, SIZE, BLOCK, WEIGHTED)
     finite = anyone <= 3.4028234663852886e38
     usable = finite & (largest > 9.313225746154785e-10) & (largest < 1073741824.0)
+    usable = usable & (anyone < 1.2379400392853803e27 * largest)  # or t·x would not be finite
     reach = tl.where(usable, largest, 1.0)
-    least = (reach * reach).to(tl.float64) * (SIZE * 4.70197740328915e-38)
+    least = (reach * reach).to(tl.float64) * (SIZE * 4.70197740328915e-38) + 7.52316384526264e-37
     start = (reach / (top + 0.5)).to(tl.float64)
-    f, r, c = _sums(w, h, start, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    f, r, c, _ = _sums(w, h, start, 1.0 / start, UP, DOWN, SIZE, BLOCK, WEIGHTED)
     usable = usable & (c > 0.0)
     move = r / tl.where(c > 0.0, c, 1.0)
     best, step = f - r * move, start + move
@@ -243,23 +260,23 @@ def _search(  # type: ignore[no-untyped-def]
         high = high * 1.25
         cost = _dead_zone_error(w, h32, high, SIZE, BLOCK, WEIGHTED).to(tl.float64) * (1.0 - MARGIN) - least
     here, end = low * 0.999999, tl.minimum(high, reach) * 1.000001
-    slack = 2.384185791015625e-07 * tl.sqrt(energy * 1.001)
     lane = tl.arange(0, STEPS)
     following = tl.minimum(lane + 1, STEPS - 1)
-    known, shrink, waves = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0
+    known, shrink, waves, sound = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0, here == here
     while usable & (here < end) & (waves < MOST):
         ratio = tl.maximum(best.to(tl.float32), 0.0) / energy
         width = tl.minimum(tl.maximum(2.0 * tl.sqrt(ratio), 0.002), 0.2) * shrink
         span = tl.log(end / here) * 1.00001 + 1e-6
         between = span / tl.ceil(span / ((STEPS - 1) * width)) / (STEPS - 1)
         a = tl.where(lane == 0, here, here * tl.exp(between * lane.to(tl.float32)))
-        fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
+        t = tl.div_rn(1.0, a)
+        fa, ra, ca, na = _wave(w, h32, t, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
         b, fb, nb = tl.gather(a, following, 0), tl.gather(fa, following, 0), tl.gather(na, following, 0)
         last = tl.max(a)
-        best, step, known = _try_pieces(
-            w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+        best, step, known, sound = _try_pieces(
+            w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
         )
-        alive = _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN)
+        alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
         count = tl.sum(alive.to(tl.int32))
         waves += 1
         while (count > 0) & (2 * count <= STEPS) & (waves < MOST):
@@ -271,23 +288,24 @@ def _search(  # type: ignore[no-untyped-def]
             lower, upper = tl.gather(a, source, 0), tl.gather(b, source, 0)
             f_upper, n_upper = tl.gather(fb, source, 0), tl.gather(nb, source, 0)
             a = lower + (upper - lower) * (part.to(tl.float32) / share.to(tl.float32))
-            fa, ra, ca, na = _wave(w, h32, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
+            t = tl.div_rn(1.0, a)
+            fa, ra, ca, na = _wave(w, h32, t, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
             ends = part == share - 1
             b = tl.where(ends, upper, tl.gather(a, following, 0))
             fb = tl.where(ends, f_upper, tl.gather(fa, following, 0))
             nb = tl.where(ends, n_upper, tl.gather(na, following, 0))
             nb = tl.where(slot < count, nb, na)  # steps without an interval
-            best, step, known = _try_pieces(
-                w, h, a, fa, ra, ca, na, best, step, known, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+            best, step, known, sound = _try_pieces(
+                w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
             )
-            alive = _survivors(a, fa, ca, na, b, fb, nb, best, slack, least, MARGIN)
+            alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
             count = tl.sum(alive.to(tl.int32))
             waves += 1
         here = tl.where(count == 0, last, here)
         shrink = tl.where(count == 0, tl.minimum(2.0 * shrink, 1.0), 0.5 * shrink)
-    usable = usable & (here >= end) & (step > 0.0)
+    usable = usable & sound & (here >= end) & (step > 0.0)
     at = tl.where(usable, step, start)
-    f, r, c = _sums(w, h, at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
+    f, r, c, _ = _sums(w, h, at, 1.0 / at, UP, DOWN, SIZE, BLOCK, WEIGHTED)
     empty = finite & (largest == 0.0)
     tl.store(steps + group, tl.where(empty, anyone.to(tl.float64) / top, at))
     tl.store(errors + group, tl.where(empty, 0.0, f))
@@ -315,7 +333,7 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
             1 if h is None else len(h),
             UP=float(caps[0]),
             DOWN=float(caps[1]),
-            MARGIN=margin_of(size, chunk, caps),
+            MARGIN=margin_of(size, chunk),
             SIZE=size,
             CHUNK=chunk,
             BLOCK=min(256, max(LANES, triton.next_power_of_2(size))),  # of more, float64 would not fit the registers
@@ -324,10 +342,11 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
             MOST=MOST_WAVES,
             WEIGHTED=h is not None,
             num_warps=1,
+            maxnreg=REGISTERS,
         )
     return steps, errors, undone != 0
 
 
-def margin_of(size: int, chunk: int, caps: tuple[int, int]) -> float:
-    """Returns the relative error that F and C may have in float32: of sums in chunks, of products, and of codes."""
-    return (chunk + size / chunk + 16 * (max(caps) + 1) + 16) * ROUNDING
+def margin_of(size: int, chunk: int) -> float:
+    """Returns the relative error that F and C may have in float32: of sums in chunks, and of products."""
+    return (chunk + size / chunk + 16) * ROUNDING

@@ -4,17 +4,28 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
+from clip_cases import MISSED, heavy_tailed, lognormal
 from fairbits.theory import Grid, clip_blocks
 
 pytest.importorskip("triton", reason="needs triton, which Linux builds of torch for CUDA bring along")
 
 SCRIPT = """
 import json, sys
+import numpy as np
 import torch
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+def fused(self, x, y, z):  # which Triton's interpreter rounds twice
+    wide = x.data.astype(np.float64) * y.data + z.data
+    return TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
+
+InterpreterBuilder.create_fma = fused
 from fairbits.model.clip_triton import search_groups
 given = json.load(sys.stdin)
 W = torch.tensor(given["W"], dtype=getattr(torch, given["dtype"]))
@@ -54,6 +65,33 @@ def test_the_kernel_finds_the_optimum(bits, kind, weighted):
     assert not undone.any()
     np.testing.assert_allclose(steps, expected.step[:, 0], rtol=1e-12)
     np.testing.assert_allclose(errors, expected.error[:, 0], rtol=1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MISSED[:2] + MISSED[4:8:3] + MISSED[-2:])
+def test_groups_that_were_once_missed(case):
+    seed, bits, kind, weighted, row, group = case
+    columns = slice(128 * group, 128 * (group + 1))
+    W = heavy_tailed(3125, 4096, seed)[row : row + 1, columns]
+    W = torch.from_numpy(W).bfloat16().float().numpy()
+    h = lognormal(4096)[columns][None] if weighted else None
+    near = None if h is None else h / 2.0 ** np.ceil(np.log2(h.max()))
+    steps, _, undone = interpreted(W, near, Grid(bits, kind), dtype="bfloat16")
+    assert not undone.any()
+    np.testing.assert_allclose(steps, clip_blocks(W, Grid(bits, kind), importance=h).step[:, 0], rtol=1e-12)
+
+
+def test_a_fused_sum_rounds_like_float64():
+    """The codes of both precisions are the same, also next to a threshold."""
+    rng = np.random.default_rng(0)
+    t = (1 / rng.uniform(0.001, 0.1, 1000)).astype(np.float32)
+    x = ((rng.integers(0, 128, 1000) + 0.5) / t).astype(np.float32)
+    product = t.astype(np.float64) * x
+    for a, b, c in zip(t.tolist(), x.tolist(), product.tolist(), strict=True):
+        assert Fraction(a) * Fraction(b) == Fraction(c)
+    magic = 6755399441055744.0
+    np.testing.assert_array_equal((product + magic) - magic, np.rint(product))
+    assert (np.abs(product - np.floor(product) - 0.5) < 1e-5).all()
 
 
 @pytest.mark.long
