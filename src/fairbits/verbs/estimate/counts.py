@@ -33,7 +33,7 @@ LAYER_CALLS = 40
 """Operations of a rounded layer, without those of GPTQ."""
 ERROR_PASSES = 6
 """How often the weights pass through memory for the error of a scheme."""
-LEARNING_PASSES = 30
+LEARNING_PASSES = 60
 """How often learnable weights pass through memory in a step: codes, gradients, optimizer."""
 LEARNING_BYTES = 28
 """Bytes for each weight that is learned: original, offset, its gradient, two moments, codes and the result."""
@@ -129,7 +129,7 @@ class Counter(Footprint):
         evaluated = held_out.batches(self.block_positions(text))
         work = Work()
         for block in self.model.blocks:
-            training = self._fast(self.forward(block, step)) * 3
+            training = self._training(self.forward(block, step))
             codes = Work(traffic=LEARNING_PASSES * NUMBER * block.rounded, calls=40 * len(block.maps))
             work += (training + codes) * learning.block_steps
             work += self.forward(block, evaluated) * (EVALUATIONS + 1) + self.forward(block, batches)
@@ -145,7 +145,7 @@ class Counter(Footprint):
         step = Batches(1, positions, round(positions * mean))
         weights = sum(block.rounded for block in self.model.blocks)
         predicted = text.predicted / text.positions * positions
-        training = self._fast(self.forward_all(step) * 3 + self.head(4 * predicted))
+        training = self._training(self.forward_all(step)) + self._fast(self.head(4 * predicted))
         codes = Work(
             traffic=LEARNING_PASSES * NUMBER * weights,
             calls=40 * sum(len(block.maps) for block in self.model.blocks),
@@ -217,6 +217,11 @@ class Counter(Footprint):
         size = plan.size_bytes
         packing = self._on_device(PACKING_PASSES * NUMBER * weights)
         return packing + Work(written=size, hashed=size, moved=size if self.gpu else 0)
+
+    def _training(self, forward: Work) -> Work:
+        """Returns a forward pass and its backward pass, whose element-wise operations are more and slower."""
+        found = self._fast(forward) * 3
+        return replace(found, traffic=2 * found.traffic)
 
     def _fast(self, work: Work) -> Work:
         """Returns work whose products are computed in the type in which the device learns, 16 bits on a GPU."""
