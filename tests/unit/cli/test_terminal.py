@@ -144,8 +144,8 @@ VERBS = {
     "overlay": ("fairbits.verbs.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
     "plan": ("fairbits.verbs.plan.plan", ["embedded:tiny"]),
     "quantize": ("fairbits.verbs.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
-    "research": ("fairbits.science.experiments.Laboratory", ["bounds"]),
-    "run": ("fairbits.verbs.run.run", ["--out", "no-such-directory"]),
+    "research": ("fairbits.science.experiments.experiment_tasks.Laboratory", ["bounds"]),
+    "run": ("fairbits.verbs.run.many.run_many", ["--out", "no-such-directory"]),
     "serve": ("fairbits.overlays.model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
     "sweep": ("fairbits.verbs.sweep.sweep", ["embedded:tiny"]),
 }
@@ -166,7 +166,7 @@ def test_every_verb_computes_on_the_gpu_by_default_and_says_so_on_stderr(verb, c
     target, arguments = VERBS[verb]
     monkeypatch.setattr(target, stop)
     code, printed, said = command(verb, *arguments, "--json")
-    assert (code, printed) == (2, "")
+    assert (code, printed) == (2, ""), said
     assert "device: cuda (NVIDIA H200)\n" in said
     assert "far enough" in said
     assert asked == ["cuda"]

@@ -126,8 +126,8 @@ def run_many(
 def directories_of(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
     """Returns the directory of each run by its name, which is that of the model.
 
-    >>> directories_of(["models/a", "org/b"], Path("runs"))
-    {'a': PosixPath('runs/a'), 'org-b': PosixPath('runs/org-b')}
+    >>> directories_of(["org/a", "org/b"], Path("runs"))
+    {'org-a': PosixPath('runs/org-a'), 'org-b': PosixPath('runs/org-b')}
     """
     if not targets:
         raise InputError("models is empty; give at least one")
