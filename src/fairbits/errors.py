@@ -26,6 +26,10 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch says of memory that ran out, where its error has no class of its own."""
+
+
 class FairbitsError(Exception):
     """A problem the user can act on: what arrived, what must hold, what to do."""
 
@@ -51,5 +55,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("memory"))
     (True, False)
     """
-    named = type(error).__name__ == "OutOfMemoryError"
-    return isinstance(error, MemoryError) or named or "DefaultCPUAllocator: can't allocate" in str(error)
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY))
