@@ -117,7 +117,7 @@ def test_memory_that_runs_out_midway_is_explained_and_can_be_resumed(
         quantize(llama, made, out=tmp_path / "w4", device="cpu")
     message = str(caught.value)
     assert message.startswith("the memory of this machine ran out while rounding blocks: 2.15 GB more were wanted; ")
-    assert "by estimate it fits with --tokens 1024" in message or "with less text it still needs" in message
+    assert "; by estimate it fits with --tokens " in message
     text, code = explain(caught.value, "quantize")
     assert code == 2
     assert text.endswith(
