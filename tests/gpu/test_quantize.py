@@ -1,5 +1,6 @@
 """Quantizing on a GPU: codes as good as those of the CPU, and no more memory than it says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fairbits.quantization.rounding.block_rounding import RoundedBlock
 from fairbits.quantization.rounding.engine import round_model
 from fairbits.theory.grid import Grid
 from fairbits.verbs.quantize import calibration_text
+from random_models import SHAPES, write_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LANGUAGES = ["en", "fi", "sw"]
@@ -116,12 +118,14 @@ def test_gptq_is_as_good_as_on_the_cpu(tiny: Checkpoint, plan: Plan) -> None:
     assert damage[1:] == pytest.approx([damage[0]] * 2, rel=0.05)
 
 
-def test_states_in_main_memory_give_the_same(tiny: Checkpoint, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_in_main_memory_are_as_good(tiny: Checkpoint, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     text = calibration_text(tiny, plan, None)
     on_gpu = layers(list(round_model(tiny, plan, text=text, device="cuda")))
     monkeypatch.setattr(engine, "GPU_WALK_STATES_BYTES", 0)
     apart = layers(list(round_model(tiny, plan, text=text, device="cuda")))
-    assert equal_share(on_gpu, apart) > 0.98
+    assert equal_share(on_gpu, apart) > 0.85  # batches have other sizes, and sums other orders
+    first, second = divergences(tiny, [on_gpu, apart])
+    assert second == pytest.approx(first, rel=0.05)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(
@@ -147,29 +151,20 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
         assert file.read_bytes() == (tmp_path / "cut" / file.name).read_bytes(), file.name
 
 
-def test_memory_is_that_of_a_few_blocks(tmp_path: Path) -> None:
-    """Of 24 blocks with 33 MB of weights each, in bfloat16."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    source = Checkpoint("embedded:tiny")
-    config = LlamaConfig(
-        vocab_size=source.config.vocab_size,
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=24,
-        num_attention_heads=8,
-        dtype=torch.bfloat16,
-    )
-    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
-    source.tokenizer().save_pretrained(tmp_path / "model")
-    model = Checkpoint(tmp_path / "model")
-    bytes_of_block = sum(info.nbytes for name, info in model.tensors.items() if ".layers.0." in name)
+def test_memory_does_not_grow_with_the_number_of_blocks(tmp_path: Path) -> None:
+    """Blocks of 33 MB of weights each, in bfloat16: 8 of them and 24."""
     text = {"languages": LANGUAGES, "tokens": 1024, "sequence": 256}
-    for name, most, options in (("rtn", 8, {}), ("gptq", 20, text)):  # H of 4096 inputs is as large as two blocks
-        made = fairbits.plan(model, policy=name, **options)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        fairbits.quantize(model, made, out=tmp_path / name, device="cuda")
-        peak = torch.cuda.max_memory_allocated()
-        print(f"{name}: {peak / 1e6:.0f} MB, {peak / bytes_of_block:.1f} times a block")
-        assert peak < most * bytes_of_block
+    for policy, options in (("rtn", {}), ("gptq", text)):
+        few, many = (peak_of(tmp_path / f"{policy}-{blocks}", blocks, policy, options) for blocks in (8, 24))
+        print(f"{policy}: {few / 1e6:.0f} MB and {many / 1e6:.0f} MB")
+        assert many < few + 2 * 33e6
+
+
+def peak_of(place: Path, blocks: int, policy: str, options: dict[str, object]) -> int:
+    """Returns the most GPU memory that quantizing a model with this many blocks takes."""
+    model = Checkpoint(write_model(place / "model", replace(SHAPES["tiny"], hidden=1024, intermediate=4096), blocks))
+    plan = fairbits.plan(model, policy=policy, **options)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    fairbits.quantize(model, plan, out=place / "out", device="cuda")
+    return torch.cuda.max_memory_allocated()
