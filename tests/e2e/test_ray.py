@@ -20,7 +20,7 @@ from fairbits.tasks.task import Resources, TaskState
 from fairbits.verbs.compare import compare
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of Ray itself
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # the warnings are those of Ray itself
 
 SMALL = {"languages": ["eng", "heb"], "group": 16, "tokens": 64, "evaluation_tokens": 64, "sequence": 64}
 NEEDS = Resources(cpus=1, memory=1_000_000)

@@ -85,6 +85,7 @@ def one(llama, command, tmp_path) -> Path:
     return tmp_path / "one"
 
 
+@pytest.mark.long
 def test_two_processes_write_the_same_bytes_and_one_of_them_prints(llama, one, tmp_path) -> None:
     code, printed, errors = torchrun("quantize", llama.target, *OPTIONS, "--out", tmp_path / "two", "--json")
     assert code == 0, errors

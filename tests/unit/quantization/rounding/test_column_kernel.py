@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 PROGRAM = Path(__file__).with_name("interpreted_columns.py")
 
 
+@pytest.mark.long
 def test_the_kernel_rounds_as_torch_does():
     """In a process of its own, as Triton decides when it is imported whether it interprets."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
