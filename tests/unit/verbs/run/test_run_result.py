@@ -28,9 +28,9 @@ def alive() -> Iterator[list[int]]:
     """How many models that were loaded before are still in memory when another one is loaded."""
     load, loaded, counts = Checkpoint.load, [], []
 
-    def spy(self: Checkpoint, *args: object) -> object:
+    def spy(self: Checkpoint, *args: object, **where: str) -> object:
         counts.append(sum(each() is not None for each in loaded))
-        found = load(self, *args)
+        found = load(self, *args, **where)
         loaded.append(weakref.ref(found))
         return found
 
