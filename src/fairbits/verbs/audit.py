@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.units import bits
 from fairbits.verbs.estimate.running_out import within_memory
+from fairbits.verbs.estimate.sizes import TextSize
 from fairbits.verbs.estimate.verbs import audit_workload
 
 DEFAULT_SCHEME = Scheme()
@@ -65,7 +67,8 @@ def audit(
     corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
     hashing = _hash_meanwhile(checkpoint)
-    workload = audit_workload(checkpoint, corpus, request, device=device)
+    size = partial(TextSize.requested, languages=len(corpus.calibration))
+    workload = audit_workload(checkpoint, size, request, device=device)
     with within_memory(workload, device=device, progress=progress) as show:
         measured = probe(
             checkpoint,

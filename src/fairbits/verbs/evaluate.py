@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
 from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.estimate.running_out import within_memory
+from fairbits.verbs.estimate.sizes import TextSize
 from fairbits.verbs.estimate.verbs import evaluate_workload
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ def evaluate(
     corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    workload = evaluate_workload(after, before, corpus, request, device=device)
+    size = partial(TextSize.requested, languages=len(corpus.split(split)))
+    workload = evaluate_workload(after, before, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceAnswers.of(before, corpus, request=request, device=device, progress=show) as answers,

@@ -19,140 +19,24 @@ What comes after the last block is computed only by a walk that is given a `body
 (`Lockstep.ends`).
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
+from fairbits.measure.passes.block_calls import BatchThread, Body, Call, PausedBatch, states_of, wait_for_output
 
 Before = Callable[[Batch], None]
-Body = Callable[[Batch], Any]
 
 
 class StopBlock(BaseException):
     """Raised by a hook that has observed all it needs: the rest of the block is not computed."""
-
-
-class _EndThread(BaseException):
-    """Ends a thread; it is not an Exception, so that no model's code catches it."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    block: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedCall:
-    """A call of a block without its hidden states: it can be repeated with any, when the walk is over."""
-
-    _module: nn.Module
-    _args: tuple[Any, ...]
-    _kwargs: Mapping[str, Any]
-
-    def output(self, states: Tensor) -> Tensor:
-        """Returns the output of the block with its present weights; hooks of the block are called."""
-        args, kwargs = _with_states(self._args, self._kwargs, states)
-        return _states(self._module(*args, **kwargs))
-
-
-@dataclass(frozen=True, eq=False)
-class PausedBatch:
-    """A batch that is paused before a block, with the arguments of the block; valid until the walk advances.
-
-    `continues` says whether the incoming hidden states are, unchanged, the output of the block before.
-    """
-
-    batch: Batch
-    continues: bool
-    _call: _Call
-    _forward: Callable[..., Any]
-
-    def output(self, states: Tensor | None = None) -> Tensor:
-        """Returns the output of the block with its present weights, for its own hidden states or for others.
-
-        Gradients are tracked.
-        """
-        args, kwargs = self._call.args, self._call.kwargs
-        if states is not None:
-            args, kwargs = _with_states(args, kwargs, states)
-        return _states(self._forward(*args, **kwargs))
-
-    @property
-    def states(self) -> Tensor:
-        """The incoming hidden states."""
-        states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
-        return states
-
-    def recorded(self, model: nn.Module) -> RecordedCall:
-        """Returns the call without its hidden states, which stays valid when the walk advances."""
-        args, kwargs = _with_states(self._call.args, self._call.kwargs, None)
-        return RecordedCall(model.get_submodule(self._call.block), args, kwargs)
-
-
-class _BatchThread(threading.Thread):
-    """The thread of one batch: the driver waits for its next call (`next_call`) and lets it `resume`, or `stop`."""
-
-    def __init__(self, body: Body, batch: Batch) -> None:
-        super().__init__(daemon=True)  # a walk that is never closed must not keep the interpreter from ending
-        self.batch = batch
-        self.call: _Call | None = None
-        self.last_output: Tensor | None = None
-        self.result: Any = None
-        self._body, self._differentiable = body, False
-        self._calls: SimpleQueue[_Call | BaseException | None] = SimpleQueue()
-        self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-
-    def run(self) -> None:
-        """Runs the model."""
-        problem: BaseException | None = None
-        try:
-            with torch.no_grad():  # grad mode is per thread
-                self.result = self._body(self.batch)
-        except _EndThread:
-            pass
-        except BaseException as raised:  # the driver raises it, whatever it is
-            problem = raised
-        self._calls.put(problem)
-
-    def output_of(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns the output of a block, after waiting for the driver to give it (called in this thread)."""
-        self._calls.put(_Call(block, args, kwargs))
-        output = self._outputs.get()
-        if output is None:
-            raise _EndThread
-        if self._differentiable:
-            torch.set_grad_enabled(True)  # until the end of `run`, which restores it
-        return output[0]
-
-    def next_call(self) -> _Call | None:
-        """Returns the call that it is paused at, None if the model has ended (called in the driver's thread)."""
-        found = self._calls.get()
-        if isinstance(found, BaseException):
-            raise found
-        self.call = found
-        return found
-
-    def resume(self, output: Any, *, differentiable: bool = False) -> None:
-        """Gives it the output of its block; the rest of the pass can be differentiated if wanted."""
-        self.call, self.last_output, self._differentiable = None, _states(output), differentiable
-        self._outputs.put((output,))
-
-    def stop(self) -> None:
-        """Ends it, now or at the next block."""
-        self.call = None
-        self._outputs.put(None)
 
 
 class Lockstep:
@@ -161,7 +45,7 @@ class Lockstep:
     def __init__(
         self,
         forwards: Mapping[str, Callable[..., Any]],
-        threads: Sequence[_BatchThread],
+        threads: Sequence[BatchThread],
         *,
         to_the_end: bool,
         device: str | None = None,
@@ -212,7 +96,7 @@ class Lockstep:
             raise InputError("a walk has an end only if it has a body and all blocks have been passed")
         for index, thread in enumerate(self._threads):
             output, outputs[index] = outputs[index], None
-            leaf = _states(output).detach().requires_grad_()
+            leaf = states_of(output).detach().requires_grad_()
             thread.resume((leaf, *output[1:]) if isinstance(output, tuple) else leaf, differentiable=True)
             del output
             if (call := thread.next_call()) is not None:
@@ -238,26 +122,17 @@ class Lockstep:
             _expect(thread, self._remaining[0])
 
     @torch.no_grad()
-    def _compute(self, call: _Call) -> Any:
+    def _compute(self, call: Call) -> Any:
         args, kwargs = call.args, call.kwargs
         if self._device is not None:
             moved = partial(torch.Tensor.to, device=self._device, non_blocking=True)
             args, kwargs = _map_tensors(moved, (args, dict(kwargs)))
         return self._forwards[call.block](*args, **kwargs)
 
-    def _call(self, thread: _BatchThread) -> _Call:
+    def _call(self, thread: BatchThread) -> Call:
         if not self._remaining or thread.call is None:
             raise InputError("all blocks have been passed; a walk goes through a model once")
         return thread.call
-
-
-def _with_states(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], states: Tensor | None
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Returns the arguments of a block with other hidden states, which come first."""
-    if args:
-        return (states, *args[1:]), kwargs
-    return args, {**kwargs, next(iter(kwargs)): states}
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -278,18 +153,12 @@ def _to_main_memory(output: Any) -> Any:
         return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
     found = _map_tensors(copied, output)
-    if _states(output).is_cuda:
-        torch.cuda.current_stream(_states(output).device).synchronize()
+    if states_of(output).is_cuda:
+        torch.cuda.current_stream(states_of(output).device).synchronize()
     return found
 
 
-def _states(output: Any) -> Tensor:
-    """Returns the hidden states in the output of a block."""
-    states: Tensor = output[0] if isinstance(output, tuple) else output
-    return states
-
-
-def _expect(thread: _BatchThread, block: str) -> None:
+def _expect(thread: BatchThread, block: str) -> None:
     call = thread.next_call()
     found = "the model ended" if call is None else f"{call.block} was called"
     if call is None or call.block != block:
@@ -317,11 +186,11 @@ def lockstep(
     def whole(batch: Batch) -> Any:
         return model(**batch.inputs, use_cache=False)
 
-    threads = [_BatchThread(body or whole, batch) for batch in batches]
+    threads = [BatchThread(body or whole, batch) for batch in batches]
     forwards = {path: module.forward for path, module in modules.items()}
     walk = Lockstep(forwards, threads, to_the_end=body is not None, device=device)
     for path, module in modules.items():
-        module.forward = partial(_wait_for_output, path)
+        module.forward = partial(wait_for_output, path)
     try:
         walk.start()
         yield walk
@@ -333,12 +202,3 @@ def lockstep(
                 thread.join()
         for module in modules.values():
             del module.forward  # that of its class appears again
-
-
-def _wait_for_output(block: str, *args: Any, **kwargs: Any) -> Any:
-    thread = threading.current_thread()
-    if not isinstance(thread, _BatchThread):
-        raise InputError(
-            f"{block} was called from outside; while batches walk through a model, nothing else can use it"
-        )
-    return thread.output_of(block, args, kwargs)

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fairbits.measure.passes.batches import Batch, batches
+from fairbits.measure.passes.block_calls import RecordedCall
 from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
-from fairbits.measure.passes.lockstep import Lockstep, RecordedCall, lockstep
+from fairbits.measure.passes.lockstep import Lockstep, lockstep
 from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.segments import least_places, segments
 from fairbits.measure.passes.streamed_body import NotStreamableError, StreamedBody

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.passes.lockstep import PausedBatch
+from fairbits.measure.passes.block_calls import PausedBatch
 from fairbits.model.device import autocast
 from fairbits.model.groups import Codes
 from fairbits.quantization.learning.distillation import distill

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fairbits.measure.passes.lockstep import PausedBatch
+from fairbits.measure.passes.block_calls import PausedBatch
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.model.architecture import Block, Weight
 from fairbits.model.groups import Codes

@@ -3,7 +3,7 @@
 `estimate_…` measures this machine. `…_workload` is for `within_memory`: it counts without reading text, in no time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,8 @@ from fairbits.verbs.estimate.fit import Workload, smaller_requests
 from fairbits.verbs.estimate.jobs import Stages, audit_stages, evaluate_stages, quantize_stages
 from fairbits.verbs.estimate.planning import Planned, stand_in_plan
 from fairbits.verbs.estimate.sizes import TextSize
+
+SizeOf = Callable[[TextRequest], TextSize]
 
 
 def estimate_quantize(
@@ -84,17 +86,15 @@ def estimate_audit(
     """Returns what an audit takes."""
     corpus = open_corpus(text, languages, model=model.target)
 
-    def stages(changed: TextRequest) -> Stages:
-        return audit_stages(model, _size(model, corpus, changed), device=device)
-
-    return estimate_workload(model, Workload(request, stages, smaller_requests), device=device, out=out)
+    workload = audit_workload(model, partial(_size, model, corpus), request, device=device)
+    return estimate_workload(model, workload, device=device, out=out)
 
 
-def audit_workload(model: Checkpoint, corpus: Corpus, request: TextRequest, *, device: str) -> Workload[TextRequest]:
-    """Returns an audit."""
+def audit_workload(model: Checkpoint, size: SizeOf, request: TextRequest, *, device: str) -> Workload[TextRequest]:
+    """Returns an audit; `size` gives the size of requested text."""
 
     def stages(changed: TextRequest) -> Stages:
-        return audit_stages(model, TextSize.requested(changed, len(corpus.calibration)), device=device)
+        return audit_stages(model, size(changed), device=device)
 
     return Workload(request, stages, smaller_requests)
 
@@ -111,20 +111,17 @@ def estimate_evaluate(
     """Returns what an evaluation takes."""
     corpus = open_corpus(text, languages, model=reference.target)
 
-    def stages(changed: TextRequest) -> Stages:
-        return evaluate_stages(reference, quantized, _size(reference, corpus, changed), device=device)
-
-    return estimate_workload(reference, Workload(request, stages, smaller_requests), device=device, out=None)
+    workload = evaluate_workload(quantized, reference, partial(_size, reference, corpus), request, device=device)
+    return estimate_workload(reference, workload, device=device, out=None)
 
 
 def evaluate_workload(
-    quantized: Checkpoint, reference: Checkpoint, corpus: Corpus, request: TextRequest, *, device: str
+    quantized: Checkpoint, reference: Checkpoint, size: SizeOf, request: TextRequest, *, device: str
 ) -> Workload[TextRequest]:
-    """Returns an evaluation of two models."""
+    """Returns an evaluation of two models; `size` gives the size of requested text."""
 
     def stages(changed: TextRequest) -> Stages:
-        size = TextSize.requested(changed, len(corpus.split(request.split)))
-        return evaluate_stages(reference, quantized, size, device=device)
+        return evaluate_stages(reference, quantized, size(changed), device=device)
 
     return Workload(request, stages, smaller_requests)
 

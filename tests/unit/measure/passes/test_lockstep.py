@@ -91,7 +91,7 @@ def check_equal(checkpoint, text, **options):
 
 
 def threads():
-    return sum(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
+    return sum(type(each).__name__ == "BatchThread" for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

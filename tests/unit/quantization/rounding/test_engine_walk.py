@@ -81,9 +81,9 @@ def test_the_blocks_see_the_embedding_as_it_will_be(llama, plan_of, weather, of_
 def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):
     walk = round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES), text=weather(llama))
     next(walk)
-    assert any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
+    assert any(type(each).__name__ == "BatchThread" for each in threading.enumerate())
     walk.close()
-    assert not any(type(each).__name__ == "_BatchThread" for each in threading.enumerate())
+    assert not any(type(each).__name__ == "BatchThread" for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("family", ["llama", "mt5"])
