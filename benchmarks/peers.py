@@ -53,7 +53,8 @@ METHODS = {
     OURS: ("rtn", "mse", "gptq", "fair"),
 }
 PER_TOKEN = "nats_per_token"
-UNITS = {PER_TOKEN: "nats/token", "bits_per_byte": "bits/byte"}
+DIVERGENCE = "divergence"
+UNITS = {DIVERGENCE: "divergence, nats/token", PER_TOKEN: "nats/token", "bits_per_byte": "bits/byte"}
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,9 @@ class Row:
     cost: Mapping[str, Any]
     damage: Mapping[str, LanguageFrame]
 
-    @property
-    def worst(self) -> float:
-        """The largest damage of a language, in nats per token."""
-        return self.damage[PER_TOKEN].worst()[1].value
+    def worst(self, unit: str) -> float:
+        """Returns the largest damage of a language."""
+        return self.damage[unit].worst()[1].value
 
     def as_data(self) -> dict[str, Any]:
         """Returns all of it, for JSON."""
@@ -130,14 +130,13 @@ class Contest:
 
     def _frame(self, answers: Answers, unit: str) -> LanguageFrame:
         text = self.trial.reference.text
-        return LanguageFrame.from_nll(
+        return LanguageFrame.from_nats(
             text.lang,
             text.document,
-            reference=answers.nll_reference,
-            quantized=answers.nll_quantized,
+            nats=answers.kl if unit == DIVERGENCE else answers.nll_quantized - answers.nll_reference,
             tokens=answers.predicted,
             size_bytes=text.size_bytes,
-            unit=unit,
+            unit=PER_TOKEN if unit == DIVERGENCE else unit,
         )
 
 
@@ -183,14 +182,13 @@ def print_ratios(rows: Sequence[Row]) -> None:
     """Prints ours divided by theirs, and how many languages our last method damages less and more (Holm, 5 %)."""
     ours = [row for row in rows if row.name.startswith(OURS)]
     names = " | ".join(row.name.removeprefix(f"{OURS} ") for row in ours)
-    print(
-        f"\n| ours / theirs | worst damage: {names} | seconds: {names} | languages better, worse with {ours[-1].name} |"
-    )
-    print("|---|" + "---|" * (2 * len(ours) + 1))
+    columns = f"worst divergence: {names} | worst added loss: {names} | seconds: {names}"
+    print(f"\n| ours / theirs | {columns} | languages better, worse with {ours[-1].name} |")
+    print("|---|" + "---|" * (3 * len(ours) + 1))
     for row in rows:
         if row in ours:
             continue
-        damage = [each.worst / row.worst for each in ours]
+        damage = [each.worst(unit) / row.worst(unit) for unit in (DIVERGENCE, PER_TOKEN) for each in ours]
         seconds = [each.cost["seconds"] / row.cost["seconds"] for each in ours]
         found = ours[-1].damage[PER_TOKEN].contrast(row.damage[PER_TOKEN])
         sure = [found.differences[code].value for code, p in found.p_holm.items() if p < 0.05]
@@ -198,12 +196,16 @@ def print_ratios(rows: Sequence[Row]) -> None:
         print("|", " | ".join([row.name, *(f"{each:.2f}" for each in (*damage, *seconds)), counts]), "|")
 
 
-def report(contest: Contest, task: Task, pythons: Mapping[str, Path]) -> list[dict[str, Any]]:
+def report(
+    contest: Contest, task: Task, pythons: Mapping[str, Path], wanted: Sequence[str] | None
+) -> list[dict[str, Any]]:
     """Prints the tables of one task and returns what they show, for JSON."""
     rows: list[Row] = []
     notes: list[str] = []
     for worker, python in pythons.items():
         for method in METHODS[worker]:
+            if wanted is not None and method not in wanted:
+                continue
             print(f"{task.name}: {worker} {method}", file=sys.stderr)
             found = contest.row(python, worker, method=method, task=task)
             if isinstance(found, str):
@@ -233,6 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0, help="of the calibration mix")
     parser.add_argument("--workers", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=sorted({each for some in METHODS.values() for each in some}))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path, help="file to write all results to")
@@ -262,7 +265,7 @@ def main() -> None:
         for bits in options.bits:
             for group in options.group:
                 task = Task(bits, None if group == "channel" else int(group), options.threads, options.repeats)
-                found[task.name] = report(contest, task, pythons)
+                found[task.name] = report(contest, task, pythons, options.methods)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

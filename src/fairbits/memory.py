@@ -59,8 +59,10 @@ GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
 """The same on a GPU."""
 WHOLE_MODEL_BYTES = GIB
 """Bytes of weights up to which a model is audited as a whole; a larger one is audited with one block in memory."""
+WHOLE_MODEL_SHARE = 0.5
+"""Share of the free memory up to which a model is evaluated as a whole; of a larger one, one block is in memory."""
 STATES_BYTES = 4 * GIB
-"""Bytes of hidden states at the inputs of blocks that an audit in blocks keeps; others are computed again."""
+"""Bytes of hidden states that a pass in blocks keeps; an audit computes others again, an evaluation passes again."""
 GPU_STATES_BYTES = 12 * GIB
 """The same on a GPU."""
 LEAST_STATES_FACTOR = 1.5

@@ -8,6 +8,7 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
+from fairbits.measure.scores import features
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SETTING = {"languages": ["en", "fi", "sw"], "tokens": 1024, "sequence": 256}
@@ -41,3 +42,11 @@ def test_scores_on_the_gpu_are_those_of_the_cpu(quantized: Path) -> None:
     )
     np.testing.assert_allclose(there.documents.kl, here.documents.kl, rtol=2e-3)
     np.testing.assert_allclose(there.documents.nll_quantized, here.documents.nll_quantized, rtol=1e-4)
+
+
+def test_scores_in_blocks_are_those_of_whole_models(quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fairbits.evaluate(quantized, reference=EMBEDDED, device="cuda", **SETTING)
+    monkeypatch.setattr(features, "fits_whole", lambda _bytes, _device: False)
+    blocks = fairbits.evaluate(quantized, reference=EMBEDDED, device="cuda", **SETTING)
+    np.testing.assert_allclose(blocks.documents.kl, whole.documents.kl, rtol=2e-3)
+    np.testing.assert_allclose(blocks.documents.nll_quantized, whole.documents.nll_quantized, rtol=1e-4)

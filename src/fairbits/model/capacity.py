@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fairbits.memory import WHOLE_MODEL_SHARE
 from fairbits.model.device import is_gpu
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -60,6 +61,12 @@ def free_memory() -> int | None:
     """Returns the RAM that can be used without swapping, within the limit of a container; None if it is not known."""
     found = [each for each in (_free_of_system(), _free_of_group()) if each is not None]
     return min(found, default=None)
+
+
+def fits_whole(weight_bytes: float, device: str) -> bool:
+    """Returns whether weights fit on a device and leave room for the work with them."""
+    free = free_gpu_memory(device) if is_gpu(device) else free_memory()
+    return free is None or weight_bytes <= WHOLE_MODEL_SHARE * free
 
 
 def _free_of_system() -> int | None:

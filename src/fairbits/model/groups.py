@@ -94,6 +94,11 @@ def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
     return (split_like(codes, scales).to(scales.dtype) * scales[:, :, None]).reshape(codes.shape)
 
 
+def dequantize_in_float32(codes: Codes) -> Tensor:
+    """Returns the weights that a float32 loader computes from codes: it multiplies in that type."""
+    return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
+
+
 def error_of(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
     """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are those of the scheme if they are known.
 

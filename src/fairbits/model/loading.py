@@ -84,7 +84,7 @@ def load_model(
                 output_loading_info=True,
                 **({"device_map": {"": torch.device(device)}} if is_gpu(device) else {}),
             )
-    except (ImportError, OSError, RuntimeError, ValueError) as problem:
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as problem:
         raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
     # buffers that are not saved are computed, even if the loader of a quantized model reports them missing
     missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})

@@ -117,11 +117,6 @@ class OverlayBase:
         yield part
 
 
-def dequantize_in_float32(codes: Codes) -> Tensor:
-    """Returns the weights that a float32 loader computes from codes: it multiplies in that type."""
-    return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
-
-
 def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:
     """Returns the plan of a base, if it was made from the checkpoint."""
     file = Path(base.directory) / "plan.json"

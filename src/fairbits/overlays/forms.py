@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fairbits.measure.passes.text import Text
 from fairbits.model.files.stored_weights import scale_dtype
-from fairbits.model.groups import Codes, fit_scales
+from fairbits.model.groups import Codes, dequantize_in_float32, fit_scales
 from fairbits.model.scheme import Scheme
-from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
+from fairbits.overlays.base_model import OverlayBase
 from fairbits.overlays.overlay import Form, Patch
 from fairbits.quantization.rounding.hessian import InputStatistics
 from fairbits.quantization.rounding.layer import round_layer

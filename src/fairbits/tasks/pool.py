@@ -137,9 +137,9 @@ def open_pool(ray: str | Cluster | None) -> Iterator[Pool]:
     if ray is None:
         yield ThisProcess()
         return
+    cluster = ray if isinstance(ray, Cluster) else Cluster(_address(ray))
     from fairbits.tasks.ray_pool import connect  # imports Ray, which is optional and takes seconds
 
-    cluster = ray if isinstance(ray, Cluster) else Cluster(_address(ray))
     with connect(cluster) as pool:
         yield pool
 

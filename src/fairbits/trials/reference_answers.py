@@ -56,14 +56,14 @@ class ReferenceAnswers:
 
     def scores(
         self,
-        model: "PreTrainedModel",
+        model: "PreTrainedModel | Checkpoint",
         quantized: Identity,
         *,
         notes: tuple[str, ...] = (),
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Scores:
-        """Returns the scores of a loaded quantized model; `notes` are those of the models and come first."""
+        """Returns the scores of a quantized model, loaded or not; `notes` are those of the models and come first."""
         return Scores.of(
             answers_of(model, self.reference, device=device, progress=progress),
             self.reference.text,

@@ -49,9 +49,10 @@ def evaluate(
 
     `reference` is the model before it was quantized. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
-    language. Both models are loaded in float32, one after the other. A model whose `plan.json` names another
-    reference is refused. `repeat` is the signature of an earlier measurement: languages, amount of text, window and
-    seed are taken from it, and models or text that are not the same are refused.
+    language. Both models compute in float32, one after the other; of a model that takes more than half of the free
+    memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
+    the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
+    text that are not the same are refused.
     """
     if repeat is not None:
         return _repeated(quantized, reference, repeat, text=text, device=device, progress=progress)
@@ -115,7 +116,7 @@ def scores_of(
 ) -> Scores:
     """Returns the scores of a quantized checkpoint, given the answers of its reference model."""
     return answers.scores(
-        after.load(device=device),
+        after,
         Identity.of(after),
         notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
         device=device,

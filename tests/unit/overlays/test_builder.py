@@ -8,8 +8,9 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
+from fairbits.model.groups import dequantize_in_float32
 from fairbits.model.swapped_model import SwappedModel
-from fairbits.overlays.base_model import OverlayBase, dequantize_in_float32
+from fairbits.overlays.base_model import OverlayBase
 from fairbits.overlays.builder import HOLDOUT_EVERY, OverlayBuilder, held_out_documents
 from fairbits.overlays.overlay import Overlay
 

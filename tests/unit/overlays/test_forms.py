@@ -7,7 +7,7 @@ import torch
 
 from fairbits.model.files.safetensors_files import read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
-from fairbits.overlays.base_model import dequantize_in_float32
+from fairbits.model.groups import dequantize_in_float32
 from fairbits.overlays.builder import OverlayBuilder
 from fairbits.overlays.forms import Candidate
 from fairbits.overlays.overlay import Form, Overlay

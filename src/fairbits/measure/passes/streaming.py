@@ -11,14 +11,15 @@ depends on the blocks before. An encoder's output reaches all blocks of a decode
 streamed; nor are models that do something else between two blocks, or whose weights are packed (NotStreamableError).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.block_calls import RecordedCall
+from fairbits.measure.passes.block_loader import BlockLoader
 from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.lockstep import Lockstep, lockstep
@@ -33,53 +34,20 @@ from fairbits.memory import (
     LEAST_STATES_FACTOR,
     STATES_BYTES,
 )
-from fairbits.model.architecture import Block
 from fairbits.model.device import is_gpu
-from fairbits.model.files.read_ahead import ReadAhead
-from fairbits.model.streaming_model import StreamingModel
 
 MOST_BATCHES = 256
 """The largest number of batches that pass the model together, each of which has a thread."""
 
 
-@dataclass(eq=False)
-class _Pass:
-    """What all parts of the text need. `reader` reads the weights of the blocks that are passed now."""
+class _Pass(BlockLoader):
+    """What all parts of the text need: the model, and sums over the text."""
 
-    job: Job
-    model: StreamingModel = field(init=False)
-    recorder: Recorder = field(init=False)
-    scores: LossSums = field(init=False)
-    draws: NormalDraws = field(init=False)
-    reader: ReadAhead | None = None
-
-    def __post_init__(self) -> None:
-        job = self.job
-        self.model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=self._read)
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.checkpoint, job.device, dtype=job.dtype)
+        self.job = job
         self.recorder, self.scores = job.recorder(self.model.model), LossSums(len(job.text.lang))
         self.draws = NormalDraws(job.seed, job.device)
-
-    def _read(self, name: str) -> Tensor:
-        return (self.reader or self.job.checkpoint).read(name)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.job.checkpoint.architecture.blocks
-
-    def loaded(self, indices: Iterable[int]) -> Iterator[int]:
-        """Yields the blocks, each with its weights in memory until the next; those of the next are read meanwhile."""
-        blocks = [self.blocks[index] for index in indices]
-        names = [list(block.weights) for block in blocks]
-        with ReadAhead(self.job.checkpoint, self.job.device, names) as self.reader:
-            try:
-                for block in blocks:
-                    self.model.load_block(block, {})
-                    try:
-                        yield block.index
-                    finally:
-                        self.model.release_block(block)
-            finally:
-                self.reader = None
 
 
 @dataclass(eq=False)

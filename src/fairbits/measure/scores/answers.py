@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
-from fairbits.measure.scores.reference import Features, Reference, features_of, predicted_positions, split_for
-from fairbits.memory import GPU_LOGITS_FACTOR, LOGIT_POSITIONS, LOGITS
-from fairbits.model.device import is_gpu
+from fairbits.measure.scores.features import EvaluatedModel, Features, evaluated_model, predicted_positions
+from fairbits.measure.scores.reference import Reference
+from fairbits.model.checkpoint import Checkpoint
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,24 +44,27 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(
-    model: "PreTrainedModel", reference: Reference, *, device: str = "cpu", progress: Progress | None = None
+    model: "PreTrainedModel | Checkpoint",
+    reference: Reference,
+    *,
+    device: str = "cpu",
+    progress: Progress | None = None,
 ) -> Answers:
     """Returns the answers of a quantized model on the text of its reference, after one pass."""
     text = reference.text
-    split = split_for(model, text, device=device)
+    evaluated = evaluated_model(model, text, device=device)
     sums = torch.zeros(5, len(text.lang), dtype=torch.float64)
     token_kl, token_margin = torch.empty(2, predicted_positions(text))
     token_document = torch.empty(len(token_kl), dtype=torch.long)
     done = 0
-    stage = "evaluating the quantized model"
-    for found in features_of(model, split, text=text, device=device, stage=stage, progress=progress):
-        for part in _parts(found, positions_of_logits(model)):
+    for found in evaluated.features("evaluating the quantized model", progress):
+        for part in _parts(found, evaluated.logit_positions):
             own = slice(done, done + len(part.labels))
-            a, b = reference.logits(own, device=device), split.head(part.features)
-            _check_vocabulary(a, b, reference, model)
+            a, b = reference.logits(own, device=device), evaluated.head(part.features)
+            _check_vocabulary(a, b, reference, evaluated)
             values = compare_logits(a.float(), b.float(), part.labels.to(device)).cpu()
             if not torch.isfinite(values).all():
-                raise _not_finite(reference, own, device=device, model=model)
+                raise _not_finite(reference, own, device=device, model=evaluated)
             sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
             sums[1:].index_add_(1, part.documents, values[:4])
             token_kl[own], token_margin[own] = values[2].float(), values[4].float()
@@ -110,26 +113,20 @@ def _largest_except(logits: Tensor, choice: Tensor) -> Tensor:
     return largest
 
 
-def positions_of_logits(model: "PreTrainedModel") -> int:
-    """Returns the number of positions whose logits may be in memory at a time."""
-    positions = max(LOGITS // int(model.config.get_text_config().vocab_size), LOGIT_POSITIONS)
-    return GPU_LOGITS_FACTOR * positions if is_gpu(model.device) else positions
-
-
 def _parts(whole: Features, size: int) -> Iterator[Features]:
     fields = (torch.split(each, size) for each in (whole.features, whole.labels, whole.documents))
     return (Features(*part) for part in zip(*fields, strict=True))
 
 
-def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: "PreTrainedModel") -> None:
+def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: EvaluatedModel) -> None:
     if a.shape != b.shape:
         raise InputError(
-            f"{model.name_or_path} has {b.shape[1]:,} tokens in its vocabulary and {reference.target} {a.shape[1]:,}; "
+            f"{model.name} has {b.shape[1]:,} tokens in its vocabulary and {reference.target} {a.shape[1]:,}; "
             "both must have the same vocabulary: evaluate a model against the one it was made from"
         )
 
 
-def _not_finite(reference: Reference, own: slice, *, device: str, model: "PreTrainedModel") -> InputError:
+def _not_finite(reference: Reference, own: slice, *, device: str, model: EvaluatedModel) -> InputError:
     sound = torch.isfinite(reference.logits(own, device=device)).all()
-    who = model.name_or_path if sound else reference.target
+    who = model.name if sound else reference.target
     return InputError(f"the logits of {who} contain NaN or infinity; load it in float32, or check its weights")

@@ -13,68 +13,13 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
-from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.forward import Split, split_head
-from fairbits.measure.passes.run import positions_at_once
-from fairbits.measure.passes.text import NO_LABEL, Text
-from fairbits.memory import EVALUATION_POSITIONS, GPU_EVALUATION_POSITIONS
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.features import EvaluatedModel, Features, evaluated_model, predicted_positions
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.device import is_gpu, move
 from fairbits.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """Positions that predict a token: `features` (positions, width), and the label and document of each."""
-
-    features: Tensor
-    labels: Tensor
-    documents: Tensor
-
-
-def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
-    """Returns the model, moved to the device and split into body and head."""
-    move(model, device)
-    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
-
-
-@torch.no_grad()
-def features_of(
-    model: "PreTrainedModel", split: Split, *, text: Text, device: str, stage: str, progress: Progress | None
-) -> Iterator[Features]:
-    """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
-
-    `progress` is called with `stage`, the windows done and the number of windows.
-    """
-    room = positions_at_once(model, split)
-    total, done = len(text.windows), 0
-    least = GPU_EVALUATION_POSITIONS if is_gpu(device) else EVALUATION_POSITIONS
-    for batch in batches(text, positions=max(room, least) if split.apart else room):
-        rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
-        features = split.body(batch.on(device))
-        yield Features(features[rows, columns], batch.labels[rows, columns], batch.document[rows])
-        done += len(batch.document)
-        if progress is not None:
-            progress(stage, done, total)
-
-
-def positions_by_window(text: Text) -> list[range]:
-    """Returns, for every window, the numbers of its predicting positions in the order of `features_of`."""
-    counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
-    found = [range(0)] * len(counts)
-    begin = 0
-    for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # the order of `batches`
-        found[i] = range(begin, begin + counts[i])
-        begin += counts[i]
-    return found
-
-
-def predicted_positions(text: Text) -> int:
-    """Returns the number of positions that predict a token."""
-    return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)
 
 
 WHOLE = "the head of the reference cannot be separated from it: its logits were kept on disk instead of its features"
@@ -110,8 +55,8 @@ class Reference:
         progress: Progress | None = None,
     ) -> "Reference":
         """Returns the reference of a model on the text, after one pass over it."""
-        model = checkpoint.load(dtype, device=device)
-        return cls.of_model(model, text, target=checkpoint.target, device=device, progress=progress)
+        model = evaluated_model(checkpoint, text, device=device, dtype=dtype)
+        return cls._of(model, text, target=checkpoint.target, progress=progress)
 
     @classmethod
     def of_model(
@@ -124,18 +69,18 @@ class Reference:
         progress: Progress | None = None,
     ) -> "Reference":
         """Returns the reference of a loaded model on the text."""
-        split = split_for(model, text, device=device)
+        return cls._of(evaluated_model(model, text, device=device), text, target=target, progress=progress)
+
+    @classmethod
+    def _of(cls, model: EvaluatedModel, text: Text, *, target: str, progress: Progress | None) -> "Reference":
         with ExitStack() as stack:  # a failed pass leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            answers = features_of(
-                model, split, text=text, device=device, stage="evaluating the reference model", progress=progress
-            )
-            kept = _write_features(file, answers, text)
+            kept = _write_features(file, model.features("evaluating the reference model", progress), text)
             stack.pop_all()
-        return cls(target, text, () if split.apart else (WHOLE,), split.head, kept, file)
+        return cls(target, text, () if model.apart else (WHOLE,), model.head, kept, file)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
-        """Returns the logits of some positions, numbered in the order of `features_of`."""
+        """Returns the logits of some positions, numbered in the order of the features."""
         if self._file.closed:
             raise InputError(f"the reference {self.target} is closed; use it before closing it, or create it again")
         if isinstance(self._head, torch.nn.Module):

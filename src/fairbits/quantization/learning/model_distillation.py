@@ -21,8 +21,8 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.text import NO_LABEL
-from fairbits.measure.scores.answers import positions_of_logits
-from fairbits.measure.scores.reference import Reference, positions_by_window, split_for
+from fairbits.measure.scores.features import positions_by_window, positions_of_logits, split_for
+from fairbits.measure.scores.reference import Reference
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.device import autocast
 from fairbits.progress import Progress
@@ -101,7 +101,7 @@ class Teacher:
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
         self._numbers = positions_by_window(self.text)  # by window, those of its predicting positions in the reference
         self._language = torch.from_numpy(self.text.language_of)
-        self._positions_at_once = positions_of_logits(student)
+        self._positions_at_once = positions_of_logits(student.config, device)
 
     def batch(self, windows: Sequence[int]) -> TeacherBatch:
         """Returns windows of the text as one batch."""

@@ -169,7 +169,7 @@ class Counter(Footprint):
         positions = self.evaluation_positions()
         work = EVALUATING + self.load(self.model.stored, self.model.weights) + self.forward_all(text.batches(positions))
         work += Work(written=features, moved=features if self.gpu else 0)
-        return Stage("evaluate the reference model", work, self.held_evaluation(positions, features))
+        return Stage("evaluate the reference model", work, self.held_evaluation(text))
 
     def evaluate_quantized(self, text: TextSize, *, name: str, stored: float | None) -> Stage:
         """Returns one pass of a quantized model and the comparison of all logits; `stored` bytes are read, if any."""
@@ -178,8 +178,7 @@ class Counter(Footprint):
         work += Work(logits=text.predicted * self.model.vocabulary)
         if stored is not None:
             work += self.load(stored, self.model.weights) + Work(host=PACKING_PASSES * NUMBER * self.model.weights)
-        features = NUMBER * text.predicted * self.model.width
-        return Stage(name, work, self.held_evaluation(positions, features))
+        return Stage(name, work, self.held_evaluation(text, loaded=stored is None))
 
     # parts of rounding
 

@@ -44,11 +44,16 @@ BLOCKS_BEHIND = 2
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory of a job with one model on one device; `narrow`: audit and rounding compute in 16 bits."""
+    """The memory of a job with one model on one device.
+
+    `narrow`  audit and rounding compute in 16 bits
+    `whole`   a model is evaluated as a whole; otherwise one block of it is in memory
+    """
 
     model: ModelSize
     device: str
     narrow: bool = False
+    whole: bool = True
 
     @cached_property
     def gpu(self) -> bool:
@@ -69,7 +74,7 @@ class Footprint:
         return max((GPU_PASS_ACTIVATIONS_BYTES if self.gpu else PASS_ACTIVATIONS_BYTES) // (NUMBER * numbers), 32)
 
     def evaluation_positions(self) -> int:
-        """Returns the positions of an evaluated batch; see `features_of`."""
+        """Returns the positions of an evaluated batch; see `features`."""
         return max(self.pass_positions(), GPU_EVALUATION_POSITIONS if self.gpu else EVALUATION_POSITIONS)
 
     def logit_positions(self) -> int:
@@ -107,12 +112,21 @@ class Footprint:
         """Returns what is held, where the first part is on the device: on the CPU it takes RAM."""
         return Held(device_bytes, ram, written, scratch) if self.gpu else Held(0, device_bytes + ram, written, scratch)
 
-    def held_evaluation(self, positions: int, features: float) -> Held:
-        """Returns what an evaluation holds: the model, the head of the reference, activations and logits."""
+    def held_evaluation(self, text: TextSize, *, loaded: bool = False) -> Held:
+        """Returns what an evaluation holds: the model or a block of it, two heads, activations and logits.
+
+        `loaded` says that the model is in memory in any case.
+        """
         logits = LOGIT_COPIES * self.logit_positions() * self.model.vocabulary
-        activations = 2 * positions * self.model.largest.activations
-        held = NUMBER * (self.model.weights + self.model.head + logits + activations)
-        return self.on(held, NUMBER * self.model.largest.weights if self.gpu else 0.0, scratch=features)
+        activations = 2 * self.evaluation_positions() * self.model.largest.activations
+        weights = self.model.weights
+        if not loaded and not self.whole:
+            states = min(text.positions * self.model.width, self._states_room() // NUMBER)
+            outside = max(self.model.head, self.model.embedding)
+            weights = self.model.largest.weights + outside + states
+        held = NUMBER * (weights + self.model.head + logits + activations)
+        ahead = NUMBER * self.model.largest.weights if self.gpu else 0.0
+        return self.on(held, ahead, scratch=NUMBER * text.predicted * self.model.width)
 
     def held_audit(self, positions: int, at_once: int, *, streamed: bool) -> Held:
         """Returns what an audit holds: the model or a block, states, one batch of a backward pass, and logits."""

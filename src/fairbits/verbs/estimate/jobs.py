@@ -9,12 +9,14 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.run import measuring_dtype
 from fairbits.measure.passes.text import Text
+from fairbits.model.capacity import fits_whole
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.learning.holdout import HoldoutSplit
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies import find_policy
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.verbs.estimate.counts import REPORTING, Counter
+from fairbits.verbs.estimate.footprint import NUMBER
 from fairbits.verbs.estimate.planning import Planned, planning_stage, stand_in_plan
 from fairbits.verbs.estimate.sizes import ModelSize, TextSize
 from fairbits.verbs.estimate.work import Held, Stage
@@ -48,7 +50,13 @@ class Texts:
 
 def counter_for(checkpoint: Checkpoint, device: str) -> Counter:
     """Returns the counter of a model on a device."""
-    return Counter(ModelSize.of(checkpoint), device, measuring_dtype(checkpoint, device).itemsize == 2)
+    size = ModelSize.of(checkpoint)
+    return Counter(
+        size,
+        device,
+        narrow=measuring_dtype(checkpoint, device).itemsize == 2,
+        whole=fits_whole(NUMBER * size.weights, device),
+    )
 
 
 def audit_stages(checkpoint: Checkpoint, text: TextSize, *, device: str) -> Stages:

@@ -15,7 +15,7 @@ from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import NO_LABEL, Text
-from fairbits.measure.scores import reference as reference_module
+from fairbits.measure.scores import features as features_module
 from fairbits.measure.scores.answers import answers_of, compare_logits
 from fairbits.measure.scores.reference import WHOLE, Reference
 
@@ -130,8 +130,8 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     seen = []
     with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
         large = answers_of(model, reference)
-        monkeypatch.setattr(reference_module, "EVALUATION_POSITIONS", 8)
-        monkeypatch.setattr(reference_module, "positions_at_once", lambda *_: 8)
+        monkeypatch.setattr(features_module, "EVALUATION_POSITIONS", 8)
+        monkeypatch.setattr(features_module, "positions_at_once", lambda *_: 8)
         small = answers_of(model, reference, progress=lambda *call: seen.append(call))
     assert small.kl == pytest.approx(large.kl, rel=1e-4)
     assert np.array_equal(small.token_document, large.token_document)

@@ -56,7 +56,7 @@ def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatc
     weight = student.transformer.h[1].mlp.dense_h_to_4h.weight
     windows = [i for i in range(len(text.windows)) if text.windows[i].length > 20][:5]
     shares = np.array([0.2, 0.8])
-    monkeypatch.setattr(model_distillation, "positions_of_logits", lambda _model: 17)  # many parts
+    monkeypatch.setattr(model_distillation, "positions_of_logits", lambda _config, _device: 17)  # many parts
     teacher = Teacher(reference, student)
     batch = teacher.batch(windows)
     student.zero_grad()
