@@ -226,7 +226,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environments", type=Path, required=True, help="directory of the peers' environments")
     parser.add_argument("--model", default="embedded:tiny")
-    parser.add_argument("--text", type=Path, help="directory or JSONL file; else the embedded declaration")
+    parser.add_argument("--text", help="directory, JSONL file or help; else the embedded declaration")
     parser.add_argument("--languages", help="separated by commas; else those of the model or text")
     parser.add_argument("--bits", type=int, nargs="+", default=[4, 3])
     parser.add_argument("--group", nargs="+", default=["64", "channel"])
