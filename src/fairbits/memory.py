@@ -11,7 +11,7 @@ LINE_BYTES = 16_000_000
 WRITTEN_BYTES = 16 * MIB
 """Bytes of a tensor that are written at a time: large enough that calls cost nothing, and progress moves."""
 
-PART_BYTES = 16 * MIB
+PART_BYTES = 4 * MIB
 """Bytes of a file that are read at a time, where all of it passes: hashing takes longer than a call."""
 WAITING_BLOCKS = 3
 """Blocks of codes that are being written or wait for it while the next one is computed, each one byte per weight."""

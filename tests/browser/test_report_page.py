@@ -54,6 +54,7 @@ def test_the_headline_is_in_the_page(show, measured) -> None:
             assert f"{measured['headline'][name][side]['value']:.4f}".replace("-", "−") in said
 
 
+@pytest.mark.long
 def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
     opened = show(measured)
     head, *lines = opened.downloaded("languages")
@@ -79,6 +80,7 @@ def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
     assert f"{first['recovery']:.3f}" in texts
 
 
+@pytest.mark.long
 def test_scores_of_version_1_leave_their_percentiles_blank(show, measured) -> None:
     own = copy.deepcopy(measured)
     for row in own["languages"]:
@@ -91,6 +93,7 @@ def test_scores_of_version_1_leave_their_percentiles_blank(show, measured) -> No
     assert opened.quiet()
 
 
+@pytest.mark.long
 def test_what_a_log_scale_cannot_show_stands_open_at_its_foot(show, measured) -> None:
     opened = show(measured)
     values = [point["value"] for curve in measured["curves"]["damage"] for point in curve]
@@ -114,6 +117,7 @@ def test_what_a_log_scale_cannot_show_stands_open_at_its_foot(show, measured) ->
     assert opened.quiet()
 
 
+@pytest.mark.long
 def test_all_blocks_are_within_the_axis_where_all_kappas_are_negative(show, measured) -> None:
     own = copy.deepcopy(measured)
     for kappas in ([-0.5, -0.2], [0.0, 0.0]):
@@ -129,6 +133,7 @@ def test_all_blocks_are_within_the_axis_where_all_kappas_are_negative(show, meas
         assert opened.quiet()
 
 
+@pytest.mark.long
 def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> None:
     own = copy.deepcopy(measured)
     absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
@@ -151,6 +156,7 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
     assert opened.quiet()
 
 
+@pytest.mark.long
 def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> None:
     content = copy.deepcopy(measured)
     row = max(content["languages"], key=value)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.long
 def test_the_theme_is_changed_and_remembered(show, measured) -> None:
     opened = show(measured, color_scheme="light")
     page = opened.page
@@ -26,6 +27,7 @@ def test_the_theme_is_changed_and_remembered(show, measured) -> None:
     assert show(measured, color_scheme="dark").page.evaluate("getComputedStyle(document.body).color") == dark[1]
 
 
+@pytest.mark.long
 def test_everything_is_reached_with_the_keyboard(show, measured) -> None:
     opened = show(measured)
     page, reached = opened.page, set()

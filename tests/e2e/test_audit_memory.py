@@ -27,10 +27,12 @@ def memory(name):
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
-imported = memory("VmRSS")
 eng = [f"On day {i} the wind came from the north and brought rain." for i in range(6)]
 heb = [f"ביום {i} באה הרוח מצפון והביאה גשם." for i in range(6)]
-found = audit(sys.argv[1], text=Corpus("weather", {"eng": eng, "heb": heb}, {}), scheme=Scheme(4, 128))
+weather = Corpus("weather", {"eng": eng, "heb": heb}, {})
+audit("embedded:tiny", text=weather, scheme=Scheme(4, 32))  # imports everything
+imported = memory("VmRSS")
+found = audit(sys.argv[1], text=weather, scheme=Scheme(4, 128))
 peak = memory("VmHWM")
 print(1024 * imported, 1024 * peak, float(found.predicted.by_block.sum()))
 """

@@ -74,6 +74,7 @@ def test_killed_in_the_middle_and_started_again(adaptive: tuple[Path, Path], com
     assert checksums(adaptive) == before
 
 
+@pytest.mark.long
 def test_json_says_where_and_the_end_comes_after_what_was_taken(adaptive: tuple[Path, Path]) -> None:
     with served(adaptive, "--port", "0", "--json") as (process, client, printed):
         said = json.loads(printed)

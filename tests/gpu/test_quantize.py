@@ -74,7 +74,7 @@ def test_the_kernel_rounds_as_torch_does(scales: torch.dtype, width: int, out: i
     steps = (W.reshape(out, -1, 32).abs().amax(2) / 7.5).to(scales).T.contiguous()
     weights, group = columns._reorder(W, factor), (factor.order // 32).int()
     found = []
-    for round_panel in (columns._round_panel, column_kernel.round_panel):
+    for round_panel in (columns._round_panel_in_torch, column_kernel.round_panel):
         panel, codes = weights[:96].clone(), torch.empty(96, out, dtype=torch.int8, device="cuda")
         errors = torch.empty_like(panel)
         round_panel(

@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,12 @@ def test_a_model_that_another_machine_lacks_is_named(tmp_path: Path, monkeypatch
         pickle.loads(data)
 
 
-def test_finished_trials_are_kept_and_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"policies": ["rtn", "gptq"], "bits": [4], "seeds": [0, 1], **SMALL}
-    first = compare("embedded:tiny", results=tmp_path, **options)
+def test_finished_trials_are_kept_and_not_done_again(
+    reading_model: Callable[[str], Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = reading_model("llama")
+    options = {"policies": ["rtn", "gptq"], "bits": [4], "seeds": [0, 1], "group": 16, **SMALL}
+    first = compare(model, results=tmp_path, **options)
     kept = sorted(each.name for each in tmp_path.iterdir() if each.is_dir())
     assert [each.rpartition("-")[0] for each in kept] == [
         "gptq-4-bits-seed-0",
@@ -64,16 +68,16 @@ def test_finished_trials_are_kept_and_not_done_again(tmp_path: Path, monkeypatch
     shutil.rmtree(tmp_path / kept[1])  # as if the command had been interrupted
     done, whole = [], PlanTrial.run
     monkeypatch.setattr(PlanTrial, "run", lambda self, plan, **rest: done.append(plan) or whole(self, plan, **rest))
-    second = compare("embedded:tiny", results=tmp_path, **options)
+    second = compare(model, results=tmp_path, **options)
     assert [(plan.policy, plan.calibration.seed) for plan in done] == [("gptq", 1)]
     before, after = (json.loads(json.dumps(each.as_data())) for each in (first, second))
     for each in (*before["entries"], *after["entries"]):
         each.pop("seconds")
     assert before == after
 
-    swept = sweep("embedded:tiny", policy="rtn", bits=[3, 4], results=tmp_path, **SMALL)
+    swept = sweep(model, policy="rtn", bits=[3, 4], group=16, results=tmp_path, **SMALL)
     assert [plan.policy for plan in done[1:]] == ["rtn", "rtn"]  # a comparison has other options: embeddings
-    assert sweep("embedded:tiny", policy="rtn", bits=[3, 4], results=tmp_path, **SMALL).as_data() == swept.as_data()
+    assert sweep(model, policy="rtn", bits=[3, 4], group=16, results=tmp_path, **SMALL).as_data() == swept.as_data()
     assert len(done) == 3
 
 

@@ -18,6 +18,7 @@ from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.text import NO_LABEL
 from fairbits.memory import GPU_GRADIENT_POSITIONS, GRADIENT_POSITIONS
 from fairbits.model.device import is_gpu
+from fairbits.model.finite import finite_rows
 
 
 class LossSums:
@@ -38,7 +39,7 @@ class LossSums:
         p = log_p.exp()
         nll = -log_p.gather(1, labels.to(log_p.device)[:, None])[:, 0].double()
         entropy = -log_p.mul_(p).sum(1).double()  # in place: with a large vocabulary every copy is costly
-        finite = torch.isfinite(logits).all(1)
+        finite = finite_rows(logits)
         self._added.append((documents, torch.stack((torch.where(finite, 1.0, torch.nan), nll, entropy))))
         return p
 

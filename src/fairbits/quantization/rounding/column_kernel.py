@@ -4,7 +4,7 @@ In torch every column is about ten launches, and a GPU waits for Python most of 
 some rows in registers and goes through its columns: it rounds one, and at once subtracts what its error contributes to
 the columns after it. `gptq` looks back at the errors instead; the sums are the same, added in another order.
 
-Triton is optional. Where it is missing (`AVAILABLE`), and on the CPU, `gptq` computes column by column in torch.
+Triton is optional. Where it is missing (`AVAILABLE`), `gptq` computes column by column in torch.
 """
 
 from contextlib import nullcontext

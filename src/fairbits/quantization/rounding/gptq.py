@@ -13,7 +13,7 @@ errors before it. Both give the same codes, and this needs no inverse.
 Block-wise compensation. Looking back column by column would be one matrix-vector product each, over all columns
 before it. Columns are grouped into panels (`columns_at_once`). What all earlier panels contribute to a panel is one
 matrix product before it is entered, and only the columns within it are looked back at one by one. The sums are the
-same. On a GPU a panel is one launch of a kernel (`column_kernel`).
+same. A panel is one call of a compiled loop (`column_loop`), on a GPU one launch of a kernel (`column_kernel`).
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from torch import Tensor
 
 from fairbits.checks import in_range, whole
 from fairbits.errors import InputError
+from fairbits.model.finite import all_finite
 from fairbits.model.groups import Codes, divisors, round_to_nearest
-from fairbits.quantization.rounding import column_kernel
+from fairbits.quantization.rounding import column_kernel, column_loop
 from fairbits.theory.grid import Grid
 
 TRIES = 4
@@ -62,7 +63,7 @@ def factorize(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple
     compensate. Inputs that are always 0 neither compensate nor are compensated.
     """
     in_range("damp", damp, least=0)
-    if H.ndim != 2 or H.shape[0] != H.shape[1] or not torch.isfinite(H).all():
+    if H.ndim != 2 or H.shape[0] != H.shape[1] or not all_finite(H):
         raise InputError(f"H has shape {tuple(H.shape)}; it must be square and finite: check the activations")
     diagonal = H.diagonal().double()
     dead = diagonal <= 0
@@ -142,8 +143,9 @@ def _round_columns(
     divide_by = divisors(stored).to(weights.dtype)
     codes = torch.empty(columns, out, dtype=torch.int8, device=weights.device)
     damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
-    in_one_launch = weights.is_cuda and column_kernel.AVAILABLE
-    round_panel = column_kernel.round_panel if in_one_launch else _round_panel
+    round_panel = _round_panel_in_torch if weights.is_cuda else column_loop.round_panel
+    if weights.is_cuda and column_kernel.AVAILABLE:
+        round_panel = column_kernel.round_panel
     for start in range(0, columns, columns_at_once):
         panel = slice(start, min(start + columns_at_once, columns))
         # what all earlier panels contribute to this one, in one product
@@ -164,7 +166,7 @@ def _round_columns(
     return codes, damage
 
 
-def _round_panel(
+def _round_panel_in_torch(
     wanted: Tensor,
     weights: Tensor,
     feedback: Tensor,
@@ -176,7 +178,7 @@ def _round_panel(
     codes: Tensor,
     errors: Tensor,
 ) -> None:
-    """Does in torch, column by column, what `column_kernel.round_panel` does in one launch."""
+    """Does what `column_kernel.round_panel` does, column by column, on a GPU without Triton."""
     for k, own in enumerate(group.tolist()):
         wanted[k].addmv_(errors[:k].T, feedback[k, :k], alpha=-1)
         code = (wanted[k] / divide_by[own]).round_().clamp_(grid.lowest, grid.highest)

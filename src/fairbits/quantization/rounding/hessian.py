@@ -19,6 +19,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.lockstep import StopBlock
 from fairbits.model.architecture import Weight
+from fairbits.model.finite import all_finite
 from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.rounding.gptq import Factor, factorize
@@ -175,7 +176,7 @@ class HessianAccumulator:
             squares = self._squares[name].cpu().numpy() / self._counts(name)[:, None]
         if H is not None:
             H.tril_().add_(H.tril(-1).T)  # in place, and if it was done before, nothing changes
-            if not torch.isfinite(H).all():
+            if not all_finite(H):
                 raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
             factor, notes = factorize(H)
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)

@@ -12,6 +12,7 @@ from fairbits.errors import InputError
 from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.model.finite import all_finite
 from fairbits.model.groups import Codes, Notes, choose_scales, grid_of, round_to_nearest
 from fairbits.model.scheme import Scheme
 from fairbits.quantization.plan import LayerResult
@@ -34,7 +35,7 @@ def matrix(checkpoint: Checkpoint, weight: Weight, *, read: Callable[[str], Tens
         )
     stored = (checkpoint.read if read is None else read)(weight.name)
     W = (stored.T if weight.transposed else stored).float()
-    if not torch.isfinite(W).all():
+    if not all_finite(W):
         raise InputError(f"{weight.name} holds NaN or infinite weights; repair or replace the checkpoint first")
     return W
 
@@ -100,7 +101,7 @@ def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[floa
     """
     if not W.is_cuda:
         alpha = grid.alpha(scales.double().numpy())
-        sums = [float(each.double().square().sum()) for each in (W, change)]
+        sums = [float(torch.linalg.vector_norm(each, dim=1).double().square().sum()) for each in (W, change)]
         return [*sums, float(alpha.min()), float(np.median(alpha)), float(alpha.max())]
     energy, lost = (torch.linalg.vector_norm(each, dtype=torch.float64).square() for each in (W, change))
     ordered = scales.flatten().abs().sort().values

@@ -73,7 +73,7 @@ class ObservedBatch:
             return None
         if (stack, every) not in self._indices:
             self._indices[stack, every] = at[::every].to(x.device)
-        return flat[self._indices[stack, every]].float()
+        return flat.index_select(0, self._indices[stack, every]).float()
 
     def document(self, stack: str, every: int = 1) -> Tensor:
         """Returns the document of each position that `text_of` returns."""

@@ -24,7 +24,6 @@ CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 48}
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 CLIPPING = {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8, "final_logit_softcapping": 0.5}
-EMBEDDED = "embedded:tiny"
 
 
 def text_of(checkpoint):
@@ -83,10 +82,11 @@ def test_the_text_may_pass_in_parts(reading_model, monkeypatch) -> None:
     assert len(loads) > 2 * blocks
 
 
-def test_scores_are_those_of_whole_models(tmp_path, monkeypatch) -> None:
-    plan = fairbits.plan(EMBEDDED, policy="rtn", bits=3, group=64)
-    fairbits.quantize(EMBEDDED, plan, out=tmp_path / "q", device="cpu")
-    setting = {"reference": EMBEDDED, "languages": ["en", "fi"], "tokens": 512, "sequence": 128}
+def test_scores_are_those_of_whole_models(reading_model, tmp_path, monkeypatch) -> None:
+    checkpoint = reading_model("llama")
+    plan = fairbits.plan(checkpoint, policy="rtn", bits=3, group=16)
+    fairbits.quantize(checkpoint, plan, out=tmp_path / "q", device="cpu")
+    setting = {"reference": checkpoint, "text": CORPUS, "tokens": 512, "sequence": 24}
     whole = fairbits.evaluate(tmp_path / "q", **setting)
     monkeypatch.setattr(module, "fits_whole", lambda _bytes, _device: False)
     monkeypatch.setattr(Checkpoint, "load", lambda *_args, **_options: pytest.fail("the whole model was loaded"))

@@ -20,7 +20,7 @@ def main() -> None:
         weights, group = columns._reorder(W, factor), (factor.order // 16).int()
         scales = (W.reshape(out, -1, 16).abs().amax(2) / 7.5).to(dtype).T.contiguous()
         found = []
-        for round_panel in (columns._round_panel, column_kernel.round_panel):
+        for round_panel in (columns._round_panel_in_torch, column_kernel.round_panel):
             codes, errors = torch.empty(width, out, dtype=torch.int8), torch.empty_like(weights)
             for start in range(0, width, 128):
                 panel = slice(start, min(start + 128, width))
