@@ -68,13 +68,19 @@ def round_panel(
     errors: Tensor,
 ) -> None:
     """Does in main memory what `column_kernel.round_panel` does on a GPU; `feedback` need not be contiguous."""
-    given = (wanted, weights, feedback.contiguous(), scales.float(), divide_by, group)
-    bounds = float(grid.lowest), float(grid.highest)
+    digits, least = PRECISION.get(scales.dtype, NATIVE)
     with LAUNCH:
         _round(
-            *(each.numpy() for each in given),
-            *bounds,
-            *PRECISION.get(scales.dtype, NATIVE),
+            wanted.numpy(),
+            weights.numpy(),
+            feedback.contiguous().numpy(),
+            scales.float().numpy(),
+            divide_by.numpy(),
+            group.numpy(),
+            float(grid.lowest),
+            float(grid.highest),
+            digits,
+            least,
             codes.numpy(),
             errors.numpy(),
         )
