@@ -64,13 +64,14 @@ class ReferenceAnswers:
         progress: Progress | None = None,
     ) -> Scores:
         """Returns the scores of a quantized model, loaded or not; `notes` are those of the models and come first."""
+        answers = answers_of(model, self.reference, device=device, progress=progress)
         return Scores.of(
-            answers_of(model, self.reference, device=device, progress=progress),
+            answers,
             self.reference.text,
             quantized=quantized,
             reference=self.identity,
             question=self.setting,
-            notes=(*notes, *self.notes),
+            notes=(*notes, *answers.notes, *self.notes),
         )
 
     def __enter__(self) -> "ReferenceAnswers":

@@ -30,6 +30,7 @@ class Answers:
     `flips`          how often the quantized model prefers another token to the reference's first choice
     `token_kl`       the divergence of each token, and `token_document` its document
     `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
+    `notes`          what a reader of any result must know about the quantized model
     """
 
     predicted: Floats
@@ -40,6 +41,7 @@ class Answers:
     token_kl: NDArray[np.float32]
     token_margin: NDArray[np.float32]
     token_document: NDArray[np.intp]
+    notes: tuple[str, ...] = ()
 
 
 @torch.no_grad()
@@ -72,7 +74,7 @@ def answers_of(
             done = own.stop
     predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
     tokens = token_kl.numpy(), token_margin.numpy(), token_document.numpy()
-    return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens)
+    return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens, evaluated.notes)
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:

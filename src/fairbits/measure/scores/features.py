@@ -37,6 +37,8 @@ from fairbits.progress import Progress
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+LOADED_FACTOR = 8
+"""Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
 MOST_BATCHES = 256
 """The largest number of batches that pass a model together in blocks, each of which has a thread."""
 
@@ -56,11 +58,13 @@ class EvaluatedModel(Protocol):
     `name`             the model
     `apart`            whether logits exist only where the head is called
     `logit_positions`  the number of positions whose logits may be in memory at a time
+    `notes`            what a reader of any result must know
     """
 
     name: str
     apart: bool
     logit_positions: int
+    notes: tuple[str, ...]
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
@@ -79,22 +83,25 @@ def evaluated_model(
     """Returns a model to evaluate on a text; that of a checkpoint is loaded, or passed in blocks if it does not fit."""
     if not isinstance(model, Checkpoint):
         return WholeModel(model, text, device=device)
+    notes: tuple[str, ...] = ()
     try:
         plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
         if not fits_whole(sum(info.numel for info in plain.tensors.values()) * dtype.itemsize, device):
             return StreamedModel(plain, text, device=device, dtype=dtype)
-    except (UnreadableLayoutError, NotStreamableError):
-        pass  # it may fit nevertheless; where it does not, the loader says so
-    return WholeModel(model.load(dtype, device=device), text, device=device)
+    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
+        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
+            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
+    return WholeModel(model.load(dtype, device=device), text, device=device, notes=notes)
 
 
 class WholeModel:
     """A loaded model on a text; see `EvaluatedModel`."""
 
-    def __init__(self, model: "PreTrainedModel", text: Text, *, device: str) -> None:
+    def __init__(self, model: "PreTrainedModel", text: Text, *, device: str, notes: tuple[str, ...] = ()) -> None:
         self._model, self._text, self._device = model, text, device
         self._split = split_for(model, text, device=device)
         self.name, self.apart = str(model.name_or_path), self._split.apart
+        self.notes = notes
         self.logit_positions = positions_of_logits(model.config, device)
 
     @property
@@ -128,6 +135,7 @@ class StreamedModel:
         self._split: Split | None = None
         self._width = int(checkpoint.config.get_text_config().hidden_size)
         self.name, self.apart = checkpoint.target, True
+        self.notes: tuple[str, ...] = ()
         self.logit_positions = positions_of_logits(checkpoint.config, device)
 
     @property

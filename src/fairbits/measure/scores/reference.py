@@ -21,7 +21,6 @@ from fairbits.progress import Progress
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-
 WHOLE = "the head of the reference cannot be separated from it: its logits were kept on disk instead of its features"
 
 
@@ -77,7 +76,8 @@ class Reference:
             file = stack.enter_context(tempfile.TemporaryFile())
             kept = _write_features(file, model.features("evaluating the reference model", progress), text)
             stack.pop_all()
-        return cls(target, text, () if model.apart else (WHOLE,), model.head, kept, file)
+        notes = (*model.notes, *(() if model.apart else (WHOLE,)))
+        return cls(target, text, notes, model.head, kept, file)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
         """Returns the logits of some positions, numbered in the order of the features."""

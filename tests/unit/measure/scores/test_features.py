@@ -111,7 +111,12 @@ def test_a_model_that_fits_is_loaded(reading_model) -> None:
 @pytest.mark.usefixtures("too_large")
 def test_a_model_whose_base_is_itself_is_loaded_as_a_whole(reading_model) -> None:
     checkpoint = reading_model("mt5")
-    assert isinstance(evaluated_model(checkpoint, text_of(checkpoint), device="cpu"), WholeModel)
+    found = evaluated_model(checkpoint, text_of(checkpoint), device="cpu")
+    assert isinstance(found, WholeModel)
+    assert found.notes[0].endswith("although it is large: its head cannot be separated from its blocks")
+    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
+        assert reference.notes[0] == found.notes[0]
+        assert answers_of(checkpoint, reference).notes == found.notes
 
 
 @pytest.mark.usefixtures("too_large")
