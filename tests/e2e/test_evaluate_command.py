@@ -108,6 +108,7 @@ def test_another_reference_than_the_plan_names_is_refused(quantized, command) ->
     assert f"was made from {TINY} (as its plan.json says)" in errors
 
 
+@pytest.mark.long
 def test_sweep(command, tmp_path) -> None:
     options = ("--policy", "rtn", "--group", "channel", *LANGUAGES, "--evaluation-tokens", "256")
     code, printed, errors = command("sweep", TINY, "--bits", "3..4", *options, "--out", tmp_path / "sweep.json")

@@ -45,6 +45,7 @@ def test_plan_writes_what_quantize_carries_out(command, tmp_path) -> None:
     assert all((each == weights(other)[name]).all() for name, each in tensors.items())
 
 
+@pytest.mark.long
 def test_options_reach_the_policy(command) -> None:
     def planned(*options: str) -> dict:
         code, printed, errors = command("plan", TINY, "--group", "channel", *SMALL, *options, "--json")

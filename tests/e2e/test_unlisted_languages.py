@@ -85,6 +85,7 @@ def test_from_the_audit_to_the_report(texts, command, reading_model, tmp_path, m
 
 
 @pytest.mark.usefixtures("four_block_embedded")
+@pytest.mark.long
 def test_overlays_serve_a_language_that_is_named_and_never_detected(texts, command, adaptive, tmp_path) -> None:
     base, _ = adaptive
     options = ("--text", texts, "--languages", "eng,my-dialect,bar", "--clusters", "1", *SMALL, "--out", tmp_path / "o")

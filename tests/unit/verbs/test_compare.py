@@ -211,6 +211,7 @@ def test_a_real_comparison(real) -> None:
     assert all((frame.values > 0).all() for each in real.entries for frame in each.frames)
 
 
+@pytest.mark.long
 def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
     checkpoint, corpus = Checkpoint("embedded:tiny"), udhr(CODES)
     with PlanTrial.of(checkpoint, corpus, request=TextRequest("evaluation", 256, 64)) as trial:
