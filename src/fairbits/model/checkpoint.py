@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -83,6 +83,19 @@ class Checkpoint:
         for info in self.tensors.values():
             if info.name in wanted:
                 yield info, map_tensor(info)
+
+    @property
+    def stored(self) -> "Checkpoint":
+        """The checkpoint as it is in the files: itself, unless its weights are packed and this is an unpacked view."""
+        return self
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Returns the tensors of the files that make up a weight."""
+        return (name,)
+
+    def unpack(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """Returns a weight from the tensors of the files, which `read` gives."""
+        return read(name)
 
     @cached_property
     def config(self) -> "PretrainedConfig":

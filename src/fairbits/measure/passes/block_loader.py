@@ -8,12 +8,11 @@ from torch import Tensor
 from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.read_ahead import ReadAhead
-from fairbits.model.files.unpacked import UnpackedCheckpoint
 from fairbits.model.streaming_model import StreamingModel
 
 
 class BlockLoader:
-    """The model of a checkpoint, plain or unpacked, without weights at first."""
+    """The model of a checkpoint, or of an unpacked view of one, without weights at first."""
 
     def __init__(self, checkpoint: Checkpoint, device: str, *, dtype: torch.dtype) -> None:
         self._checkpoint, self._device = checkpoint, device
@@ -28,8 +27,8 @@ class BlockLoader:
     def loaded(self, indices: Iterable[int]) -> Iterator[int]:
         """Yields the blocks, each with its weights in memory until the next; those of the next are read meanwhile."""
         blocks = [self.blocks[index] for index in indices]
-        names = [[part for name in block.weights for part in self._parts(name)] for block in blocks]
-        with ReadAhead(self._stored, self._device, names) as self._reader:
+        names = [[part for name in block.weights for part in self._checkpoint.parts(name)] for block in blocks]
+        with ReadAhead(self._checkpoint.stored, self._device, names) as self._reader:
             try:
                 for block in blocks:
                     self.model.load_block(block, {})
@@ -40,13 +39,5 @@ class BlockLoader:
             finally:
                 self._reader = None
 
-    @property
-    def _stored(self) -> Checkpoint:
-        return self._checkpoint.stored if isinstance(self._checkpoint, UnpackedCheckpoint) else self._checkpoint
-
-    def _parts(self, name: str) -> tuple[str, ...]:
-        return self._checkpoint.parts[name] if isinstance(self._checkpoint, UnpackedCheckpoint) else (name,)
-
     def _read(self, name: str) -> Tensor:
-        read = (self._reader or self._stored).read
-        return self._checkpoint.unpack(name, read) if isinstance(self._checkpoint, UnpackedCheckpoint) else read(name)
+        return self._checkpoint.unpack(name, (self._reader or self._checkpoint.stored).read)

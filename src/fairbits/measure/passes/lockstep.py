@@ -34,6 +34,9 @@ from fairbits.measure.passes.block_calls import BatchThread, Body, Call, PausedB
 
 Before = Callable[[Batch], None]
 
+MOST_BATCHES = 256
+"""The largest number of batches that pass a model together, each of which has a thread."""
+
 
 class StopBlock(BaseException):
     """Raised by a hook that has observed all it needs: the rest of the block is not computed."""

@@ -22,7 +22,7 @@ from fairbits.measure.passes.block_calls import RecordedCall
 from fairbits.measure.passes.block_loader import BlockLoader
 from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
-from fairbits.measure.passes.lockstep import Lockstep, lockstep
+from fairbits.measure.passes.lockstep import MOST_BATCHES, Lockstep, lockstep
 from fairbits.measure.passes.recorder import Recorder
 from fairbits.measure.passes.segments import least_places, segments
 from fairbits.measure.passes.streamed_body import NotStreamableError, StreamedBody
@@ -35,9 +35,6 @@ from fairbits.memory import (
     STATES_BYTES,
 )
 from fairbits.model.device import is_gpu
-
-MOST_BATCHES = 256
-"""The largest number of batches that pass the model together, each of which has a thread."""
 
 
 class _Pass(BlockLoader):
@@ -69,7 +66,7 @@ def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
     if job.checkpoint.config.is_encoder_decoder:
         raise NotStreamableError("its decoder's blocks read the output of its encoder, so it cannot pass in blocks")
     if getattr(job.checkpoint.config, "quantization_config", None) is not None:
-        raise NotStreamableError("its weights are packed, and only transformers' loader unpacks them")
+        raise NotStreamableError("its weights are packed, and an audit does not unpack them block by block")
     work = _Pass(job)
     parts = _parts(job, _batches(job))
     plans = [segments(len(work.blocks), _places(job, part)) for part in parts]

@@ -15,7 +15,7 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.block_loader import BlockLoader
 from fairbits.measure.passes.forward import Split, split_head
-from fairbits.measure.passes.lockstep import lockstep
+from fairbits.measure.passes.lockstep import MOST_BATCHES, lockstep
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.streamed_body import NotStreamableError, StreamedBody
 from fairbits.measure.passes.text import NO_LABEL, Text
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 LOADED_FACTOR = 8
 """Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
-MOST_BATCHES = 256
-"""The largest number of batches that pass a model together in blocks, each of which has a thread."""
 
 
 @dataclass(frozen=True, eq=False)

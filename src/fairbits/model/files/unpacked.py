@@ -27,20 +27,22 @@ class UnreadableLayoutError(Exception):
 
 
 class UnpackedCheckpoint(Checkpoint):
-    """A checkpoint in the layout of `packed`, with the names, shapes and values of the weights before packing.
-
-    `stored` is the checkpoint itself, and `parts` names the tensors of its files that make up each weight.
-    """
+    """A checkpoint in the layout of `packed`, with the names, shapes and values of the weights before packing."""
 
     def __init__(self, stored: Checkpoint) -> None:
         """Reads the shapes, and raises UnreadableLayoutError if weights are stored in another layout."""
         own = ("config", "architecture", "fingerprint")
         self.__dict__.update({name: value for name, value in vars(stored).items() if name not in own})
-        self.stored = stored
+        self._stored = stored
         _check_layout(stored)
-        self.parts: dict[str, tuple[str, ...]] = dict(_parts(stored.tensors))
-        self._bits = {name: _bits(stored, parts) for name, parts in self.parts.items() if len(parts) > 1}
-        self.tensors = MappingProxyType({name: self._plain(name) for name in self.parts})
+        self._parts = dict(_parts(stored.tensors))
+        self._bits = {name: _bits(stored, parts) for name, parts in self._parts.items() if len(parts) > 1}
+        self.tensors = MappingProxyType({name: self._plain(name) for name in self._parts})
+
+    @property
+    def stored(self) -> Checkpoint:
+        """The packed checkpoint."""
+        return self._stored
 
     @cached_property
     def config(self) -> "PretrainedConfig":
@@ -53,18 +55,22 @@ class UnpackedCheckpoint(Checkpoint):
         """Returns one weight as it was before packing, in float32 if it was packed."""
         return self.unpack(self._info(name).name, self.stored.read)
 
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Returns the tensors of the files that make up a weight."""
+        return self._parts[name]
+
     def unpack(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
         """Returns one weight from the tensors of the files, which `read` gives."""
-        tensors = {part: read(part) for part in self.parts[name]}
+        tensors = {part: read(part) for part in self._parts[name]}
         if name not in self._bits:
             return tensors[name]
         return dequantize_in_float32(read_packed(tensors, name, bits=self._bits[name]))
 
     def _plain(self, name: str) -> TensorInfo:
-        info = self.stored.tensors[self.parts[name][0]]
+        info = self.stored.tensors[self._parts[name][0]]
         if name not in self._bits:
             return info
-        shape = info.shape if len(self.parts[name]) == 2 else self.stored.read(f"{name}_shape").tolist()
+        shape = info.shape if len(self._parts[name]) == 2 else self.stored.read(f"{name}_shape").tolist()
         return replace(info, name=name, shape=tuple(shape), dtype=torch.float32)
 
 

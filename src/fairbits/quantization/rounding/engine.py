@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.lockstep import Lockstep, lockstep
+from fairbits.measure.passes.lockstep import MOST_BATCHES, Lockstep, lockstep
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
 from fairbits.memory import (
@@ -45,8 +45,6 @@ from fairbits.quantization.rounding.output_errors import OutputErrors
 from fairbits.quantization.rounding.ranks import ALONE, Ranks
 from fairbits.quantization.rounding.refinement import ReferenceStates, RefineBlock, refine_block
 
-MOST_BATCHES = 256
-"""The largest number of batches, each of which has a thread; most of the time it waits."""
 ACTIVATIONS_PER_POSITION = 16
 """About how many numbers per position and unit of width a block computes."""
 ONE_PROCESS = "learned rounding runs in one process; start it without torchrun, or use the policy gptq"
