@@ -16,6 +16,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import tokens_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
+from fairbits.model.groups import Codes
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.quantization.execution import execute_plan
 from fairbits.quantization.plan import Plan
@@ -98,15 +99,10 @@ class Bench:
         rounded = time.perf_counter()
         layers = {name: codes for block in blocks for name, codes in block.layers.items()}
         identity = Identity(f"{checkpoint.target}, {name}", plan.digest, plan.size_bytes)
-        with self.swapped as swapped:
-            swapped.replace(layers)
-            scores = {
-                name: each.scores(swapped.model, identity, notes=checkpoint.notes, device=device)
-                for name, each in self.answers.items()
-            }
+        scores, seconds = self.evaluate(layers, identity)
         facts = {
             "seconds": rounded - start,
-            "evaluation_seconds": time.perf_counter() - rounded,
+            "evaluation_seconds": seconds,
             "device": device,
             "threads": torch.get_num_threads(),
             "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
@@ -115,3 +111,16 @@ class Bench:
             "notes": list(plan.notes),
         }
         return scores, facts
+
+    def evaluate(
+        self, layers: Mapping[str, Codes | torch.Tensor], identity: Identity
+    ) -> tuple[dict[str, Scores], float]:
+        """Returns the scores of quantized layers on every text, and the seconds; afterwards the model is as before."""
+        start = time.perf_counter()
+        with self.swapped as swapped:
+            swapped.replace(layers)
+            scores = {
+                name: each.scores(swapped.model, identity, notes=self.checkpoint.notes, device=self.device)
+                for name, each in self.answers.items()
+            }
+        return scores, time.perf_counter() - start

@@ -9,6 +9,10 @@ import numpy as np
 
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
+from fairbits.stats.document_records import pair_records
+from fairbits.stats.draws import draw_jointly
+from fairbits.stats.extremes import worst_difference
+from fairbits.stats.intervals import combination, estimate_within
 
 Measure = Literal["divergence", "loss"]
 """KL(p_reference ‖ p_quantized), or the loss of the quantized model minus that of the reference."""
@@ -76,6 +80,28 @@ def contrast_counts(mine: LanguageFrame, base: LanguageFrame) -> tuple[int, int,
         values = [difference.value for difference in chosen.values()]
         sides += [sum(value < 0 for value in values), sum(value > 0 for value in values)]
     return sides[0], sides[1], sides[2], sides[3]
+
+
+def paired_ratios(mine: LanguageFrame, base: LanguageFrame) -> tuple[Estimate, Estimate]:
+    """Returns the worst damage of a frame as a multiple of the other's worst, and the mean as one of its mean.
+
+    Both frames hold the same documents, which are resampled together. The damage of every language must be positive.
+    The worst is compared on the logarithm, corrected for selection; the mean by the delta method,
+    Δ log(m/n) = Δm/m − Δn/n.
+    """
+    order, match = pair_records(mine, base)
+    joint = draw_jointly(mine, order, others=base.values[match])
+    if not joint.languages:
+        plain = mine.worst()[1].value / base.worst()[1].value, mine.mean().value / base.mean().value
+        worst, mean = (Estimate.without_interval(each, len(set(mine.document)), mine.confidence) for each in plain)
+        return worst, mean
+    size = len(joint.languages) // 2
+    means = [float(joint.value[half].mean()) for half in (slice(size), slice(size, None))]
+    shares = np.repeat([1 / means[0], -1 / means[1]], size) / size
+    centre = float(np.log(means[0] / means[1]))
+    limits = (float(np.exp(centre + each)) for each in combination(joint, shares, mine.confidence)[1:])
+    mean = estimate_within(means[0] / means[1], *limits, n=joint.clusters, confidence=mine.confidence)
+    return worst_difference(joint.logarithm(), confidence=mine.confidence).transform(np.exp), mean
 
 
 def number(value: float, decimals: int = 4) -> str:

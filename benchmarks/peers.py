@@ -155,13 +155,16 @@ def environment(directory: Path, worker: str) -> Path:
     return python
 
 
-def run(python: Path, worker: str, *, folder: str, threads: int) -> subprocess.CompletedProcess[str]:
+def run(
+    python: Path, worker: str, *, folder: str, threads: int, capture: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Returns the ended process of a worker, which has left its result in the folder."""
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
     command = [python, WORKERS / f"with_{worker}.py", f"{folder}/job.json", folder]
     # without progress bars the last line that a failed worker says is its error
-    settings = os.environ | limits | {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+    settings = os.environ | limits | quiet | {"HF_HUB_OFFLINE": "1"}  # the model is on disk
+    return subprocess.run(command, env=settings, capture_output=capture, text=True, check=False)
 
 
 def print_table(rows: Iterable[Row]) -> None:

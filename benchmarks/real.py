@@ -9,7 +9,7 @@
 Policies are calibrated on the calibration split of `--text`: on about `--tokens` of every language, sampled again for
 every seed, or, if named with @all, on all of it. They are evaluated on the evaluation split of the same text and on all
 of every other `--evaluation` text, also in languages that calibration has not seen. The scores go to `--out`, one file
-for each model, setting, policy, seed and text.
+for each model, setting, policy, seed and text. The policies `autoround…` compare with AutoRound (`real_autoround.py`).
 """
 
 import argparse
@@ -128,6 +128,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--evaluation-tokens", type=int, default=8192, help="of every language and text")
     running.add_argument("--sequence", type=int, default=512)
     running.add_argument("--device", default="auto", help="cuda, cpu or auto")
+    running.add_argument(
+        "--autoround-python",
+        type=Path,
+        default=Path(sys.executable),
+        help="that has AutoRound, for policies autoround…",
+    )
+    running.add_argument("--autoround-eager", action="store_true", help="without torch.compile, its default")
     running.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: host:port, auto, or local to start one here")
     running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no item is begun")
     writing.add_argument("--page", type=Path, default=ROOT / "docs/real-models.md")

@@ -1,8 +1,8 @@
 """What `real.py run` has measured, by model, setting and text."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import published
 from bench import FACTS, Setting
 from fairbits.measure.scores.scores import Scores
 from measured import Measured
+from real_ablations import TITLES
+from real_autoround import title_of
 
 BASE = "gptq"
 NAMES = {
@@ -20,6 +22,7 @@ NAMES = {
     "fair": "`fair`",
     "gptq@all": "GPTQ, equal mix, all text",
     "fair@all": "`fair`, all text",
+    **{policy: str(title_of(policy)) for policy in ("autoround@all", "autoround:iterations=1000:alg_ext@all")},
 }
 """Policies in the order of the tables, and how they are written there."""
 TEXTS = {"help": "LibreOffice help", "declaration": "Universal Declaration of Human Rights"}
@@ -45,6 +48,11 @@ class Group:
         """The name of the model for readers."""
         known = published.MODELS.get(self.model)
         return self.model if known is None else known.title
+
+    def without(self, policies: Collection[str]) -> "Group":
+        """Returns the group without some policies."""
+        kept = {name: each for name, each in self.policies.items() if name not in policies}
+        return replace(self, policies=kept, facts={name: self.facts[name] for name in kept})
 
     @property
     def base(self) -> Measured:
@@ -119,7 +127,7 @@ def rank(policy: str) -> tuple[int, str]:
 
 def name_of(policy: str) -> str:
     """Returns a policy as tables name it."""
-    return NAMES.get(policy, f"`{policy}`")
+    return NAMES.get(policy) or TITLES.get(policy) or title_of(policy) or f"`{policy}`"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

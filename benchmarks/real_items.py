@@ -14,12 +14,16 @@ import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
 from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import longest_input
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.units import gigabytes
 from fairbits.verbs.plan import plan as make_plan
+from real_ablations import left_out, split
+from real_autoround import Recipe
+from real_autoround import run as run_autoround
 from real_texts import Texts, digest
 
 ALL = 10**9
@@ -39,18 +43,29 @@ class Item:
 
     @property
     def variant(self) -> Variant:
-        """The policy without the amount of text."""
-        return variant(self.policy.removesuffix("@all"))
+        """The policy without the amount of text; for AutoRound the one that has its text and size."""
+        return variant("gptq" if self.recipe else self.base.removesuffix("@all"))
+
+    @property
+    def base(self) -> str:
+        """The policy without what is left out of it."""
+        return split(self.policy)[0]
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How AutoRound quantizes; None if fairbits does."""
+        return Recipe.of(self.policy)
 
     @property
     def has_seeds(self) -> bool:
         """Whether a seed makes a difference: text is sampled, or codes are learned in an order."""
         own = self.variant
-        return own.reads_text and (not self.policy.endswith("@all") or own.policy == "fair")
+        learns = own.policy == "fair" or self.recipe is not None
+        return own.reads_text and (not self.base.endswith("@all") or learns)
 
     def tokens(self, usual: int) -> int:
         """Returns the calibration tokens of each language."""
-        return ALL if self.policy.endswith("@all") else usual
+        return ALL if self.base.endswith("@all") else usual
 
     def __str__(self) -> str:
         return f"{self.model}, {Setting.of(self.setting)}, {self.policy}, seed {self.seed}"
@@ -101,12 +116,29 @@ class Run:
         opened = time.perf_counter() - start
         if is_gpu(self.device):
             torch.cuda.reset_peak_memory_stats()
-        scores, facts = bench.run(self.plan(bench.checkpoint, item), f"{item.policy}, seed {item.seed}")
+        scores, facts = self.quantize(bench, item)
         total = time.perf_counter() - start - opened
         facts |= {"settings": self.settings(item), "total_seconds": total, "environment": environment(self.device)}
         if is_gpu(self.device):
-            facts["peak_gpu_bytes"] = torch.cuda.max_memory_allocated()
+            facts.setdefault("peak_gpu_bytes", torch.cuda.max_memory_allocated())
         return scores, facts, opened
+
+    def quantize(self, bench: Bench, item: Item) -> tuple[dict[str, Scores], dict[str, Any]]:
+        """Returns the scores of an item and facts about it."""
+        plan = self.plan(bench.checkpoint, item)
+        if item.recipe is None:
+            with left_out(split(item.policy)[1]):
+                return bench.run(plan, f"{item.policy}, seed {item.seed}")
+        return run_autoround(
+            bench,
+            plan,
+            item.recipe,
+            setting=Setting.of(item.setting),
+            length=min(self.options.sequence, longest_input(bench.checkpoint)),
+            seed=item.seed,
+            python=self.options.autoround_python,
+            compiles=not self.options.autoround_eager,
+        )
 
     def keep(self, item: Item, measured: Measured) -> None:
         """Writes the scores of an item and prints a line about it."""

@@ -14,6 +14,8 @@ import real_figure
 from fairbits.language.lookup import language_of
 from fairbits.units import GB, MB, bits_per_byte
 from measured import Measure, Measured, contrast_counts, number, shown
+from real_ablations import TITLES
+from real_against import ablation_lines, against_lines
 from real_groups import BASE, TEXTS, UNIT, Group, name_of, read_groups, table
 from real_readme import readme_lines
 
@@ -24,7 +26,8 @@ BEGIN, END = "<!-- real models: written by benchmarks/real.py tables -->", "<!--
 
 def write(root: Path, *, page: Path, readme: Path) -> None:
     """Writes both pages, and figure and numbers next to the first."""
-    groups = read_groups(root)
+    every = read_groups(root)
+    groups = [group.without(TITLES) for group in every]
     assets = page.parent / "assets"
     assets.mkdir(parents=True, exist_ok=True)
     write_numbers(groups, assets / "real-models.csv")
@@ -33,7 +36,7 @@ def write(root: Path, *, page: Path, readme: Path) -> None:
         for group in main_groups(groups)
     }
     real_figure.draw(figures, assets / "real-models.svg", order=name_of(BASE))
-    replace_between(page, page_lines(groups))
+    replace_between(page, page_lines(groups, every))
     replace_between(readme, readme_lines(main_groups(groups)))
 
 
@@ -53,8 +56,8 @@ def main_groups(groups: Sequence[Group]) -> list[Group]:
     return [each for each in groups if (each.setting, each.text) == (groups[0].setting, groups[0].text)]
 
 
-def page_lines(groups: Sequence[Group]) -> Iterator[str]:
-    """Yields everything that the page shows."""
+def page_lines(groups: Sequence[Group], every: Sequence[Group]) -> Iterator[str]:
+    """Yields everything that the page shows; `every` has the ablations of `fair` too."""
     yield from amount_lines(groups)
     for text in dict.fromkeys(group.text for group in groups):
         own = [group for group in groups if group.text == text]
@@ -64,6 +67,8 @@ def page_lines(groups: Sequence[Group]) -> Iterator[str]:
         for languages, title in ((known, "languages of the calibration text"), (others, "other languages")):
             if languages:
                 yield from summary_lines(own, languages, title)
+    yield from against_lines(groups)
+    yield from ablation_lines(every)
     yield "\n## Every language"
     yield "\n![KL of every language under every policy](assets/real-models.svg)"
     yield "\nIn bits per byte. All numbers, in both units: [real-models.csv](assets/real-models.csv)."

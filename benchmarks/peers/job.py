@@ -4,9 +4,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,6 +23,8 @@ class Job:
     `modules`  dotted paths of the maps in the transformers model
     `samples`  token ids to calibrate on, each of one of the `languages`
     `group`    how many weights of a row share a scale; None: the whole row
+    `device`   where the method computes, if it can compute anywhere but on the CPU
+    `options`  options of the method itself
     """
 
     method: str
@@ -32,12 +35,14 @@ class Job:
     bits: int
     group: int | None
     threads: int
+    device: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def load(self) -> torch.nn.Module:
-        """Returns the model in float32."""
+    def load(self, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+        """Returns the model in a type."""
         from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float32).eval()
+        return AutoModelForCausalLM.from_pretrained(self.model, dtype=dtype).eval()
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +66,11 @@ def work(package: str, prepare: Callable[[Job], Prepared]) -> None:
     quantize, read = prepare(job)
     start = time.perf_counter()
     quantize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     peak = peak_bytes()
+    peak_gpu = torch.cuda.max_memory_allocated()
     found = read()
     save_file(
         {name: W.detach().float().contiguous() for name, W in found.weights.items()}, f"{out}/weights.safetensors"
@@ -71,6 +79,7 @@ def work(package: str, prepare: Callable[[Job], Prepared]) -> None:
         "versions": {name: version(name) for name in (package, "torch", "transformers")},
         "seconds": seconds,
         "peak_bytes": peak,
+        "peak_gpu_bytes": peak_gpu,
         "bits_per_weight": found.bits_per_weight,
         "notes": found.notes,
     }

@@ -2,9 +2,12 @@
 
 Scales have either sign, so that the largest weight of a group is the lowest code. All else is left at its default but
 the precision: it learns in float32, where by itself it would cast the model to bfloat16 if the processor knows that.
+Nothing is compiled. Options of a job change this: `iterations`, `alg_ext` (its extension of the algorithm),
+`bfloat16`, `compile` (where AutoRound finds it useful, its default) and `seed`.
 """
 
 import logging
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -16,6 +19,10 @@ from transformers import AutoTokenizer
 ITERATIONS = 200
 AT_ONCE = 8
 """Samples of an iteration, its default."""
+SEED = 42
+"""Its default."""
+OFF_GRID = 0.05
+"""How far a weight in bfloat16, as a multiple of its scale, may be from a whole number."""
 
 
 class Warnings(logging.Handler):
@@ -34,24 +41,57 @@ def prepare(job: Job) -> Prepared:
     """Returns a run of `quantize`, which leaves the rounded weights in the model; nothing is exported."""
     warnings = Warnings()
     logging.getLogger("autoround").addHandler(warnings)
-    model, tokenizer = job.load(), AutoTokenizer.from_pretrained(job.model)
+    options, tokenizer = job.options, AutoTokenizer.from_pretrained(job.model)
+    half = options.get("bfloat16", False)
+    model = job.load(torch.bfloat16 if half else torch.float32)  # it would cast the positions' frequencies as well
+    give_own_positions(model)
     samples = list(islice(cycle(job.samples), len(job.samples) + -len(job.samples) % AT_ONCE))
     run = AutoRound(
         model,
         tokenizer,
-        alg_configs=SignRoundConfig(iters=ITERATIONS, bits=job.bits, group_size=job.group or -1, sym=True),
+        alg_configs=SignRoundConfig(
+            iters=options.get("iterations", ITERATIONS),
+            bits=job.bits,
+            group_size=job.group or -1,
+            sym=True,
+            enable_alg_ext=options.get("alg_ext", False),
+        ),
         dataset=batches(samples, padding=tokenizer.pad_token_id or 0),
         nsamples=len(samples),
         seqlen=max(map(len, samples)),
         batch_size=AT_ONCE,
-        device_map="cpu",
-        enable_torch_compile=False,
-        amp=False,
+        seed=options.get("seed", SEED),
+        device_map="cuda:0" if job.device == "cuda" else job.device,
+        enable_torch_compile=None if options.get("compile", False) else False,  # None: where it finds it useful
+        amp=half,
         low_cpu_mem_usage=False,
     )
     if len(samples) > len(job.samples):
         warnings.said.append(f"{len(samples) - len(job.samples)} of {len(job.samples)} samples were given twice")
     return run.quantize, lambda: read(job, model, warnings.said)
+
+
+def give_own_positions(model: torch.nn.Module) -> None:
+    """Makes every attention layer compute its own position embeddings, where layers differ in them.
+
+    AutoRound calls all blocks with what the first was called with. In Gemma 3 the first block is a local one; the
+    global ones have another base of rotation, and would learn from wrong outputs.
+    """
+    body = getattr(model, "base_model", model)
+    rotary = getattr(body, "rotary_emb", None)
+    if not hasattr(rotary, "layer_types"):
+        return
+    for layer, kind in zip(body.layers, body.config.layer_types, strict=True):
+        layer.self_attn.register_forward_pre_hook(partial(own_positions, rotary, kind), with_kwargs=True)
+
+
+def own_positions(
+    rotary: torch.nn.Module, kind: str, _: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of an attention layer with the position embeddings of its kind; text begins at 0."""
+    hidden = given[0] if given else named["hidden_states"]
+    positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
+    return given, named | {"position_embeddings": rotary(hidden, positions, kind)}
 
 
 def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.Tensor]]:
@@ -68,16 +108,23 @@ def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.T
 
 
 def read(job: Job, model: torch.nn.Module, warnings: list[str]) -> Quantized:
-    """Returns the weights that the run has left in the modules, once they are seen to lie on their grids."""
+    """Returns the weights that a loader makes of codes and scales, once those of the run are seen to lie on grids."""
     modules: dict[str, Any] = {name: model.get_submodule(name) for name in job.modules}
-    lowest = -(2 ** (job.bits - 1))
-    for each in modules.values():
-        codes = each.weight.unflatten(1, (each.scale.shape[1], -1)) / each.scale[:, :, None].float()
-        torch.testing.assert_close(codes, codes.round().clamp(lowest, -lowest - 1))
-    weights = {name: each.weight for name, each in modules.items()}
+    weights = {name: on_grid(each, job.bits) for name, each in modules.items()}
     scales = sum(each.scale.numel() for each in modules.values())
     bits = job.bits + STORED_BITS * scales / sum(W.numel() for W in weights.values())
     return Quantized(weights, bits, tuple(dict.fromkeys(warnings)))
+
+
+def on_grid(module: Any, bits: int) -> torch.Tensor:
+    """Returns whole multiples of the scales in float32; raises unless these are the weights of the module."""
+    scale, lowest = module.scale.detach().cpu().float()[:, :, None], -(2 ** (bits - 1))
+    found = module.weight.detach().cpu()
+    multiples = found.float().unflatten(1, (scale.shape[1], -1)) / scale
+    codes = multiples.round().clamp(lowest, -lowest - 1)
+    exact = found.dtype == torch.float32
+    torch.testing.assert_close(multiples, codes, **({} if exact else {"rtol": 0.0, "atol": OFF_GRID}))
+    return found if exact else (codes * scale).flatten(1)
 
 
 if __name__ == "__main__":

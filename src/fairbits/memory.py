@@ -32,8 +32,12 @@ CHECKED_WEIGHTS = 2**24
 """Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
 ERROR_ROWS = 256
 """Rows of a matrix of errors that are widened to float64 at a time: 8 MiB at 4096 columns."""
-END_TO_END_WEIGHTS = 500_000_000
-"""Weights of the blocks up to which a model is learned end to end: 28 bytes for each of them make 14 GB."""
+LEARNED_WEIGHT_BYTES = 6
+"""Bytes that each weight takes while it is learned: its first code, its offset from it, and two moments."""
+LEARNING_SHARE = 0.6
+"""Share of the free memory of a GPU that the weights of all blocks may take while they are learned together."""
+CPU_END_TO_END_WEIGHTS = 50_000_000
+"""Weights of the blocks up to which a model is learned end to end on a CPU, which would take hours with more."""
 
 # activations: positions are tokens of a batch, padding included
 

@@ -30,7 +30,8 @@ def without_numbers(line: str) -> str:
 
 def test_all_examples_are_here() -> None:
     assert [script.name for script in SCRIPTS] == [
-        *("compare_policies.py", "gate.sh", "load_in_transformers.py", "own_text.py", "quickstart.py"),
+        *("compare_policies.py", "gate.sh", "load_in_transformers.py", "own_samples.py", "own_text.py"),
+        "quickstart.py",
     ]
 
 

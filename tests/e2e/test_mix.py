@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from fairbits.cli import main
 from fairbits.language import udhr
 from fairbits.language.mix_file import Mix
+from fairbits.verbs.audit import audit
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"
@@ -123,3 +124,27 @@ def _copied(terminal: int, file: BinaryIO) -> bytes:
     data = os.read(terminal, 4096)
     file.write(data)
     return data
+
+
+def test_a_few_languages_that_cover_an_audit(tmp_path, call, outer_blocks) -> None:
+    checkpoint = outer_blocks(2)
+    audit(checkpoint, languages=[ENG, FRA, HEB], tokens=64).save(tmp_path / "audit.json")
+    given = (checkpoint.directory, "--cover", "2", "--audit", tmp_path / "audit.json", "--sequence", "64")
+    code, _, errors = call(*given, "--out", tmp_path / "calib.jsonl")
+    assert code == 0, errors
+    mix = Mix.load(tmp_path / "calib.jsonl")
+    assert len(mix.languages) == 2
+    assert set(mix.languages) < {ENG, FRA, HEB}
+    assert f"2 of 3 audited languages chosen: {', '.join(mix.languages)}; least protected: " in errors
+    assert mix.notes[0].startswith("2 of 3 audited languages chosen")
+    code, _, errors = call(*given, "--languages", f"{HEB},{ENG},deu", "--out", tmp_path / "calib.jsonl")
+    assert code == 0, errors
+    assert set(Mix.load(tmp_path / "calib.jsonl").languages) == {HEB, ENG}
+    assert "not in the audit and were not considered: deu_Latn" in errors
+
+
+def test_cover_and_audit_need_each_other(tmp_path, call) -> None:
+    for option, other in ((("--cover", "2"), "--audit"), (("--audit", "audit.json"), "--cover")):
+        code, _, errors = call(MODEL, "--languages", ENG, *option, "--out", tmp_path / "calib.jsonl")
+        assert code == 2, errors
+        assert f"{option[0]} is given without {other}" in errors

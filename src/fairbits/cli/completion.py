@@ -21,6 +21,7 @@ EXPERIMENTS = (
     "mediation",
     "bounds",
     "calibration-language",
+    "price-of-sharing",
     "null-controls",
     "training-choices",
 )

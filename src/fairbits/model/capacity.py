@@ -63,10 +63,10 @@ def free_memory() -> int | None:
     return min(found, default=None)
 
 
-def fits_whole(weight_bytes: float, device: str) -> bool:
-    """Returns whether weights fit on a device and leave room for the work with them."""
+def fits_whole(needed: float, device: str, *, share: float = WHOLE_MODEL_SHARE) -> bool:
+    """Returns whether some bytes, by default all weights, take at most a share of what is free on a device."""
     free = free_gpu_memory(device) if is_gpu(device) else free_memory()
-    return free is None or weight_bytes <= WHOLE_MODEL_SHARE * free
+    return free is None or needed <= share * free
 
 
 def _free_of_system() -> int | None:

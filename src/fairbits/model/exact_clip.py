@@ -30,10 +30,10 @@ from fairbits.theory.grid import Grid
 LONG = 65_536
 
 
-def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None) -> Tensor:
+def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None, signed: bool = False) -> Tensor:
     """Returns the exact scale of every group as (out, groups) in float64; blocks are (out, groups, weights).
 
-    `importance` is h ≥ 0 of every input, (groups · weights,).
+    `importance` is h ≥ 0 of every input, (groups · weights,). `signed` lets scales of the twos grid be negative.
 
     >>> clip_groups(torch.tensor([[[0.7, -0.35, 0.1]]]), Grid(4)).tolist()
     [[0.1...]]
@@ -41,12 +41,14 @@ def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None)
     out, columns, size = blocks.shape
     if not _on_device(blocks):
         W = blocks.cpu().float().reshape(out, -1).numpy()
-        return torch.from_numpy(clip_blocks(W, grid, group=size, importance=importance).step).to(blocks.device)
+        return torch.from_numpy(clip_blocks(W, grid, group=size, importance=importance, signed=signed).step).to(
+            blocks.device
+        )
     h = None if importance is None else torch.from_numpy(importance).to(blocks.device).reshape(columns, size)
-    return device_steps(blocks, h, grid=grid)[0]
+    return device_steps(blocks, h, grid=grid, signed=signed)[0]
 
 
-def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective: str) -> Tensor:
+def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective: str, signed: bool = False) -> Tensor:
     """Returns the scale of every group with the lowest error of the worst language, (out, groups) in float64.
 
     `importance` is (languages, groups · weights); `minimax_blocks` explains it and the objectives "worst" and "regret".
@@ -54,25 +56,31 @@ def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective:
     out, columns, size = blocks.shape
     if not _on_device(blocks):
         W = blocks.cpu().float().reshape(out, -1).numpy()
-        found = minimax_blocks(W, grid, group=size, importance=importance, objective=objective)
+        found = minimax_blocks(W, grid, group=size, importance=importance, objective=objective, signed=signed)
         return torch.from_numpy(found.step).to(blocks.device)
     scaled = np.stack([near_one(h)[0] for h in importance])
     scaled = scaled / scaled.mean(axis=1, keepdims=True)
     H = torch.from_numpy(scaled).to(blocks.device).reshape(len(scaled), columns, size)
     scales = torch.ones(len(H), 1, dtype=torch.float64, device=blocks.device)
     if objective == "regret":
-        own = torch.stack([device_steps(blocks, h, grid=grid)[1].flatten() for h in H])
+        own = torch.stack([device_steps(blocks, h, grid=grid, signed=signed)[1].flatten() for h in H])
         energy = torch.einsum("rcs,cs->rc", blocks.double().square(), H.mean(0)).flatten()
         scales = 1 / torch.maximum(own, 1e-12 * energy + 1e-300)
-    steps = minimax_steps(blocks.reshape(-1, size), H, scales=scales, grid=grid).reshape(out, columns)
+    steps = minimax_steps(blocks.reshape(-1, size), H, scales=scales, grid=grid, signed=signed).reshape(out, columns)
     return _finite(steps)
 
 
-def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid) -> tuple[Tensor, Tensor]:
+def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid, signed: bool = False) -> tuple[Tensor, Tensor]:
     """Returns the exact step of every group of blocks (out, groups, weights) and its error, both (out, groups).
 
-    `h` (groups, weights) is the importance, the same for every row, in float64; None stands for ones.
+    `h` (groups, weights) is the importance, the same for every row, in float64; None stands for ones. A negative step
+    is the step of the negated weights.
     """
+    if signed:
+        steps, errors = device_steps(blocks, h, grid=grid)
+        others, lower = device_steps(-blocks, h, grid=grid)
+        turned = lower < errors
+        return torch.where(turned, -others, steps), torch.where(turned, lower, errors)
     out, columns, size = blocks.shape
     W, search_groups = blocks.reshape(-1, size).contiguous(), triton_search()
     if search_groups is None or grid.offset:

@@ -57,8 +57,8 @@ Notes = tuple[str, ...]
 
 
 def grid_of(scheme: Scheme) -> Grid:
-    """Returns the grid that a scheme rounds to."""
-    return Grid(scheme.bits, scheme.grid)
+    """Returns the grid that a scheme rounds to; scales of either sign have the codes of the twos grid."""
+    return Grid(scheme.bits, "twos" if scheme.grid == "signed" else scheme.grid)
 
 
 def split_groups(W: Tensor, scheme: Scheme) -> Tensor:
@@ -135,7 +135,7 @@ def choose_scales(
     if scheme.clip == "exact":
         scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
     elif scheme.clip == "absmax":
-        scales = _absmax(blocks, grid)
+        scales = _signed_absmax(blocks, grid) if scheme.grid == "signed" else _absmax(blocks, grid)
     else:
         scales, notes = _closed_form(blocks.float(), scheme, grid)
     stored, rounding = _stored(scales, dtype)
@@ -145,8 +145,8 @@ def choose_scales(
 def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor:
     """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for given codes k, each group on its own.
 
-    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no positive scale helps, for example because all codes of a group
-    are 0, the given scale is kept.
+    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no scale of the same sign helps, for example because all codes of
+    a group are 0, the given scale is kept.
 
     >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
     >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
@@ -158,8 +158,9 @@ def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor
         part, k = slice(group * size, (group + 1) * size), split_like(codes, scales)[:, group].float()
         weighted = k @ H[part, part]
         over, under = (blocks[:, group] * weighted).sum(1), (k * weighted).sum(1)
-        fits = (under > 0) & (over > 0)
-        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), scales[:, group].float()))
+        given = scales[:, group].float()
+        fits = (under > 0) & (over * given > 0)
+        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), given))
     return torch.stack(found, dim=1)
 
 
@@ -172,6 +173,17 @@ def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
     """
     largest = torch.maximum(blocks.amax(2), blocks.amin(2).neg_())  # makes no copy of the weights
     return largest.float().double() / (grid.highest + (0.5 if grid.kind == "twos" else 0.0))
+
+
+def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
+    """Returns the least scale, of either sign, with which no weight is further than half a scale from its level.
+
+    The scale has the sign that gives the side with the largest weight the code that only one side has.
+    """
+    above, below = blocks.amax(2).float().double(), blocks.amin(2).neg().float().double()
+    longer, shorter = torch.maximum(above, below), torch.minimum(above, below)
+    size = torch.maximum(longer / (0.5 - grid.lowest), shorter / (grid.highest + 0.5))
+    return torch.where(above > below, -size, size)
 
 
 def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
@@ -201,8 +213,9 @@ def _exact(
     blocks: Tensor, scheme: Scheme, grid: Grid, *, importance: Floats | None, pi: Floats | None
 ) -> tuple[Tensor, Notes]:
     out, groups, size = blocks.shape
+    signed = scheme.grid == "signed"
     if importance is None:
-        return clip_groups(blocks, grid), ()
+        return clip_groups(blocks, grid, signed=signed), ()
     share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
     if scheme.group != "tensor" and importance.shape[1] != groups * size:
         raise InputError(
@@ -218,14 +231,20 @@ def _exact(
         counts = left
     counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
     if scheme.objective in (None, "mean"):
-        return clip_groups(blocks, grid, importance=np.resize(share[counts] @ counted, groups * size)), notes
+        mean = np.resize(share[counts] @ counted, groups * size)
+        return clip_groups(blocks, grid, importance=mean, signed=signed), notes
     if scheme.group == "tensor":
         scales = _worst_of_tensor(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
         return torch.from_numpy(scales).to(blocks.device), notes
-    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective)), notes
+    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective), signed=signed), notes
 
 
 def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
+    if scheme.grid == "signed":
+        raise InputError(
+            "one scale per tensor for the worst language cannot be of either sign; use the grid twos, or a scale per "
+            "channel or group"
+        )
     if not w.any():
         return np.zeros((1, 1))
     if len(importance) * w.size > MINIMAX_TABLE_NUMBERS:
@@ -248,10 +267,12 @@ def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
     """Returns the scales in `dtype`, clamped to its range."""
     limits = torch.finfo(dtype)
     least = limits.smallest_normal * limits.eps  # the smallest number above 0
-    small, large = (scales > 0) & (scales < least), scales > limits.max
+    sizes = scales.abs()
+    small, large = (sizes > 0) & (sizes < least), sizes > limits.max
     notes = [
         f"{int(beyond.sum())} of {scales.numel()} scales are {what} {dtype} can hold: taken as {limit:.3g}"
         for beyond, what, limit in ((small, "smaller than", least), (large, "larger than", limits.max))
         if beyond.any()
     ]
-    return torch.where(small, least, scales.clamp(max=limits.max)).to(dtype), tuple(notes)
+    kept = torch.where(small, least, sizes.clamp(max=limits.max))
+    return torch.copysign(kept, scales).to(dtype), tuple(notes)

@@ -8,7 +8,7 @@ from fairbits.errors import InputError
 
 Group = int | Literal["channel", "tensor"]
 Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
-WeightGrid = Literal["symmetric", "twos"]
+WeightGrid = Literal["symmetric", "twos", "signed"]
 Objective = Literal["mean", "worst", "regret"]
 Rounding = Literal["nearest", "gptq"]
 
@@ -32,7 +32,8 @@ class Scheme:
                  error
     `grid`       "symmetric": codes −n … n, n = 2^(bits−1) − 1; under absmax the scale is max|w|/n, and the largest
                  weight is a level. "twos": all codes of two's complement, −n − 1 … n; under absmax the scale is
-                 max|w|/(n + ½), and the largest weight lies half a scale from its level
+                 max|w|/(n + ½), and the largest weight lies half a scale from its level. "signed": the codes of
+                 "twos" with scales of either sign, so that code −n − 1 serves the side that needs it
     `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
     mean, the worst of them, or the worst regret; None: all weights count equally
     `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight

@@ -32,8 +32,6 @@ CONFIDENCE = 0.5
 BATCH = 16
 """The largest number of prompts in a batch."""
 
-"""Called with the number of finished prompts and their total."""
-
 __all__ = ["AdaptiveModel", "Choice", "Completion"]
 
 

@@ -7,14 +7,16 @@ Rounding alone needs one block in memory. So does learning block by block, which
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.output_gradients import output_importance
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
@@ -25,10 +27,8 @@ from fairbits.model.groups import Codes, grid_of
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
 from fairbits.quantization.learning.block_distillation import BlockDistiller, block_distiller
-from fairbits.quantization.learning.distillation import distill
 from fairbits.quantization.learning.holdout import HoldoutSplit
-from fairbits.quantization.learning.learnable_codes import learnable_codes
-from fairbits.quantization.learning.model_distillation import ModelDistillation, Teacher, model_rate
+from fairbits.quantization.learning.model_distillation import distill_model
 from fairbits.quantization.learning.state import LearningState, load_codes, save_codes
 from fairbits.quantization.plan import LayerResult, Learning, Plan
 from fairbits.quantization.rounding.block_rounding import Finished, RoundedBlock
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 ROUNDED_CODES, ROUNDED_NOTES, STATE = "start.safetensors", "start.json", "course.safetensors"
 """The files of an interrupted run: the rounded codes that learning starts with, their notes, and the learning state."""
+IMPORTANCE_TOKENS = 512
+"""Tokens of each language from which the importance of channels is estimated."""
 Layers = dict[str, Codes]
 Notes = dict[str, tuple[str, ...]]
 
@@ -85,7 +87,7 @@ def execute_plan(
     if plan.learning.model_steps:
         learner = _ModelLearner(checkpoint, plan, plan.learning, split, device, saved, progress)
         return learner.blocks(finished or (lambda _index: None))
-    refine = _distiller(plan, split)
+    refine = _distiller(checkpoint, plan, split, device=device, progress=progress)
     return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=progress)
 
 
@@ -127,7 +129,7 @@ class _ModelLearner:
             notes = check_record(Notes, read_object(source), source=str(source))
             return load_codes(self.saved / ROUNDED_CODES, bits), notes
         layers, notes = Layers(), Notes()
-        refine = _distiller(self.plan, self.split)
+        refine = _distiller(self.checkpoint, self.plan, self.split, device=self.device, progress=self.progress)
         for block in round_model(
             self.checkpoint, self.plan, text=self._block_text, device=self.device, refine=refine, progress=self.progress
         ):
@@ -146,20 +148,20 @@ class _ModelLearner:
             for name, codes in rounded.items()
             if weights[name].block is not None
         }
+        others = {name: codes for name, codes in rounded.items() if name not in inside}
         with Reference.of(self.checkpoint, self.split.text, device=self.device, progress=self.progress) as reference:
-            swapped = SwappedModel.load(self.checkpoint, device=self.device)
-            swapped.replace({name: codes for name, codes in rounded.items() if name not in inside})
-            with learnable_codes(swapped.model, weights, inside) as codes:
-                teacher = Teacher(reference, swapped.model, device=self.device)
-                distillation = ModelDistillation(teacher, self.split, self.learning, _seed(self.plan), self.progress)
-                return distill(
-                    codes,
-                    distillation,
-                    learning=self.learning,
-                    steps=self.learning.model_steps,
-                    rate=model_rate(self.learning),
-                    saved=None if self.saved is None else self.saved / STATE,
-                )
+            return distill_model(
+                self.checkpoint,
+                inside,
+                others,
+                reference=reference,
+                split=self.split,
+                learning=self.learning,
+                device=self.device,
+                seed=_seed(self.plan),
+                saved=None if self.saved is None else self.saved / STATE,
+                progress=self.progress,
+            )
 
     def _results(self, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
         """Returns the result of every layer in a model that has all these codes."""
@@ -204,10 +206,20 @@ def learned_results(
     return {name: replace(each, error=errors.error(name)) for name, each in outcomes.items()}
 
 
-def _distiller(plan: Plan, split: HoldoutSplit) -> BlockDistiller | None:
+def _distiller(
+    checkpoint: Checkpoint, plan: Plan, split: HoldoutSplit, *, device: str, progress: Progress | None
+) -> BlockDistiller | None:
     """Returns what learns the codes of blocks one by one; None if the plan does not learn blocks."""
-    learning = plan.learning
-    return None if learning is None or not learning.block_steps else block_distiller(learning, split, seed=_seed(plan))
+    learning, seed = plan.learning, _seed(plan)
+    if learning is None or not learning.block_steps:
+        return None
+
+    @cache  # when the first block needs it
+    def importance() -> Mapping[int, Tensor]:
+        text = split.shorten(IMPORTANCE_TOKENS, held_out=False)
+        return output_importance(checkpoint, text, device=device, seed=seed, progress=progress)
+
+    return block_distiller(learning, split, importance=importance, seed=seed)
 
 
 def _seed(plan: Plan) -> int:

@@ -163,3 +163,17 @@ def test_groups_that_a_kernel_leaves_undone_are_searched_in_torch(monkeypatch):
     expected = clip_blocks(W, Grid(3), group=8, importance=h)
     np.testing.assert_allclose(steps, expected.step, rtol=1e-12)
     np.testing.assert_allclose(errors, expected.error, rtol=1e-10)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_steps_of_either_sign_are_those_of_the_cpu(weighted, monkeypatch):
+    monkeypatch.setattr("fairbits.model.exact_clip.triton_search", lambda: None)
+    rng = np.random.default_rng(5)
+    W, h = rng.standard_t(3, (8, 64)).astype(np.float32), rng.lognormal(size=64) if weighted else None
+    expected = clip_blocks(W, Grid(3, "twos"), group=16, importance=h, signed=True)
+    blocks = torch.from_numpy(W).reshape(8, 4, 16)
+    own = None if h is None else torch.from_numpy(h).reshape(4, 16)
+    steps, errors = device_steps(blocks, own, grid=Grid(3, "twos"), signed=True)
+    assert (steps < 0).any()
+    np.testing.assert_allclose(errors.numpy(), expected.error, rtol=1e-9)
+    np.testing.assert_allclose(clip_groups(blocks, Grid(3, "twos"), importance=h, signed=True).numpy(), expected.step)

@@ -13,7 +13,7 @@ from fairbits.model.groups import choose_scales, error_of, fit_scales
 from fairbits.model.scheme import Scheme
 from fairbits.theory import Grid
 
-GRIDS = ("symmetric", "twos")
+GRIDS = ("symmetric", "twos", "signed")
 
 
 def weights(seed=0, shape=(6, 48)):
@@ -25,10 +25,14 @@ def scales_of(W, scheme):
     return choose_scales(W, scheme, dtype=torch.float32)[0]
 
 
+def levels(bits, grid):
+    return Grid(bits, "twos" if grid == "signed" else grid)
+
+
 def by_theory(W, scales, bits, grid):
     """ΔW by the only definition of the grids, group by group."""
     groups = W.double().numpy().reshape(*scales.shape, -1)
-    rounded = Grid(bits, grid).quantize(groups, scales.double().numpy()[:, :, None])
+    rounded = levels(bits, grid).quantize(groups, scales.double().numpy()[:, :, None])
     return (rounded - groups).reshape(W.shape)
 
 
@@ -49,7 +53,7 @@ def test_error_is_that_of_the_grid(seed, bits, group, grid, clip):
     found = error_of(W, scheme).numpy()
     differ = ~np.isclose(expected, found, atol=2e-5)
     # float32 may choose the other of two levels that are equally near
-    half = scales.repeat_interleave(48 // scales.shape[1], 1).numpy() / 2
+    half = scales.abs().repeat_interleave(48 // scales.shape[1], 1).numpy() / 2
     np.testing.assert_allclose(np.abs(found[differ]), half[differ], rtol=1e-5)
     torch.testing.assert_close(error_of(W, scheme, scales), error_of(W, scheme), rtol=0, atol=0)
 
@@ -83,9 +87,59 @@ def test_exact_clip_is_the_optimum_and_never_worse_than_absmax(grid, bits, group
     for row in range(3):
         block = W[row, :size].double().numpy()
         scales = np.linspace(1e-3, 1.1, 3000)[:, None] * np.abs(block).max()
-        scanned = np.square(Grid(bits, grid).quantize(block, scales) - block).sum(1).min()
+        scales = np.concatenate([scales, -scales]) if grid == "signed" else scales
+        scanned = np.square(levels(bits, grid).quantize(block, scales) - block).sum(1).min()
         assert float(errors[0][row, 0]) <= scanned * (1 + 1e-5)
         assert float(errors[0][row, 0]) >= 0.99 * scanned - 1e-9
+
+
+@pytest.mark.parametrize("clip", ["absmax", "exact"])
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_scales_of_either_sign_are_never_worse(clip, bits):
+    W = weights(shape=(64, 64))
+    one, either = Scheme(bits, 16, clip, "twos"), Scheme(bits, 16, clip, "signed")
+    errors = [error_of(W, each).double().square().reshape(64, 4, 16).sum(2) for each in (one, either)]
+    scales = scales_of(W, either)
+    assert 0.3 < float((scales < 0).double().mean()) < 0.7
+    assert errors[1].sum() < errors[0].sum()
+    if clip == "exact":
+        assert (errors[1] <= errors[0] * (1 + 1e-6)).all()
+        mirrored = error_of(-W, either).double().square().reshape(64, 4, 16).sum(2)
+        torch.testing.assert_close(mirrored, errors[1], rtol=1e-5, atol=0)
+    else:
+        assert (scales.abs() <= scales_of(W, one)).all()
+        assert (error_of(W, either).abs() <= scales.abs().repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
+
+
+def test_negative_scales_are_kept_in_the_range_of_their_type():
+    W = torch.tensor([[1e-9, -2e-10], [3e6, -1e6]])
+    scales, notes = choose_scales(W, Scheme(4, "channel", "absmax", "signed"), dtype=torch.float16)
+    assert (scales < 0).all()
+    assert torch.isfinite(scales).all()
+    assert len(notes) == 2
+
+
+def test_one_scale_of_a_tensor_for_the_worst_language_has_no_sign():
+    with pytest.raises(InputError, match="either sign"):
+        choose_scales(
+            weights(), Scheme(4, "tensor", "exact", "signed", "worst"), importance=np.ones((2, 48)), dtype=torch.float32
+        )
+
+
+@pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
+def test_languages_weigh_scales_of_either_sign(objective):
+    W, h = weights(), np.random.default_rng(0).lognormal(size=(3, 48))
+    found = []
+    for grid in ("twos", "signed"):
+        scheme = Scheme(3, 16, "exact", grid, objective)
+        scales, _ = choose_scales(W, scheme, importance=h, dtype=torch.float32)
+        squares = error_of(W, scheme, scales).double().square().numpy()
+        found.append((squares * (h / h.mean(1, keepdims=True))[:, None]).reshape(3, 6, 3, 16).sum(3))
+    assert (scales < 0).any()
+    if objective == "mean":
+        assert (found[1].mean(0) <= found[0].mean(0) * (1 + 1e-6)).all()
+    elif objective == "worst":
+        assert (found[1].max(0) <= found[0].max(0) * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("clip", ["absmax", "exact"])
@@ -177,6 +231,12 @@ def test_fitted_scales_are_those_that_a_search_finds(groups: int) -> None:
         assert (fitted <= searched.amin(0) * (1 + 1e-4) + 1e-5).all()
         nearest = tried[searched.argmin(0)]
         assert torch.allclose(scales[:, group], nearest, atol=float(tried[1]))
+
+
+def test_fitted_scales_keep_their_sign() -> None:
+    codes = torch.tensor([[-1, -2]], dtype=torch.int8)
+    found = fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[-0.4]]), H=torch.eye(2))
+    assert found.tolist() == [[-0.5]]
 
 
 def test_a_scale_stays_where_no_other_helps() -> None:

@@ -10,6 +10,7 @@ from fairbits.cli.files import write_out
 from fairbits.cli.options import Json, Model, Revision, Seed, TextFrom, Trust, flag, out_option
 from fairbits.cli.parsing import names_of
 from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.errors import InputError
 
 
 def mix(
@@ -38,6 +39,14 @@ def mix(
     sequence: Annotated[int, typer.Option(help="Tokens per sample.", metavar="N")] = 512,
     seed: Seed = 0,
     repeat: Annotated[bool, flag("--repeat", help="Repeat text of a language that has too little.")] = False,
+    cover: Annotated[
+        int | None,
+        typer.Option(help="Keep only the N languages that protect all audited ones best; needs --audit.", metavar="N"),
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="With --cover: an audit of the model in all languages it will serve.", metavar="AUDIT.json"),
+    ] = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -47,19 +56,30 @@ def mix(
     Examples:
       fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
+      fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
     """
     from fairbits.cli.tables.languages import language_notes, mix_table
     from fairbits.language import udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
     from fairbits.language.mix_file import check_target
     from fairbits.language.reading import open_corpus
+    from fairbits.measure.audit.cover import audited_languages, cover_languages
     from fairbits.model import Checkpoint
 
     check_target(out_file)  # before anything that takes time
+    if (cover is None) != (audit is None):
+        missing, given = ("--audit AUDIT.json", "--cover") if audit is None else ("--cover N", "--audit")
+        raise InputError(f"{given} is given without {missing}; give both, or neither: fairbits audit writes an audit")
     names = names_of(languages)
+    if audit is not None and names is None and text is None:
+        names = list(audited_languages(audit))
     with stages("reading text and tokenizer") as show:
         corpus = udhr() if text is None and names is None else open_corpus(text, names)
         checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+        chosen: tuple[str, ...] = ()
+        if cover is not None and audit is not None:
+            found = cover_languages(audit, cover, candidates=corpus.calibration, fingerprint=checkpoint.fingerprint)
+            corpus, chosen = corpus.restrict(found.languages), found.notes
         result = build_mix(
             corpus,
             checkpoint.tokenizer(),
@@ -69,7 +89,7 @@ def mix(
             seed=seed,
             repeat=repeat,
             model=checkpoint.target,
-            notes=checkpoint.notes,
+            notes=(*checkpoint.notes, *chosen),
             progress=show,
         )
     write_out(out_file, result.save)

@@ -66,10 +66,16 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `forward` under checkpointing, with all arguments by position, because only these carry gradients."""
+    """Calls `forward` under checkpointing, with all arguments by position, because only these carry gradients.
+
+    If none of them does, the first becomes the start of a graph: gradients may be wanted inside the block alone.
+    """
+    given = (*args, *kwargs.values())
+    if torch.is_grad_enabled() and not any(isinstance(each, Tensor) and each.requires_grad for each in given):
+        given = (given[0].detach().requires_grad_(), *given[1:])
 
     def call(*values: Any) -> Any:
         named = dict(zip(kwargs, values[len(args) :], strict=True))
         return forward(*values[: len(args)], **named)
 
-    return checkpoint(call, *args, *kwargs.values(), use_reentrant=True, preserve_rng_state=False)
+    return checkpoint(call, *given, use_reentrant=True, preserve_rng_state=False)

@@ -75,13 +75,18 @@ def probe(
         seed=request.seed,
         progress=progress,
     )
+    return _measurements(job, *observe(job))
+
+
+def observe(job: Job) -> tuple[Recorder, LossSums, tuple[str, ...]]:
+    """Returns the sums of a pass over the text, and notes on it; a large model has one block in memory at a time."""
     notes: tuple[str, ...] = ()
     if is_streamed(job):
         try:
-            return _measurements(job, *streaming_pass(job))
+            return *streaming_pass(job), notes
         except NotStreamableError as problem:
             notes = (f"the whole model was in memory at once, although it is large: {problem}",)
-    return _measurements(job, *_whole_pass(job), notes=notes)
+    return *_whole_pass(job), notes
 
 
 def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
@@ -131,7 +136,7 @@ def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     return recorder, scores
 
 
-def _measurements(job: Job, recorder: Recorder, scores: LossSums, *, notes: tuple[str, ...] = ()) -> Measurements:
+def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[str, ...]) -> Measurements:
     text = job.text
     recorder.collect()
     predicted, nll, entropy = scores.sums.numpy()

@@ -4,9 +4,9 @@ What is learned. Each linear map has codes and scales, rounded by GPTQ. `Learnab
 from its code and to every scale a factor; the model always computes with the rounded result.
 
 Against what. First one block after the other, against the outputs of the full-precision block
-(`block_distillation`): this needs one block in memory and corrects most of the error. Then, for models that fit into
-memory, all blocks together, against the full-precision model's distribution of the next token (`model_distillation`).
-Both are a `Distillation`, and `distill` below is the training loop of both.
+(`block_distillation`): this needs one block in memory and corrects most of the error. Then, if the memory is enough for
+six bytes per weight (`optimizer`), all blocks together, against the full-precision model's distribution of the next
+token (`model_distillation`). Both are a `Distillation`, and `distill` below is the training loop of both.
 
 How languages are weighted. The loss is Σ_λ weight_λ · (damage of language λ). The weights follow from the damage of
 each language on held-out text and from the objective: for "worst" the language with the most damage gets most of the
@@ -21,16 +21,15 @@ How it resumes. At every evaluation the state is saved; a resumed run continues 
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import torch
-from torch.nn.utils import get_total_norm
-
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.quantization.learning.learnable_codes import LearnableCodes
+from fairbits.quantization.learning.optimizer import CodeOptimizer
 from fairbits.quantization.learning.state import LearningState, load_state, save_state
 from fairbits.quantization.plan import Learning
 
@@ -38,19 +37,19 @@ WARM_UP = 0.05
 """Share of the steps in which the rate rises."""
 EVALUATIONS = 8
 """How often the learned codes are evaluated on held-out text, and saved."""
-SCALE_RATE = 0.1
-"""Learning rate of the logarithms of scales, as a share of that of the offsets."""
-BETAS = (0.9, 0.99)
 SKIPPED = 0.1
 """Share of the steps that may have gradients that are NaN or infinite; they are left out."""
-EPSILON = 1e-15
-"""What Adam adds to the size of a gradient. That of a single weight is close to the usual 10⁻⁸, which would slow it."""
-
 Batch = TypeVar("Batch")
 
 
 class Distillation(Protocol[Batch]):
-    """Full-precision results to learn from, and how far the present codes are from them."""
+    """Full-precision results to learn from, and how far the present codes are from them.
+
+    `single_backward`  whether a step has one backward pass, so that a gradient is complete as soon as it is there
+    """
+
+    @property
+    def single_backward(self) -> bool: ...
 
     def batches(self) -> Iterator[Batch]:
         """Yields the training text of every step, in the same order each time."""
@@ -72,21 +71,24 @@ def distill(
     learning: Learning,
     steps: int,
     rate: float,
+    seed: int = 0,
     saved: Path | None = None,
 ) -> LearningState:
     """Returns the state after all steps; its best codes leave no language worse than at the start on held-out text.
 
     Continues from the file `saved` if it exists, and writes it at every evaluation. In half precision a batch may give
-    gradients that are NaN or infinite; its step is left out.
+    gradients that are NaN or infinite; the maps that get them do not change in this step.
     """
-    optimizer = optimizer_for(codes, rate)
+    optimizer = CodeOptimizer(codes, rate=rate, seed=seed)
     state = None if saved is None else load_state(saved, codes, optimizer)
     if state is None:
         state = LearningState.initial(distillation.damage(), learning.objective)
     evaluated, skipped = evaluation_steps(steps), 0
     for batch in islice(distillation.batches(), state.step, None):
-        distillation.backward(batch, state.weights)
-        skipped += not update(codes, optimizer, share=schedule(state.step, steps))
+        optimizer.begin_step(schedule(state.step, steps))
+        with optimizer.update_in_backward() if distillation.single_backward else nullcontext():
+            distillation.backward(batch, state.weights)
+        skipped += not optimizer.end_step()
         if skipped > SKIPPED * steps:
             raise InputError(
                 f"learning stopped: {skipped} of its first {state.step + 1} steps have gradients that are NaN or "
@@ -96,7 +98,7 @@ def distill(
         if state.step in evaluated:
             state.evaluate(distillation.damage(), codes, learning.objective)
             if saved is not None:
-                save_state(saved, state, codes, optimizer)
+                save_state(saved, state, optimizer)
         distillation.report(state)
     return state
 
@@ -108,32 +110,6 @@ def evaluation_steps(steps: int) -> frozenset[int]:
     [2, 5, 8, 10, 12, 15, 18, 20]
     """
     return frozenset(round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS))
-
-
-def optimizer_for(codes: Mapping[str, LearnableCodes], rate: float) -> torch.optim.Adam:
-    """Returns Adam over offsets and logarithms of scales, each group with its `peak` rate."""
-    offsets = [each.offsets for each in codes.values()]
-    log_scales = [each.log_scales for each in codes.values()]
-    groups = [{"params": offsets, "peak": rate}, {"params": log_scales, "peak": SCALE_RATE * rate}]
-    return torch.optim.Adam(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)
-
-
-def update(codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam, *, share: float) -> bool:
-    """Takes one step of the optimizer at a share of the peak rate, and clears the gradients.
-
-    If one of the gradients is NaN or infinite, nothing else changes and the answer is False.
-    """
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    gradients = [each.grad for each in parameters if each.grad is not None]
-    is_finite = math.isfinite(get_total_norm(gradients, norm_type=math.inf))
-    if is_finite:
-        for group in optimizer.param_groups:
-            group["lr"] = share * group["peak"]
-        optimizer.step()
-        for each in codes.values():
-            each.clamp_offsets()
-    optimizer.zero_grad(set_to_none=True)
-    return is_finite
 
 
 def schedule(step: int, steps: int) -> float:

@@ -47,14 +47,17 @@ class HoldoutSplit:
         """The documents that are held out."""
         return frozenset(self.text.windows[i].document for i in self.held_out)
 
-    def shorten(self, positions: int) -> Text:
-        """Returns all held-out windows, and training windows until each language has about `positions` positions."""
+    def shorten(self, positions: int, *, held_out: bool = True) -> Text:
+        """Returns training windows until each language has about `positions` positions, and first all held-out windows.
+
+        Without `held_out` only the training windows.
+        """
         language, windows = self.text.language_of, self.text.windows
-        total, held_out = np.zeros(len(self.text.languages)), set(self.held_out)
+        total, kept = np.zeros(len(self.text.languages)), set(self.held_out if held_out else ())
         chosen = list[int]()
-        for index in (*self.held_out, *self.training):
+        for index in (*sorted(kept), *self.training):
             own = language[windows[index].document]
-            if index in held_out or total[own] < positions:
+            if index in kept or total[own] < positions:
                 chosen.append(index)
                 total[own] += windows[index].length
         return replace(self.text, windows=tuple(windows[i] for i in sorted(chosen)))

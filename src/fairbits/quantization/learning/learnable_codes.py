@@ -35,16 +35,19 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, offsets: Tensor, log_scales: Tensor, learnable: "LearnableCodes") -> Tensor:
-        codes, scales = learnable.codes_of(offsets), learnable.scales_of(log_scales)
-        ctx.save_for_backward(codes, scales)
+        scales = learnable.scales_of(log_scales)
+        ctx.save_for_backward(offsets, scales)  # codes are made of the offsets again
+        ctx.learnable = learnable
         # through the stored type, as a loader would compute it
+        codes = learnable.codes_of(offsets)
         return (codes * scales).to(learnable.stored).to(autocast_dtype(offsets.device))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        codes, scales = ctx.saved_tensors
+        offsets, scales = ctx.saved_tensors
         scaled = grad * scales
-        return scaled, (scaled * codes).sum(2, keepdim=True), None
+        by_group = (scaled * ctx.learnable.codes_of(offsets)).sum(2, keepdim=True)
+        return scaled.to(offsets.dtype), by_group, None
 
 
 class LearnableCodes(nn.Module):
@@ -62,7 +65,7 @@ class LearnableCodes(nn.Module):
         self.register_buffer("first_scales", codes.scales.float()[:, :, None].to(W.device))
         errors = split_like(W.float(), codes.scales) / divisors(self.first_scales)
         errors = errors.sub_(self.first_codes).clamp_(-0.5, 0.5)
-        self.offsets = nn.Parameter(errors.mul_(INITIAL_SHARE))
+        self.offsets = nn.Parameter(errors.mul_(INITIAL_SHARE).to(torch.bfloat16))
         self.log_scales = nn.Parameter(torch.zeros_like(self.first_scales))
 
     def forward(self, _original: Tensor) -> Tensor:
@@ -71,17 +74,12 @@ class LearnableCodes(nn.Module):
         return W.T if self.transposed else W
 
     def codes_of(self, offsets: Tensor) -> Tensor:
-        """Returns the codes at these offsets, in float32."""
+        """Returns the codes at these offsets, in their type, which has all codes."""
         return offsets.round().add_(self.first_codes).clamp_(self.lowest, self.highest)
 
     def scales_of(self, log_scales: Tensor) -> Tensor:
         """Returns the scales at these logarithms, rounded to the stored type, in float32."""
         return (self.first_scales * log_scales.exp()).to(self.stored).float()
-
-    @torch.no_grad()
-    def clamp_offsets(self) -> None:
-        """Moves offsets that have gone too far back to the bound."""
-        self.offsets.clamp_(-MAX_OFFSET, MAX_OFFSET)
 
     @torch.no_grad()
     def current(self) -> Codes:
@@ -96,7 +94,7 @@ def learnable_codes(
     weights: Mapping[str, Weight],
     start: Mapping[str, tuple[Codes, Grid]],
 ) -> Iterator[dict[str, LearnableCodes]]:
-    """Gives learnable codes that take the place of the named weights; in the end the original weights are back.
+    """Gives learnable codes that take the place of the named weights, which are released and must be loaded again.
 
     The rest of the model stays as it is and gets no gradients.
     """
@@ -116,6 +114,8 @@ def learnable_codes(
             W = stored.T if weight.transposed else stored
             learnable = LearnableCodes(W, codes, grid=grid, transposed=weight.transposed)
             parametrize.register_parametrization(module, "weight", learnable, unsafe=True)
+            original = module.parametrizations["weight"].original
+            original.data = original.new_empty(0)
             attached[name] = learnable
         yield attached
     finally:

@@ -6,29 +6,37 @@ written to disk by one pass over the text (`Reference`), and its logits are comp
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils import parametrize
+from torch import Tensor, nn
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.forward import Split
+from fairbits.measure.passes.forward import Split, recompute_in_backward
+from fairbits.measure.passes.job import SAVED_PER_BLOCK
 from fairbits.measure.passes.text import NO_LABEL
 from fairbits.measure.scores.features import positions_by_window, positions_of_logits, split_for
 from fairbits.measure.scores.reference import Reference
-from fairbits.memory import LEARNING_POSITIONS
+from fairbits.memory import LEARNING_POSITIONS, LEARNING_SHARE
+from fairbits.model.capacity import fits_whole
+from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import autocast
+from fairbits.model.groups import Codes
+from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
+from fairbits.quantization.learning.distillation import distill
 from fairbits.quantization.learning.holdout import HoldoutSplit
+from fairbits.quantization.learning.learnable_codes import learnable_codes
 from fairbits.quantization.learning.state import LearningState
 from fairbits.quantization.plan import Learning
+from fairbits.theory.grid import Grid
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,11 +104,20 @@ class TeacherBatch:
 class Teacher:
     """The reference model's answers to a text, next to those of a student: a model on `device` with other weights."""
 
-    def __init__(self, reference: Reference, student: "PreTrainedModel", *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        student: "PreTrainedModel",
+        *,
+        recomputed: Sequence[nn.Module] = (),
+        device: str = "cpu",
+    ) -> None:
+        """`recomputed` are the blocks that drop what they compute, and compute it again in the backward pass."""
         self.text, self._reference, self._device = reference.text, reference, device
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
         self._numbers = positions_by_window(self.text)  # by window, those of its predicting positions in the reference
         self._language = torch.from_numpy(self.text.language_of)
+        self._recomputed = recomputed
         self._positions_at_once = positions_of_logits(student.config, device)
 
     def batch(self, windows: Sequence[int]) -> TeacherBatch:
@@ -119,7 +136,7 @@ class Teacher:
         at a time down to the final hidden states, whose gradients are collected, and then passed on at once.
         """
         shares = torch.from_numpy(weights).float()[batch.language] / batch.counts
-        with self._precision():
+        with self._precision(), recompute_in_backward(self._recomputed):
             features = self._student.body(batch.batch)[batch.rows, batch.columns]
         leaf = features.detach().requires_grad_()
         found = []
@@ -135,18 +152,17 @@ class Teacher:
         """Returns the mean KL of every language on these windows, in nats per token, computed in float32."""
         count = len(self.text.languages)
         sums = np.zeros((2, count))
-        with parametrize.cached():
-            for batch in self._evaluation_batches(windows):
-                features = self._student.body(batch.batch)[batch.rows, batch.columns]
-                for part in self._slices(len(batch.numbers)):
-                    kl = self._divergence(features[part], batch.numbers[part], full_precision=True)
-                    if not torch.isfinite(kl).all():
-                        raise InputError(
-                            f"{self._reference.target} gives logits that are NaN or infinite on the calibration text; "
-                            "check the model's weights"
-                        )
-                    language = batch.language[part].numpy()
-                    sums += np.bincount(language, kl.double().cpu(), count), np.bincount(language, minlength=count)
+        for batch in self._evaluation_batches(windows):
+            features = self._student.body(batch.batch)[batch.rows, batch.columns]
+            for part in self._slices(len(batch.numbers)):
+                kl = self._divergence(features[part], batch.numbers[part], full_precision=True)
+                if not torch.isfinite(kl).all():
+                    raise InputError(
+                        f"{self._reference.target} gives logits that are NaN or infinite on the calibration text; "
+                        "check the model's weights"
+                    )
+                language = batch.language[part].numpy()
+                sums += np.bincount(language, kl.double().cpu(), count), np.bincount(language, minlength=count)
         damage: Floats = sums[0] / sums[1]
         return damage
 
@@ -181,6 +197,7 @@ class ModelDistillation:
     learning: Learning
     seed: int = 0
     progress: Progress | None = None
+    single_backward = True
 
     def batches(self) -> Iterator[list[int]]:
         """Yields the windows of every step."""
@@ -206,3 +223,44 @@ class ModelDistillation:
             worst = int(np.argmax(damage))
             stage = f"learning, {self.split.text.languages[worst]} is worst at {damage[worst]:.4f} nats"
             self.progress(stage, state.step, self.learning.model_steps)
+
+
+def distill_model(
+    checkpoint: Checkpoint,
+    start: Mapping[str, tuple[Codes, Grid]],
+    others: Mapping[str, Codes],
+    *,
+    reference: Reference,
+    split: HoldoutSplit,
+    learning: Learning,
+    device: str,
+    seed: int,
+    saved: Path | None = None,
+    progress: Progress | None = None,
+) -> LearningState:
+    """Returns the state after learning all linear maps in `start` together; the `others` keep their codes."""
+    swapped = SwappedModel.load(checkpoint, device=device)
+    swapped.replace(others)
+    with learnable_codes(swapped.model, checkpoint.architecture.weights, start) as codes:
+        recomputed = _recomputed(checkpoint, swapped.model, split, rows=learning.rows, device=device)
+        teacher = Teacher(reference, swapped.model, recomputed=recomputed, device=device)
+        return distill(
+            codes,
+            ModelDistillation(teacher, split, learning, seed, progress),
+            learning=learning,
+            steps=learning.model_steps,
+            rate=model_rate(learning),
+            seed=seed,
+            saved=saved,
+        )
+
+
+def _recomputed(
+    checkpoint: Checkpoint, model: "PreTrainedModel", split: HoldoutSplit, *, rows: int, device: str
+) -> list[nn.Module]:
+    """Returns the blocks to compute again in the backward pass: all, if what they compute does not fit into memory."""
+    blocks, positions = checkpoint.architecture.blocks, rows * max(window.length for window in split.text.windows)
+    width = int(checkpoint.config.get_text_config().hidden_size)
+    needed = torch.float32.itemsize * SAVED_PER_BLOCK * width * len(blocks) * positions
+    fits = fits_whole(needed, device, share=LEARNING_SHARE)
+    return [] if fits else [model.get_submodule(block.module) for block in blocks]

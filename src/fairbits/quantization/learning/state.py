@@ -20,12 +20,11 @@ from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Objective
 from fairbits.quantization.learning.learnable_codes import LearnableCodes
+from fairbits.quantization.learning.optimizer import CodeOptimizer
 from fairbits.quantization.plan import LearningResult
 
 POWER = 4.0
 """The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
-ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
-"""What Adam keeps for every parameter."""
 
 
 def language_weights(damage: Floats, start: Floats, objective: Objective) -> Floats:
@@ -119,9 +118,7 @@ class LearningState:
         )
 
 
-def save_state(
-    path: Path, state: LearningState, codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam
-) -> None:
+def save_state(path: Path, state: LearningState, optimizer: CodeOptimizer) -> None:
     """Writes the state, the parameters and the optimizer's moments into one file, whole or not at all."""
     tensors = {
         "course.step": torch.tensor(state.step),
@@ -130,34 +127,31 @@ def save_state(
         "course.steps": torch.tensor([each.step for each in state.history]),
         "course.damage": torch.from_numpy(np.stack([each.damage for each in state.history])),
     }
-    for key, parameter in _parameters(codes).items():
-        tensors[key] = parameter.detach().cpu()
-        tensors |= {f"{key}.{name}": optimizer.state[parameter][name].cpu() for name in ADAM_STATE}
+    tensors |= {key: each.detach().cpu() for key, each in optimizer.tensors().items()}
     for name, best in state.best_codes.items():
         tensors |= {f"{name}|best.codes": best.codes, f"{name}|best.steps": best.scales}
     _write(path, tensors)
 
 
-def load_state(path: Path, codes: Mapping[str, LearnableCodes], optimizer: torch.optim.Adam) -> LearningState | None:
-    """Returns the saved state, after restoring parameters and optimizer; None if nothing was saved.
+def load_state(path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeOptimizer) -> LearningState | None:
+    """Returns the saved state, after restoring parameters and optimizer; None if there is none.
 
-    Steps after it are the same as without interruption: the order of the text depends on the seed alone, and all else
+    A file of 0.1.0, which had another optimizer, is not used: learning begins again. Steps after a restored state are
+    the same as without interruption: the order of the text and random numbers depend on the seed alone, and all else
     that a step reads (parameters, moments, weights of languages) is in the file bit for bit.
     """
     if not path.is_file():
         return None
     found = {name: map_tensor(info) for name, info in read_header(path).items()}
+    if not optimizer.tensors().keys() <= found.keys():
+        return None
     history = [
         Evaluation(int(step), damage)
         for step, damage in zip(found["course.steps"].tolist(), found["course.damage"].numpy(), strict=True)
     ]
     best = next((each for each in history if each.step == int(found["course.taken"])), None)
     state = LearningState(history, found["course.shares"].numpy().copy(), int(found["course.step"]), best)
-    for key, parameter in _parameters(codes).items():
-        with torch.no_grad():
-            parameter.copy_(found[key])
-        # a fused Adam keeps its count of steps on the parameter's device, too
-        optimizer.state[parameter] = {name: found[f"{key}.{name}"].clone().to(parameter.device) for name in ADAM_STATE}
+    optimizer.restore(found, step=state.step)
     if best is not None:
         for name, each in codes.items():
             stored = found[f"{name}|best.codes"].clone(), found[f"{name}|best.steps"].clone()
@@ -175,14 +169,6 @@ def load_codes(path: Path, bits: Mapping[str, int]) -> dict[str, Codes]:
     """Returns the saved codes of layers; `bits` gives the width of each."""
     found = {name: map_tensor(info).clone() for name, info in read_header(path).items()}
     return {name: Codes(found[f"{name}|codes"], found[f"{name}|steps"], width) for name, width in bits.items()}
-
-
-def _parameters(codes: Mapping[str, LearnableCodes]) -> dict[str, torch.nn.Parameter]:
-    """Returns all that is learned, by its key in the file."""
-    found = {}
-    for name, each in codes.items():
-        found[f"{name}|offsets"], found[f"{name}|logs"] = each.offsets, each.log_scales
-    return found
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:

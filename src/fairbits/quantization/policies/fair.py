@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fairbits.errors import InputError
-from fairbits.memory import END_TO_END_WEIGHTS
+from fairbits.memory import CPU_END_TO_END_WEIGHTS, LEARNED_WEIGHT_BYTES, LEARNING_SHARE
 from fairbits.quantization.evidence import Evidence, How
 from fairbits.quantization.policies.gptq import gptq
 from fairbits.quantization.policies.option import Option, PolicyOptions
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
 """Defaults on a GPU, which reads 32 windows in about the time of one: windows per step, tokens per language."""
+CPU_BLOCK_STEPS = 100
+"""Default for the blocks of a larger model on a CPU, where a step takes half a second."""
 
 
 @policy(tokens=4 * TOKENS)
@@ -32,9 +34,11 @@ def fair(
     options: PolicyOptions,
     *,
     objective: ObjectiveOption = "worst",
-    block_steps: Annotated[int | None, Option("learning steps of each block; 0: none", default="200")] = None,
+    block_steps: Annotated[
+        int | None, Option("learning steps of each block; 0: none", default="200, or 100 for a larger model on a CPU")
+    ] = None,
     model_steps: Annotated[
-        int | None, Option("learning steps of the whole model", default="500, or 0 for large models")
+        int | None, Option("learning steps of the whole model", default="500, or 0 for a model that does not fit")
     ] = None,
     rows: Annotated[int | None, Option("windows of text per step", default="4, or 32 on a GPU")] = None,
     block_tokens: Annotated[
@@ -46,9 +50,9 @@ def fair(
 ) -> "Plan":
     """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
-    Learning goes block by block. If the blocks have at most 500 million weights, or if `model_steps` is given, all of
-    them are then learned together, against the full-precision model's next-token distribution. With `avg_bits` blocks
-    have the widths that `allocate` gives them.
+    Learning goes block by block. If all blocks fit into the memory of the GPU with 6 bytes per weight (on a CPU: up to
+    50 million weights), or if `model_steps` is given, they are then learned together, against the full-precision
+    model's next-token distribution. With `avg_bits` blocks have the widths that `allocate` gives them.
     """
     from fairbits.model.device import is_gpu  # heavy: policies are declared without it
     from fairbits.quantization.plan import Learning
@@ -57,13 +61,13 @@ def fair(
         raise InputError("group is tensor; scales are learned per channel or per group: choose one of these")
     gpu = is_gpu(evidence.device)
     if block_steps is None:
-        block_steps = Learning.block_steps
+        block_steps = Learning.block_steps if gpu or _fits_end_to_end(evidence) else CPU_BLOCK_STEPS
     if rows is None:
         rows = GPU_ROWS if gpu else Learning.rows
     if block_tokens is None:
         block_tokens = GPU_TOKENS if gpu else Learning.block_tokens
     if model_steps is None:
-        model_steps = Learning.model_steps if sum(evidence.block_weights) <= END_TO_END_WEIGHTS else 0
+        model_steps = Learning.model_steps if _fits_end_to_end(evidence) else 0
     how = Learning(
         block_steps=block_steps,
         block_tokens=block_tokens,
@@ -90,3 +94,14 @@ def fair(
         "block_tokens": how.block_tokens,
     }
     return replace(start, policy="fair", settings=settings, learning=how)
+
+
+def _fits_end_to_end(evidence: Evidence) -> bool:
+    """Returns whether the weights of all blocks can be learned together: in memory on a GPU, in time on a CPU."""
+    from fairbits.model.capacity import fits_whole  # heavy, as above
+    from fairbits.model.device import is_gpu
+
+    weights = sum(evidence.block_weights)
+    if not is_gpu(evidence.device):
+        return weights <= CPU_END_TO_END_WEIGHTS
+    return fits_whole(LEARNED_WEIGHT_BYTES * weights, evidence.device, share=LEARNING_SHARE)

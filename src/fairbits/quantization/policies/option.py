@@ -133,7 +133,10 @@ class PolicyOptions:
     _: KW_ONLY
     bits: Annotated[int, Option("bits per weight, 2 to 8")] = 4
     group: Annotated[Group, Option("number of weights that share a scale; or channel; or tensor")] = 128
-    grid: Annotated[WeightGrid, Option("codes: all of two's complement, or symmetric ones")] = "twos"
+    grid: Annotated[
+        WeightGrid,
+        Option("codes: all of two's complement (twos), also with scales of either sign (signed), or symmetric ones"),
+    ] = "twos"
     embeddings: Annotated[Embeddings, Option("bits of embedding and head; 4: head 4, embedding 8")] = "keep"
     calibration: "Calibration | None" = None
 

@@ -12,6 +12,7 @@ that takes a Laboratory and returns a Result.
 | `language_screening` | which languages of the declaration a model knows                             |
 | `finer_tokenization` | the same text in more tokens (for `mediation`)                               |
 | `gateway_trials`     | the damage with sets of blocks left unrounded (for `gateway_layers`)         |
+| `sharing_costs`      | costs of one code and of own codes (for `price_of_sharing`)                  |
 | `trained_models`     | models trained for an experiment (for `training_choices`)                    |
 """
 
@@ -41,6 +42,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "mediation": "Does tokenization act through alignment and redundancy alone?",
     "bounds": "Do the documents' bounds hold?",
     "calibration-language": "Does the language of calibration matter?",
+    "price-of-sharing": "Does one code for all that follows the worst language help it?",
     "null-controls": "Is there no gap where there is hardly any rounding?",
     TRAINED: "Do training choices cause outliers and disparity?",
 }

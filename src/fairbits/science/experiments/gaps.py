@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 
@@ -63,8 +63,9 @@ def interval_of_draws(value: float, draws: Floats, *, n: int, confidence: float 
 
 
 def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
-    """Returns how many documents would separate the value from a limit if it does not change; None if it is the limit.
+    """Returns how many documents would separate the value from a limit if it does not change.
 
+    None where no number would (the value is the limit), or where the interval is unbounded and says nothing about it.
     Intervals shrink as 1/√n.
 
     >>> documents_for(Estimate(0.1, -0.1, 0.3, 40))
@@ -72,7 +73,7 @@ def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
     """
     distance = abs(estimate.value - limit)
     reach = estimate.value - estimate.low if estimate.value > limit else estimate.high - estimate.value
-    return ceil(round(estimate.n * (reach / distance) ** 2, 6)) if distance > 0 else None
+    return ceil(round(estimate.n * (reach / distance) ** 2, 6)) if distance > 0 and isfinite(reach) else None
 
 
 def documents_needed(estimates: Mapping[str, Estimate], limit: float = 0.0) -> str:
@@ -80,11 +81,14 @@ def documents_needed(estimates: Mapping[str, Estimate], limit: float = 0.0) -> s
 
     >>> documents_needed({"GPTQ": Estimate(0.1, -0.1, 0.3, 40), "absmax": Estimate(0.1, 0.05, 0.3, 40)})
     'Undecided with 40 documents. If the values do not change, the number needed is 160 (GPTQ).'
+    >>> documents_needed({"GPTQ": Estimate(0.1, float("-inf"), float("inf"), 3)})
+    'Undecided with 3 documents, too few for an interval.'
     """
     doubtful = {name: each for name, each in estimates.items() if is_above(each, limit) is Answer.UNDECIDED}
     counts = {name: documents_for(each, limit) for name, each in doubtful.items()}
     parts = [f"{count} ({name})" for name, count in counts.items() if count is not None]
+    n = max((each.n for each in doubtful.values()), default=0)
     if not parts:
-        return ""
-    n = max(each.n for each in doubtful.values())
+        unbounded = not all(isfinite(each.low) and isfinite(each.high) for each in doubtful.values())
+        return f"Undecided with {n} documents, too few for an interval." if unbounded else ""
     return f"Undecided with {n} documents. If the values do not change, the number needed is {', '.join(parts)}."

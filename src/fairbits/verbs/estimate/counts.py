@@ -7,10 +7,9 @@ random Llamas, which `benchmarks/estimate.py` repeats.
 
 from dataclasses import dataclass, replace
 
-from fairbits.memory import (
-    EVALUATION_POSITIONS,
-    WHOLE_MODEL_BYTES,
-)
+from fairbits.measure.passes.job import SAVED_PER_BLOCK
+from fairbits.memory import EVALUATION_POSITIONS, LEARNED_WEIGHT_BYTES, WHOLE_MODEL_BYTES
+from fairbits.quantization.execution import IMPORTANCE_TOKENS
 from fairbits.quantization.learning.distillation import EVALUATIONS
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.rounding.hessian import PANEL
@@ -35,8 +34,8 @@ ERROR_PASSES = 6
 """How often the weights pass through memory for the error of a scheme."""
 LEARNING_PASSES = 60
 """How often learnable weights pass through memory in a step: codes, gradients, optimizer."""
-LEARNING_BYTES = 28
-"""Bytes for each weight that is learned: original, offset, its gradient, two moments, codes and the result."""
+LEARNING_BYTES = LEARNED_WEIGHT_BYTES + 6
+"""Bytes for each weight that is learned, with its gradient in bfloat16 and the result in float32."""
 RECORD_PASSES = 12
 """How often activations and gradients pass through memory while an audit records them."""
 AUDITING, ROUNDING, EVALUATING, REPORTING = (Work(calls=calls) for calls in (7e5, 5e5, 1.5e5, 4e5))
@@ -127,7 +126,9 @@ class Counter(Footprint):
             int(each), round(each * batches.positions / batches.count), round(each * batches.squares / batches.count)
         )
         evaluated = held_out.batches(self.block_positions(text))
-        work = Work()
+        gradients = text.languages * IMPORTANCE_TOKENS  # for the importance of channels
+        share = gradients / max(text.positions, 1)
+        work = self.forward_all(batches) * (3 * share) + self.head(2 * gradients)
         for block in self.model.blocks:
             training = self._training(self.forward(block, step))
             codes = Work(traffic=LEARNING_PASSES * NUMBER * block.rounded, calls=40 * len(block.maps))
@@ -155,11 +156,18 @@ class Counter(Footprint):
         evaluated += Work(
             logits=held_out.predicted * self.model.vocabulary, traffic=LEARNING_PASSES / 3 * NUMBER * weights
         )
+        logits = LOGIT_COPIES * self.logit_positions() * self.model.vocabulary
+        activations, learned = 2 * sum(block.activations for block in self.model.blocks), LEARNING_BYTES * weights
+        if not self.fits_learning(NUMBER * SAVED_PER_BLOCK * self.model.width * len(self.model.blocks) * positions):
+            training += self._fast(self.forward_all(step))  # every block is computed again in the backward pass
+            activations = 2 * self.model.largest.activations + self.model.width * len(self.model.blocks)
+            learned = (
+                LEARNED_WEIGHT_BYTES * weights + (LEARNING_BYTES - LEARNED_WEIGHT_BYTES) * self.model.largest.rounded
+            )
         work = (training + codes) * learning.model_steps + evaluated * (EVALUATIONS + 1)
         work += self.evaluate_reference(text).work + self.load(self.model.stored, self.model.weights) * 2
-        logits = LOGIT_COPIES * self.logit_positions() * self.model.vocabulary
-        activations = 2 * positions * sum(block.activations for block in self.model.blocks)
-        held = NUMBER * (self.model.weights + self.model.head + logits + activations) + LEARNING_BYTES * weights
+        outside = self.model.weights - weights + self.model.head
+        held = max(NUMBER * (outside + logits + activations * positions) + learned, NUMBER * self.model.weights)
         features = NUMBER * text.predicted * self.model.width
         return Stage(name, work, self.on(held, NUMBER * self.model.weights, scratch=features))
 

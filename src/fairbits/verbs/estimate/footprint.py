@@ -1,5 +1,6 @@
 """Footprint: what the stages of a job hold at a time, and in how large batches the text passes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,14 +48,16 @@ BLOCKS_BEHIND = 2
 class Footprint:
     """The memory of a job with one model on one device.
 
-    `narrow`  audit and rounding compute in 16 bits
-    `whole`   a model is evaluated as a whole; otherwise one block of it is in memory
+    `narrow`         audit and rounding compute in 16 bits
+    `whole`          a model is evaluated as a whole; otherwise one block of it is in memory
+    `fits_learning`  says whether some bytes fit into the memory in which a model is learned
     """
 
     model: ModelSize
     device: str
     narrow: bool = False
     whole: bool = True
+    fits_learning: Callable[[float], bool] = lambda _bytes: True
 
     @cached_property
     def gpu(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairbits.language import Corpus
@@ -9,6 +10,7 @@ from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.run import measuring_dtype
 from fairbits.measure.passes.text import Text
+from fairbits.memory import LEARNING_SHARE
 from fairbits.model.capacity import fits_whole
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.learning.holdout import HoldoutSplit
@@ -56,6 +58,7 @@ def counter_for(checkpoint: Checkpoint, device: str) -> Counter:
         device,
         narrow=measuring_dtype(checkpoint, device).itemsize == 2,
         whole=fits_whole(NUMBER * size.weights, device),
+        fits_learning=partial(fits_whole, device=device, share=LEARNING_SHARE),
     )
 
 

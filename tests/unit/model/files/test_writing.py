@@ -50,6 +50,7 @@ SCHEMES: dict[str, Scheme | None] = {
     "int4 channel": Scheme(4, "channel"),
     "int8": Scheme(8, 32),
     "int3": Scheme(3, 32),
+    "int3 signed": Scheme(3, 32, "exact", "signed"),
     "mixed": None,
 }
 

@@ -41,6 +41,12 @@ def taught(llama):
     return learned(*llama)
 
 
+def distiller(checkpoint, text, how=HOW):
+    width = checkpoint.config.get_text_config().hidden_size
+    importance = dict.fromkeys(range(99), torch.linspace(0.1, 1.9, width))
+    return block_distiller(how, HoldoutSplit.of(text, seed=SEED), importance=lambda: importance, seed=SEED)
+
+
 def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     """Returns the blocks of a model, learned from text; without `how` as they are where learning starts."""
     layers = [
@@ -50,7 +56,7 @@ def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     ]
     pi = {code: 1 / len(text.languages) for code in text.languages}
     plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(layers), 0, languages=pi)
-    ours = block_distiller(how or HOW, HoldoutSplit.of(text, seed=SEED), seed=SEED)
+    ours = distiller(checkpoint, text, how or HOW)
     refine = refine or (ours if how else Nobody(ours))
     return list(round_model(checkpoint, plan, text=text, refine=refine, **options))
 
@@ -74,7 +80,8 @@ def layers(*blocks):
 @torch.no_grad()
 def errors(checkpoint, text, codes, *, block):
     """Returns the error of a block on held-out text by its definition, window by window, in whole models."""
-    held_out = block_distiller(HOW, HoldoutSplit.of(text, seed=SEED), seed=SEED).held_out
+    ours = distiller(checkpoint, text)
+    held_out, importance = ours.held_out, ours.importance()[block]
     windows = sorted((each for each in text.windows if each.document in held_out), key=lambda each: each.length)
     outputs = ([], [])
     for found, these in zip(outputs, ({}, codes), strict=True):
@@ -89,7 +96,9 @@ def errors(checkpoint, text, codes, *, block):
     for window, y, other in zip(windows, *outputs, strict=True):
         here = torch.tensor(window.main.text)
         y, other = ((each[0] if isinstance(each, tuple) else each)[0, here] for each in (y, other))
-        sums[:, text.language_of[window.document]] += float((other - y).square().sum()), float(y.square().sum())
+        weight = importance / y.square().sum(1, keepdim=True)
+        relative = [float((each.square() * weight).sum()) for each in (other - y, y)]
+        sums[:, text.language_of[window.document]] += relative
     return sums[0] / sums[1]
 
 
@@ -176,13 +185,13 @@ def test_learning_for_the_worst_language_brings_languages_together(llama, monkey
 
 
 def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(llama):
-    refine, found = block_distiller(HOW, HoldoutSplit.of(llama[1], seed=SEED), seed=SEED), []
+    refine, found = distiller(*llama), []
 
     class Watching(Nobody):
         def __call__(self, context):
             with learnable_codes(context.model, context.weights, context.start) as codes:
                 target = context.targets[0].clone()
-                batch = refine.block_batch(context.batches[0], target, context.stack)
+                batch = refine.block_batch(context.batches[0], target, context)
                 target[batch.paused.batch.main.text == 0] = torch.nan  # what is no text has no say
                 own = batch.language == 0
                 assert 0 < own.sum() < len(own)

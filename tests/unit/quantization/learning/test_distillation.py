@@ -14,6 +14,8 @@ STEPS = 20
 class TargetWeights:
     """A `Distillation` of one language whose damage is the distance to some weights; some steps have bad gradients."""
 
+    single_backward = True
+
     def __init__(self, codes, target, *, bad_steps=(), bad=float("nan")):
         self.codes, self.target, self.bad_steps, self.bad = codes, target, set(bad_steps), bad
 

@@ -60,6 +60,9 @@ def test_a_shortened_text_has_all_held_out_text_and_about_as_much_of_every_langu
         lengths = [window.length for window in short.windows if text.lang[window.document] == code]
         assert 600 <= sum(lengths) < 600 + 128
     assert split.shorten(10**6).windows == text.windows
+    alone = split.shorten(600, held_out=False)
+    assert {window.document for window in alone.windows}.isdisjoint(held_out)
+    assert sum(window.length for window in alone.windows) >= 600 * len(text.languages)
 
 
 def test_languages_take_turns_and_windows_of_a_step_are_about_equally_long(text):

@@ -72,3 +72,20 @@ def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatc
     loss.backward()
     torch.testing.assert_close(kl, whole.detach(), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(mine, weight.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_blocks_that_are_computed_again_give_the_same_gradients(asked):
+    reference, student, _ = asked
+    student.requires_grad_(False)
+    student.zero_grad()
+    blocks = list(student.transformer.h)
+    weights = [block.mlp.dense_h_to_4h.weight.requires_grad_() for block in blocks]
+    found = []
+    for recomputed in ((), blocks):
+        teacher = Teacher(reference, student, recomputed=recomputed)
+        teacher.add_gradients(teacher.batch(range(4)), np.array([0.2, 0.8]))
+        found.append([weight.grad.clone() for weight in weights])
+        student.zero_grad()
+    for one, other in zip(*found, strict=True):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(one, other)

@@ -84,3 +84,13 @@ def test_refusals(problem):
     H[0, 0] = torch.nan
     with pytest.raises(InputError, match="finite"):
         gptq(W, H, scales, grid=GRID)
+
+
+def test_scales_of_either_sign_mirror_the_weights() -> None:
+    """A negative scale rounds w as its size rounds −w."""
+    generator = torch.Generator().manual_seed(0)
+    W, X = torch.randn(12, 32, generator=generator), torch.randn(256, 32, generator=generator)
+    H, scales = X.T @ X / len(X), torch.full((12, 2), 0.4)
+    one, other = (gptq(sign * W, H, sign * scales, grid=Grid(3, "twos")).codes for sign in (1, -1))
+    assert torch.equal(one.codes, other.codes)
+    assert torch.equal(one.dequantized, -other.dequantized)

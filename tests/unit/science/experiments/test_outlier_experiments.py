@@ -98,6 +98,11 @@ def test_documents_for_a_value_at_the_limit() -> None:
     assert documents_for(Estimate(0.0, -0.1, 0.1, 10)) is None
 
 
+def test_documents_for_an_interval_without_bounds() -> None:
+    assert documents_for(Estimate(0.1, -inf, inf, 10)) is None
+    assert documents_for(Estimate(-0.1, -inf, inf, 10)) is None
+
+
 def test_knob_keeps_what_is_above_the_model() -> None:
     assert outliers.outlier_levels(KAPPA) == [{3: 20.0, 7: 20.0}, {3: 100.0, 7: 100.0}, {3: 500.0, 7: 500.0}]
     assert outliers.outlier_levels(np.array([1.0, 60.0])) == [{0: 100.0, 1: 100.0}, {0: 500.0, 1: 500.0}]

@@ -1,0 +1,168 @@
+"""Calibration without text: samples of the model itself in every language, next to real text of the same amount.
+
+    python benchmarks/own_samples.py run --model embedded:tiny --setting 3:64 --out FILE
+    python benchmarks/own_samples.py tables FILE …
+
+GPTQ with equal weights of the languages is calibrated on about `--tokens` of every language from
+
+    declaration, help    the calibration text of the declaration or of LibreOffice help
+    words                samples that begin with the first words of sections of the declaration's calibration text
+    name                 samples that begin with the language's own name for itself: no text is needed
+    free                 samples that begin with nothing, in whatever language the model chooses
+
+and evaluated on evaluation text of the declaration and of the help. The samples are drawn from the full-precision model
+at temperature 1, anew for every seed, as many tokens as were read of the declaration. The help is left out if it lacks
+one of the languages.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+import samples_tables
+from fairbits.language import Corpus, Language, help_languages, help_text, resolve, udhr
+from fairbits.model.device import fixed_seed, resolve_device
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from language_trial import Results, Trial, known_languages
+from real_texts import CALIBRATED
+
+KINDS = ("words", "name", "free")
+SAMPLE = 128
+"""Tokens of a sample, about as many as a section of the declaration has."""
+FIRST = 16
+"""Characters of a section that a sample begins with, at most; it ends with a whole word where there are spaces."""
+
+
+def first_words(text: str) -> str:
+    """Returns the beginning of a text.
+
+    >>> first_words("All human beings are born free"), first_words("人人生而自由,在尊严和权利上一律平等。")
+    ('All human', '人人生而自由,在尊严和权利上一律')
+    """
+    start = text[: FIRST + 1]
+    return start.rsplit(None, 1)[0] if " " in start else start[:FIRST]
+
+
+def prompts_of(kind: str, language: Language, sections: Sequence[str], number: int) -> list[str]:
+    """Returns the beginnings of the samples of a language."""
+    if kind == "words":
+        return [first_words(sections[i % len(sections)]) for i in range(number)]
+    return [language.autonym if kind == "name" else ""] * number
+
+
+@torch.no_grad()
+def draw(trial: Trial, prompts: Sequence[str], *, seed: int, top_p: float) -> list[str]:
+    """Returns a text of SAMPLE tokens for every prompt, which it begins with."""
+    checkpoint = trial.bench.checkpoint
+    tokenizer = checkpoint.tokenizer()
+    model = checkpoint.load(device=trial.device)
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    ids = [start + tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts]
+    if not all(ids):  # a model without a start token cannot begin with nothing
+        end = tokenizer.eos_token_id
+        ids = [each or [end] for each in ids]
+    longest = max(map(len, ids))
+    fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    rows = torch.tensor([[fill] * (longest - len(each)) + each for each in ids], device=trial.device)
+    mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in ids], device=trial.device)
+    sampling = {"do_sample": True, "temperature": 1.0, "top_p": top_p, "top_k": 0}
+    with fixed_seed(seed, trial.device):
+        found = model.generate(
+            rows,
+            attention_mask=mask,
+            max_new_tokens=SAMPLE,
+            min_new_tokens=SAMPLE,
+            pad_token_id=fill,
+            **sampling,
+        )
+    return tokenizer.batch_decode(found, skip_special_tokens=True)
+
+
+def sampled(trial: Trial, kind: str, *, tokens: int, seed: int, top_p: float) -> Corpus:
+    """Returns a calibration text of about `tokens`, equally many samples of every language.
+
+    Samples without a prompt count as one language.
+    """
+    number = max(round(tokens / SAMPLE / len(trial.corpus.languages)), LEAST_DOCUMENTS)
+    asked = {
+        language.code: prompts_of(kind, language, trial.corpus.calibration[language.code], number)
+        for language in trial.corpus.languages
+    }
+    texts = draw(trial, [each for own in asked.values() for each in own], seed=seed, top_p=top_p)
+    parts: Mapping[str, list[str]] = {code: texts[i * number : (i + 1) * number] for i, code in enumerate(asked)}
+    if kind == "free":
+        parts = {"x-free": texts}
+    found = {code: [text for text in own if text.strip()] for code, own in parts.items()}
+    return Corpus(f"samples, {kind}", found, {})
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures what is not there yet."""
+    start = time.perf_counter()
+    options.device = resolve_device(options.device)
+    known = {} if options.languages else known_languages(options.model, most=options.most, device=options.device)
+    names = options.languages.split(",") if options.languages else list(known)
+    languages = [resolve(name).language.code for name in names]
+    with_help = set(languages) <= {language.code for language in help_languages()}
+    evaluation = {"declaration": udhr(languages)} | ({"help": help_text(languages)} if with_help else {})
+    trial = Trial(
+        options.model,
+        options.setting,
+        evaluation,
+        tokens=options.evaluation_tokens,
+        device=options.device,
+    )
+    results = Results.load(options.out) if options.out.exists() else Results(options.model, options.setting, known)
+    print(f"{options.model}: {len(languages)} languages, {time.perf_counter() - start:.0f} s", flush=True)
+    for seed in options.seeds:
+        for kind in (*evaluation, *options.kinds):
+            label = f"{kind} {seed}"
+            if label in results.sets or time.perf_counter() - start > options.budget:
+                continue
+            if kind in evaluation:
+                trial.run(results, label, evaluation[kind], tokens=options.tokens, seed=seed)
+            else:
+                tokens = results.sets[f"declaration {seed}"]["calibration_tokens"]
+                corpus = sampled(trial, kind, tokens=tokens, seed=seed, top_p=options.top_p)
+                trial.run(results, label, corpus, seed=seed)
+                results.facts[label] = {code: texts[0][:200] for code, texts in corpus.calibration.items()}
+            results.save(options.out)
+            own = results.sets[label]
+            print(f"{label}: {own['calibration_tokens']:,} tokens, {own['seconds']:.0f} s", flush=True)
+    trial.close()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measures, or prints tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(dest="stage", required=True)
+    running, printing = stages.add_parser("run"), stages.add_parser("tables")
+    running.add_argument("--model", default="embedded:tiny")
+    running.add_argument("--setting", default="3:64", help="bits and group")
+    running.add_argument(
+        "--languages", default=",".join(CALIBRATED), help="such as eng,fra; empty: those that the model knows"
+    )
+    running.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    running.add_argument("--tokens", type=int, default=1024, help="of each language, for calibration")
+    running.add_argument("--evaluation-tokens", type=int, default=700, help="of each language and text")
+    running.add_argument("--top-p", type=float, default=1.0)
+    running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    running.add_argument("--most", type=int, default=24, help="languages at most, the best known")
+    running.add_argument("--device", default="auto")
+    running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing is begun")
+    running.add_argument("--out", type=Path, required=True)
+    printing.add_argument("files", type=Path, nargs="+")
+    options = parser.parse_args(arguments)
+    if options.stage == "run":
+        run(options)
+    else:
+        for file in options.files:
+            print(samples_tables.table(Results.load(file)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

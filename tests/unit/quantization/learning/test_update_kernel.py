@@ -1,0 +1,21 @@
+"""The Triton kernel of the optimizer, in Triton's interpreter, against torch; on a GPU see tests/gpu."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+PROGRAM = Path(__file__).with_name("interpreted_update.py")
+
+
+@pytest.mark.long
+def test_the_kernel_moves_offsets_as_torch_does():
+    """In a process of its own, as Triton decides when it is imported whether it interprets."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = ["first equal", "finite equal", "second equal", "offsets equal"]
+    assert done.stdout.splitlines() == lines
