@@ -1,6 +1,7 @@
 """outliers, bit-threshold and layer-ablation: choices, rules, and whole runs on made-up damage."""
 
 from collections.abc import Callable
+from math import inf
 from types import SimpleNamespace
 
 import numpy as np
