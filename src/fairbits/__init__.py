@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairbits.verbs.diff import diff as diff
     from fairbits.verbs.evaluate import evaluate as evaluate
     from fairbits.verbs.gate import gate as gate
+    from fairbits.verbs.imatrix import imatrix as imatrix
     from fairbits.verbs.overlay import overlay as overlay
     from fairbits.verbs.plan import plan as plan
     from fairbits.verbs.quantize import quantize as quantize
@@ -48,6 +49,7 @@ _HOMES = {
     "evaluate": "fairbits.verbs.evaluate",
     "gate": "fairbits.verbs.gate",
     "help_text": "fairbits.language",
+    "imatrix": "fairbits.verbs.imatrix",
     "overlay": "fairbits.verbs.overlay",
     "plan": "fairbits.verbs.plan",
     "quantize": "fairbits.verbs.quantize",

@@ -12,6 +12,7 @@ from fairbits.cli.commands.doctor import doctor
 from fairbits.cli.commands.evaluate import evaluate
 from fairbits.cli.commands.gate import gate
 from fairbits.cli.commands.generate import generate
+from fairbits.cli.commands.imatrix import imatrix
 from fairbits.cli.commands.inspect import inspect
 from fairbits.cli.commands.languages import languages
 from fairbits.cli.commands.mix import mix
@@ -80,7 +81,7 @@ VERBS = {
     "Step by step": (audit, plan, quantize, evaluate, report, gate),
     "Adapt and serve": (overlay, generate, serve),
     "Compare": (compare, sweep, screen, diff),
-    "Models, languages, theory": (inspect, languages, mix, theory, research, doctor),
+    "Models, languages, theory": (inspect, languages, mix, imatrix, theory, research, doctor),
 }
 """In the order of --help."""
 

@@ -1,5 +1,6 @@
 """Values of options, read from the text that the user typed."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
@@ -37,6 +38,22 @@ def shares_of(given: str | None) -> dict[str, float] | None:
     if isinstance(weights, str) or not all(share > 0 for share in weights.values()):
         raise InputError(f"--shares is {given!r:.60}; it must be a positive number per language: eng=0.4,fra=0.2")
     return {own_language(name).code: share for name, share in weights.items()}
+
+
+def files_with_weights(given: Sequence[str]) -> list[tuple[str, float]]:
+    """Returns files with their weights, which are 1 where none is written.
+
+    >>> files_with_weights(["eng.gguf=2", "fra.gguf"])
+    [('eng.gguf', 2.0), ('fra.gguf', 1.0)]
+    """
+    found = []
+    for each in given:
+        file, equals, weight = each.rpartition("=")
+        try:
+            found.append((file, float(weight)) if equals else (each, 1.0))
+        except ValueError:
+            raise InputError(f"--merge is {each!r:.80}; it must be a file and its weight: eng.gguf=2") from None
+    return found
 
 
 def budget_of(given: str) -> float:

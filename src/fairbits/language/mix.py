@@ -114,6 +114,18 @@ def parse_weights(text: str) -> Weights:
     return weights
 
 
+def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[str, float]:
+    """Returns the weight of each code; raises unless the weights are positive and name each language once.
+
+    >>> weights_by_code({"fr": 1.0, "English": 2.0}, ["eng_Latn", "fra_Latn"])
+    {'eng_Latn': 2.0, 'fra_Latn': 1.0}
+    """
+    given = {find_language(name, own=codes).code: positive(f"the weight of {name}", weights[name]) for name in weights}
+    if len(given) < len(weights) or set(given) != set(codes):
+        raise InputError(f"weights name {', '.join(weights)}; they must name each of {', '.join(codes)} once")
+    return {code: given[code] for code in codes}
+
+
 def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
     """Returns the number of samples that each language gets: its share, rounded so that the sum is not exceeded.
 
@@ -194,12 +206,7 @@ class _Sampler:
 def _shares(weights: Weights, sampler: _Sampler) -> dict[str, Fraction]:
     codes = list(sampler.corpus.calibration)
     if isinstance(weights, Mapping):
-        given = {
-            find_language(name, own=codes).code: positive(f"the weight of {name}", weights[name]) for name in weights
-        }
-        if len(given) < len(weights) or set(given) != set(codes):
-            raise InputError(f"weights name {', '.join(weights)}; they must name each of {', '.join(codes)} once")
-        exact = {code: Fraction(given[code]) for code in codes}
+        exact = {code: Fraction(weight) for code, weight in weights_by_code(weights, codes).items()}
     elif one_of("weights", weights, WEIGHTINGS) == "equal":
         exact = dict.fromkeys(codes, Fraction(1))
     else:

@@ -31,11 +31,32 @@ from transformers import PreTrainedModel
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.block_calls import BatchThread, Body, Call, PausedBatch, states_of, wait_for_output
+from fairbits.measure.passes.text import Text
+from fairbits.memory import (
+    BLOCK_ACTIVATIONS_BYTES,
+    BLOCK_POSITIONS,
+    GPU_BLOCK_ACTIVATIONS_BYTES,
+    GPU_BLOCK_POSITIONS,
+)
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.device import is_gpu
 
 Before = Callable[[Batch], None]
 
 MOST_BATCHES = 256
 """The largest number of batches that pass a model together, each of which has a thread."""
+ACTIVATIONS_PER_POSITION = 16
+"""About how many numbers per position and unit of width a block computes."""
+
+
+def positions_at_once(checkpoint: Checkpoint, text: Text, *, device: str, dtype: torch.dtype) -> int:
+    """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
+    room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
+    if is_gpu(device):
+        room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
+    width = int(checkpoint.config.get_text_config().hidden_size)
+    fitting = min(max(room // (dtype.itemsize * ACTIVATIONS_PER_POSITION * width), 64), most)
+    return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
 class StopBlock(BaseException):

@@ -19,16 +19,10 @@ from torch import Tensor
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.lockstep import MOST_BATCHES, Lockstep, lockstep
+from fairbits.measure.passes.lockstep import Lockstep, lockstep, positions_at_once
 from fairbits.measure.passes.recorder import is_observable
 from fairbits.measure.passes.text import Text, Window
-from fairbits.memory import (
-    BLOCK_ACTIVATIONS_BYTES,
-    BLOCK_POSITIONS,
-    GPU_BLOCK_ACTIVATIONS_BYTES,
-    GPU_BLOCK_POSITIONS,
-    GPU_WALK_STATES_BYTES,
-)
+from fairbits.memory import GPU_WALK_STATES_BYTES
 from fairbits.model.architecture import Block
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
@@ -45,8 +39,6 @@ from fairbits.quantization.rounding.output_errors import OutputErrors
 from fairbits.quantization.rounding.ranks import ALONE, Ranks
 from fairbits.quantization.rounding.refinement import ReferenceStates, RefineBlock, refine_block
 
-ACTIVATIONS_PER_POSITION = 16
-"""About how many numbers per position and unit of width a block computes."""
 ONE_PROCESS = "learned rounding runs in one process; start it without torchrun, or use the policy gptq"
 
 
@@ -103,7 +95,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
 
 def _with_text(job: BlockRounding, text: Text) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions = _positions_at_once(job, text)
+    positions = positions_at_once(job.checkpoint, text, device=job.device, dtype=job.dtype)
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
@@ -231,16 +223,6 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
 
 def _width(checkpoint: Checkpoint) -> int:
     return int(checkpoint.config.get_text_config().hidden_size)
-
-
-def _positions_at_once(job: BlockRounding, text: Text) -> int:
-    """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
-    room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
-    if is_gpu(job.device):
-        room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    each = job.dtype.itemsize * ACTIVATIONS_PER_POSITION * _width(job.checkpoint)
-    fitting = min(max(room // each, 64), most)
-    return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:

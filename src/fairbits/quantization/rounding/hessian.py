@@ -108,15 +108,15 @@ class HessianAccumulator:
         self._scattered: set[str] = set()  # inputs of experts, each of which gets only some of the positions
 
     @contextmanager
-    def observe(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
+    def observe(self, model: nn.Module, *, to_the_end: bool = False) -> Iterator[Callable[[Batch], None]]:
         """Adds up what passes through the model meanwhile; gives the function to call with each batch before it.
 
-        Once a batch has passed all points, StopBlock is raised.
+        Once a batch has passed all points, StopBlock is raised, unless the block is to be computed `to_the_end`.
         """
         observed = ObservedBatch()
         with removed_hooks() as handles:
             for name, point in self._points.items():
-                hook = self._hook(name, point, observed)
+                hook = self._hook(name, point, observed, stop=not to_the_end)
                 handles.append(model.get_submodule(point.module).register_forward_pre_hook(hook, with_kwargs=True))
             yield from self._start_batches(observed)
 
@@ -204,7 +204,7 @@ class HessianAccumulator:
             shares = torch.from_numpy(np.sqrt(self._languages.pi / self._counts(name))).float()
             _add_products(self._products[name], x.mul_(shares.to(x.device)[lang, None]), self._panels(name))
 
-    def _hook(self, name: str, point: InputPoint, observed: ObservedBatch) -> Callable[..., None]:
+    def _hook(self, name: str, point: InputPoint, observed: ObservedBatch, *, stop: bool) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             observed.passed.add(name)
             x = observed.text_of(first_tensor((*args, *kwargs.values())), point.stack)
@@ -216,7 +216,8 @@ class HessianAccumulator:
                 self._add(name, x, lang)
             else:
                 self._held.append((name, x, lang))
-            if len(observed.passed) == len(self._points) and not self._scattered:  # experts are called one by one
+            # experts are called one by one
+            if stop and len(observed.passed) == len(self._points) and not self._scattered:
                 raise StopBlock
 
         return hook

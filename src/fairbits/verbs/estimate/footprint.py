@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fairbits.measure.passes.job import SAVED_PER_BLOCK
-from fairbits.measure.passes.lockstep import MOST_BATCHES
+from fairbits.measure.passes.lockstep import ACTIVATIONS_PER_POSITION, MOST_BATCHES
 from fairbits.measure.passes.run import LOGITS_KEPT
 from fairbits.measure.passes.segments import least_places, segments
 from fairbits.memory import (
@@ -30,7 +30,6 @@ from fairbits.memory import (
 )
 from fairbits.model.device import is_gpu
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.rounding.engine import ACTIVATIONS_PER_POSITION
 from fairbits.verbs.estimate.sizes import ModelSize, TextSize
 from fairbits.verbs.estimate.work import Held
 

@@ -96,7 +96,7 @@ def assert_equal(found: list[RoundedBlock], wanted: list[RoundedBlock]) -> None:
 @pytest.fixture
 def small_batches(monkeypatch) -> None:
     """Makes batches of a few windows, and panels of a few columns."""
-    monkeypatch.setattr(engine, "_positions_at_once", lambda *_: 40)
+    monkeypatch.setattr(engine, "positions_at_once", lambda *_, **__: 40)
     monkeypatch.setattr("fairbits.quantization.rounding.hessian.PANEL", 10)
 
 
