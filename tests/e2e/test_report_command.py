@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 
 @pytest.fixture
@@ -60,6 +61,42 @@ def test_a_form_is_taken_from_the_name_of_the_file(command, run) -> None:
     assert Path("card.md").read_text().startswith("## ")
     assert command("report", run, "--format", "json", "--out", "all.json")[:2] == (0, "wrote all.json\n")
     assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/2"
+
+
+def test_files_for_the_hub_lie_with_the_model_of_the_run(command, run) -> None:
+    words = ("report", run, "--format", "hub", "--base-model", "org/model", "--license", "mit")
+    code, printed, _ = command(*words)
+    assert code == 0
+    assert printed.endswith(f"upload it: hf upload OWNER/model-W3A16-channel {run / 'model'}\n")
+    data = ModelCard.load(run / "model" / "README.md").data
+    assert (data.base_model, data.license) == ("org/model", "mit")
+    assert {"recipe.yaml", "report.html", "plan.json"} <= {each.name for each in (run / "model").iterdir()}
+
+
+def test_files_for_the_hub_of_scores_lie_where_they_are_asked_for(command, run) -> None:
+    Path("new").mkdir()
+    code, _, notes = command("report", run / "scores.json", "--format", "hub", "--out", "new", "--repo", "me/mine")
+    assert code == 0
+    assert "base_model is left out" in notes
+    assert "license is left out" in notes
+    assert {each.name for each in Path("new").iterdir()} == {"README.md", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--base-model", "org/model"), "are for the Hub; add --format hub"),
+        (("--format", "hub", "--json"), "contradict each other"),
+        (("--format", "hub", "--base-model", "model"), "the base model is 'model'; it must be an id on the Hub"),
+        (("--format", "hub", "--out", "gone"), "gone is not a directory"),
+    ],
+)
+def test_for_the_hub_nothing_is_written_if_something_is_wrong(command, run, words, problem) -> None:
+    before = files_in(Path())
+    code, printed, said = command("report", run, *words)
+    assert (code, printed) == (2, "")
+    assert problem in said
+    assert files_in(Path()) == before
 
 
 def test_json_and_a_file_print_nothing_but_json(command, run) -> None:
@@ -123,7 +160,7 @@ def test_a_damaged_file_ends_with_2_and_nothing_is_written(command, run, file, k
         (("run/scores.json", "--sweep", "run/audit.json"), "it must be fairbits.sweep/2"),
         (("run", "--against", "run/scores.json"), "give no other files"),
         (("run/baselines",), "has no run.json"),
-        (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md or json"),
+        (("run", "--format", "pdf"), "--format is 'pdf'; it must be html, md, json or hub"),
         (("run", "--format", "md", "--json"), "give one of them"),
         (("run", "--out", "nowhere/report.html"), "is not a directory"),
         (("run", "--out", "run.json/run.html"), "is not a directory"),

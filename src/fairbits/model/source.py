@@ -15,7 +15,7 @@ from fairbits.model.files.safetensors_files import INDEX, SINGLE
 Kind = Literal["directory", "hub", "gguf", "embedded"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
-WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+WANTED = ["README.md", "*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 

@@ -1,4 +1,4 @@
-"""Report: its content (all numbers and text before rendering) and the three formats it is rendered in."""
+"""Report: its content (all numbers and text before rendering), its three formats, and its files for the Hub."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,11 @@ from typing import Any
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import InputError
-from fairbits.records import to_json
+from fairbits.records import read_object, to_json
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
+from fairbits.reports.hub import hub_files, write_repository
+from fairbits.reports.hub_facts import HubFacts, facts_of
 from fairbits.reports.languages import language_rows, scales_of
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
@@ -82,6 +84,27 @@ class Report:
         """Writes the report in the format given by the file name: .html, .md or .json."""
         target = check_writable(path, example="report.html")
         write_files({target: self.render(format_of(target)).encode()})
+
+    def save_for_hub(
+        self,
+        directory: str | Path,
+        *,
+        base_model: str | None = None,
+        license: str | None = None,
+        repository: str | None = None,
+    ) -> HubFacts:
+        """Writes README.md, recipe.yaml and report.html next to a model, and returns what the card says of it.
+
+        `base_model` and `repository` are ids on the Hub, OWNER/NAME; `license` is the id of a licence there.
+        """
+        place = Path(directory)
+        if not place.is_dir():
+            raise InputError(f"{place} is not a directory; give that of the quantized model, which will be uploaded")
+        stored = place / "config.json"
+        config = read_object(stored, finite=False) if stored.is_file() else {}
+        facts = facts_of(self.content, config, base_model=base_model, license=license, repository=repository)
+        write_repository(hub_files(self.content, facts), place)
+        return facts
 
     def render(self, form: str) -> str:
         """Returns the report as html, md or json."""

@@ -14,6 +14,7 @@ from fairbits.units import MEASURES, UNITS
 UNKNOWN = "unknown"
 FIRST_SCALE = "divergence_bits_per_byte"
 """The scale by which languages are ordered."""
+LOSS_SCALE = "loss_bits_per_byte"
 
 
 def language_rows(sources: Sources) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from fairbits.errors import InputError, count_of, printable
 from fairbits.language import udhr
 from fairbits.measure.scores.scores import SIGNIFICANT
-from fairbits.reports.languages import FIRST_SCALE
+from fairbits.reports.languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.reports.page import group_notes
 from fairbits.units import readable_size
 
@@ -37,13 +37,16 @@ def card(content: Mapping[str, Any]) -> str:
         text(_made(content)),
         text(" ".join(content["headline"]["sentences"])),
         "\n".join(_headline(content)),
-        f"Divergence from {text(content['model'])} in bits per byte, with {sure:g} % confidence intervals:",
+        f"Divergence from {text(content['model'])} in bits per byte, with {sure:g} % confidence intervals. "
+        f"Added loss, in bits per byte, and recovery (bits per byte before and after, divided) are those of "
+        f"{text(content['methods'][0]['name'])}:",
         "\n".join(_languages(content)),
         _measured(content["provenance"]["evaluation"], content["languages"]),
         *_notes(content["notes"]),
         *_again(content),
         f"Measured with fairbits {text(content['fairbits'])}; to repeat the measurement:",
-        _fence(_evaluate(content)),
+        fence(_evaluate(content)),
+        f"Signature of the measurement: {text(content['provenance']['signature'])}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -86,11 +89,13 @@ def _languages(content: Mapping[str, Any]) -> Iterator[str]:
     order = [1, 0, *range(2, count)] if count > 1 else [0]
     against = [f"against {content['methods'][1]['name']}"] if count > 1 else []
     titles = [content["methods"][i]["name"] for i in order]
-    yield from _head(["language", "code", *titles, *against], left=2)
+    yield from _head(["language", "code", *titles, *against, "added loss", "recovery"], left=2)
     for each in content["languages"]:
         values = [_interval(each["methods"][i]["damage"][FIRST_SCALE]) for i in order]
         said = [VERDICT[kind] for kind in VERDICT if each["code"] in content["headline"][kind]] or [NO_VERDICT]
-        yield _row([each["name"], each["code"], *values, *(said if against else [])])
+        own = each["methods"][0]
+        loss = [_interval(own["damage"][LOSS_SCALE]), f"{own['recovery']:.1%}"]
+        yield _row([each["name"], each["code"], *values, *(said if against else []), *loss])
 
 
 def _measured(asked: Mapping[str, Any], languages: Sequence[Mapping[str, Any]]) -> str:
@@ -170,15 +175,19 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _again(content: Mapping[str, Any]) -> list[str]:
     """Returns the command that makes the model again: from its run, otherwise from its plan; empty without either."""
-    found, model = content["provenance"], content["model"]
+    found = content["provenance"]
     if found["run"] is not None:
-        return ["To reproduce it, with its baselines:", _fence(_run(content))]
+        return ["To reproduce it, with its baselines:", fence(_run(content))]
     if found["policy"] is None:
         return []
-    own = found["calibration"]
+    return ["To reproduce it, with the plan.json next to the model:", fence(quantize_command(content))]
+
+
+def quantize_command(content: Mapping[str, Any]) -> list[Any]:
+    """Returns the words of the command that makes the model again from its plan."""
+    own = content["provenance"]["calibration"]
     options = {"--plan": "plan.json", **_text_of(own, "calibration"), "--out": "quantized"}
-    words = ["fairbits", "quantize", model, *chain.from_iterable(options.items())]
-    return ["To reproduce it, with the plan.json next to the model:", _fence(words)]
+    return ["fairbits", "quantize", content["model"], *chain.from_iterable(options.items())]
 
 
 def _run(content: Mapping[str, Any]) -> list[Any]:
@@ -215,7 +224,7 @@ def _listed(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _fence(words: Iterable[Any]) -> str:
+def fence(words: Iterable[Any]) -> str:
     """Returns a command as a block of code, safe to paste into a shell."""
     return f"```bash\n{shlex.join(printable(str(word)) for word in words)}\n```"
 

@@ -30,6 +30,7 @@ def provenance(sources: Sources) -> dict[str, Any]:
             "source": asked.source,
             "split": asked.split,
             "parallel": asked.parallel,
+            "task": asked.task,
             "asked": TASK_NAMES[asked.task],
             "documents": len(own.documents.lang),
             "tokens": int(own.documents.tokens.sum()),

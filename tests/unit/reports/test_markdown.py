@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from fairbits.errors import printable
+from fairbits.measure.scores.signature import Signature
 from fairbits.reports.content import content
 from fairbits.reports.markdown import ROUNDED, card, text
 from fairbits.reports.page import group_notes
@@ -70,18 +71,28 @@ def test_the_first_table_has_worst_gap_mean_and_size(found) -> None:
 
 def test_the_second_table_has_every_language_under_every_method(found) -> None:
     _, second = tables(card(found))
-    assert second[0] == ["language", "code", "gptq:mix=english", "gptq", "rtn", "against gptq:mix=english"]
+    assert second[0] == [
+        *("language", "code", "gptq:mix=english", "gptq", "rtn", "against gptq:mix=english", "added loss", "recovery"),
+    ]
     assert [row[1] for row in second[1:]] == [row["code"] for row in found["languages"]]
     for shown, row in zip(second[1:], found["languages"], strict=True):
         for cell, method in zip(shown[2:5], (1, 0, 2), strict=True):
             own = row["methods"][method]["damage"]["divergence_bits_per_byte"]
             assert cell == f"{own['value']:.4f} ({own['low']:.4f} to {own['high']:.4f})"
+        loss = row["methods"][0]["damage"]["loss_bits_per_byte"]
+        assert shown[6] == f"{loss['value']:.4f} ({loss['low']:.4f} to {loss['high']:.4f})"
+        assert shown[7] == f"{row['methods'][0]['recovery']:.1%}"
+
+
+def test_the_signature_can_be_copied_from_what_is_shown(found) -> None:
+    shown = [said(token) for token in PARSER.parse(card(found)) if token.type == "inline"]
+    assert str(Signature.parse(shown[-1].split(": ", 1)[1])) == found["provenance"]["signature"]
 
 
 def test_verdicts_are_words(found) -> None:
     own = copy.deepcopy(found)
     own["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
-    verdicts = {row[1]: row[-1] for row in tables(card(own))[1][1:]}
+    verdicts = {row[1]: row[5] for row in tables(card(own))[1][1:]}
     assert verdicts["heb_Hebr"] == "significantly less"
     assert verdicts["eng_Latn"] == "significantly more"
     assert verdicts["swh_Latn"] == "no significant difference"
@@ -90,7 +101,7 @@ def test_verdicts_are_words(found) -> None:
 def test_without_a_baseline_there_is_one_column_and_no_verdict(sources) -> None:
     first, second = tables(card(content(Sources(sources.methods[:1]))))
     assert {len(row) for row in first} == {2}
-    assert {len(row) for row in second} == {3}
+    assert {len(row) for row in second} == {5}
 
 
 def test_text_n_seed_and_every_note_are_said(found) -> None:
