@@ -16,7 +16,16 @@ import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
-from fairbits.model.files.safetensors_files import TensorInfo, map_tensor, read_bytes, read_weights
+from fairbits.model.files.safetensors_files import (
+    StoredTensor,
+    TensorInfo,
+    announce_read,
+    map_tensor,
+    read_bytes,
+    read_tensor,
+    read_weights,
+)
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
@@ -44,6 +53,7 @@ class Checkpoint:
     `directory`  holds configuration, tokenizer and safetensors
     `kind`       "directory", "hub", "gguf" or "embedded"
     `tensors`    name, type and shape of every tensor, in file order
+    `files`      where in the files each of them is
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
     """
 
@@ -58,7 +68,8 @@ class Checkpoint:
         self.trust_remote_code = trust_remote_code
         tensors, oddities = read_weights(self.directory)
         self._raw_config = read_object(self.directory / "config.json", finite=False)
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
+        self.tensors: Mapping[str, TensorInfo] = self.files
         quantized = _quantization_note(self._raw_config)
         self.notes: tuple[str, ...] = (*source.notes, *_inherited_notes(self.directory), *oddities, *quantized)
 
@@ -72,7 +83,15 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """Returns one tensor, memory-mapped: only the parts that are used are read. Do not write to it."""
-        return map_tensor(self._info(name))
+        return map_tensor(self.files[self._info(name).name])
+
+    def read_pinned(self, name: str) -> torch.Tensor:
+        """Returns one tensor in memory from which a GPU copies it without waiting. Do not write to it."""
+        return read_tensor(self.files[name], pinned=True)
+
+    def announce(self, name: str) -> None:
+        """Says that a tensor will be read soon, so that the system reads it meanwhile."""
+        announce_read(self.files[name])
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
         """Yields all tensors, or those in `names`, one at a time in file order.
@@ -82,7 +101,7 @@ class Checkpoint:
         wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
         for info in self.tensors.values():
             if info.name in wanted:
-                yield info, map_tensor(info)
+                yield info, self.read(info.name)
 
     @property
     def stored(self) -> "Checkpoint":
@@ -119,11 +138,20 @@ class Checkpoint:
         """
         config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
         digest = hashlib.sha256(_json_line(config))
-        for info, at, part in read_bytes(info for _, info in sorted(self.tensors.items())):
+        for info, at, part in self._bytes():
             if at == 0:
                 digest.update(_json_line([info.name, str(info.dtype), info.shape]))
             digest.update(part)
         return digest.hexdigest()
+
+    def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
+        """Yields the bytes of all tensors by name, in parts: the tensor, where in it the part begins, and the part."""
+        yield from read_bytes(info for _, info in sorted(self.files.items()))
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all tensors on disk."""
+        return sum(info.nbytes for info in self.tensors.values())
 
     def without_fingerprint(self) -> "Checkpoint":
         """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
@@ -135,10 +163,23 @@ class Checkpoint:
         """Returns the tokenizer."""
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
 
-    def load(self, dtype: torch.dtype = torch.float32, *, device: str = "cpu") -> "PreTrainedModel":
-        """Returns the model itself, in eval mode, with all weights in the memory of a device."""
+    def load(
+        self,
+        dtype: torch.dtype = torch.float32,
+        *,
+        device: str = "cpu",
+        read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
+    ) -> "PreTrainedModel":
+        """Returns the model itself, in eval mode, with all weights in the memory of a device.
+
+        The weights of a `read_only` model may be those of another model, and must not be written to.
+        """
         trusted = self.trust_remote_code
         return load_model(self.directory, self.config, dtype=dtype, device=device, trust_remote_code=trusted)
+
+    def copy_model(self) -> "PreTrainedModel":
+        """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""
+        return self.load(scale_dtype(self))
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:

@@ -12,7 +12,7 @@ from fairbits.model.embedded import PREFIX, find_embedded
 from fairbits.model.files.gguf import dequantized
 from fairbits.model.files.safetensors_files import INDEX, SINGLE
 
-Kind = Literal["directory", "hub", "gguf", "embedded"]
+Kind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
 WANTED = ["README.md", "*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]

@@ -122,6 +122,20 @@ class StreamingModel:
             if entry.is_meta and (embeds or parameter in self._head):
                 self._put(parameter, entry)
 
+    def load_all(self, *, copies: bool) -> None:
+        """Loads every weight; without `copies` weights of the right type and device may be those that were read."""
+        loaded: dict[str, Tensor] = {}  # tied parameters share memory
+        for parameter, tensors in self._tensors.items():
+            if tensors[0] not in loaded:
+                placed = self.to_device(self._parameter(parameter, {}))
+                own = self._read(tensors[0])
+                shared = placed.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+                loaded[tensors[0]] = placed.clone() if copies and shared else placed
+            self._put(parameter, loaded[tensors[0]])
+        missing = [parameter for parameter in self._entries if self._entry(parameter).is_meta]
+        if missing:
+            raise InputError(f"{self._checkpoint.target} has no {missing[0]}, which {type(self.model).__name__} needs")
+
     def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
         """Loads the weights of a block; those with codes as a loader would dequantize them."""
         for parameter in self._parameters_of(block):
@@ -181,6 +195,11 @@ class StreamingModel:
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+    def _entry(self, parameter: str) -> Tensor:
+        path, _, leaf = parameter.rpartition(".")
+        found: Tensor = getattr(self.model.get_submodule(path), leaf)
+        return found
 
     def _put(self, parameter: str, value: Tensor) -> None:
         path, _, leaf = parameter.rpartition(".")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from fairbits.measure.passes.run import probe
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
@@ -37,13 +39,17 @@ from fairbits.verbs.estimate.running_out import within_memory
 from fairbits.verbs.estimate.sizes import TextSize
 from fairbits.verbs.estimate.verbs import audit_workload
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 DEFAULT_SCHEME = Scheme()
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 
 
 def audit(
-    model: str | Path | Checkpoint,
+    model: Model,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     *,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -57,13 +63,14 @@ def audit(
 ) -> Audit:
     """Returns the damage that `scheme` is predicted to do to every language, and why, measured on calibration text.
 
-    `text` is a corpus or its path; without it the embedded declaration is used, for the embedded model in its
-    own languages unless others are named. `tokens` is the budget per language. `second_moments` keeps E[x xᵀ] of every
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. `text` is a corpus or its
+    path; without it the embedded declaration is used, for the embedded model in its own languages unless others are
+    named. `tokens` is the budget per language. `second_moments` keeps E[x xᵀ] of every
     input.
     """
     request = TextRequest("calibration", tokens, sequence, seed)
     device = resolve_device(device)
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus(text, languages, model=checkpoint.target)
     instance("scheme", scheme, Scheme)
     hashing = _hash_meanwhile(checkpoint)

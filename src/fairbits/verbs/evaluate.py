@@ -15,6 +15,7 @@ from fairbits.measure.scores.setting import Identity
 from fairbits.measure.scores.signature import DIGITS, Signature, hash_of
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.opening import Model, open_checkpoints
 from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
@@ -32,9 +33,10 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls
 
 
 def evaluate(
-    quantized: str | Path | Checkpoint,
+    quantized: Model,
     *,
-    reference: str | Path | Checkpoint,
+    reference: Model,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     tokens: int = 8192,
@@ -47,18 +49,20 @@ def evaluate(
 ) -> Scores:
     """Returns the damage of quantization to every document of every language.
 
-    `reference` is the model before it was quantized. `text` is a corpus or its path; without it the embedded
+    `reference` is the model before it was quantized. Both may be loaded models of transformers, with their `tokenizer`;
+    they are not changed. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
     language. Both models compute in float32, one after the other; of a model that takes more than half of the free
     memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
     the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
     text that are not the same are refused.
     """
-    if repeat is not None:
-        return _repeated(quantized, reference, repeat, text=text, device=device, progress=progress)
-    request = TextRequest(split, tokens, sequence, seed)
+    if repeat is None:
+        request = TextRequest(split, tokens, sequence, seed)
     device = resolve_device(device)
-    after, before = _checkpoint(quantized), _checkpoint(reference)
+    after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
+    if repeat is not None:
+        return _repeated(after, before, repeat, text=text, device=device, progress=progress)
     corpus = open_corpus(text, languages, model=before.target)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
@@ -72,8 +76,8 @@ def evaluate(
 
 
 def _repeated(
-    quantized: str | Path | Checkpoint,
-    reference: str | Path | Checkpoint,
+    after: Checkpoint,
+    before: Checkpoint,
     repeat: str | Signature,
     *,
     text: str | Path | Corpus | None,
@@ -82,7 +86,6 @@ def _repeated(
 ) -> Scores:
     """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
     given = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
-    after, before = _checkpoint(quantized), _checkpoint(reference)
     named = DECLARATION if given.text == "udhr" else given.text  # the name of its corpus
     corpus = open_corpus(named if text is None else text, given.languages)
     here = replace(
@@ -153,10 +156,6 @@ def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
 def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[list[int]]:
     found = tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     return [list(ids) for ids in found]
-
-
-def _checkpoint(model: str | Path | Checkpoint) -> Checkpoint:
-    return model if isinstance(model, Checkpoint) else Checkpoint(model)
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:

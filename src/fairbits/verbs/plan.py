@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.moments import weight_moments
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization import policies
@@ -28,10 +29,14 @@ from fairbits.quantization.policies.variants import Variant
 from fairbits.trials.block_sensitivity import WidthTrial, measured_damage, measured_sensitivity, predicted_sensitivity
 from fairbits.trials.minimax_mix import minimax_mix
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 def plan(
-    model: str | Path | Checkpoint,
+    model: Model,
     *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     policy: str = policies.DEFAULT,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -46,18 +51,18 @@ def plan(
 ) -> Plan:
     """Returns what a policy decides for a model; nothing is quantized yet.
 
-    `options` are those of the policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a
-    corpus or its path; without it the embedded declaration is used. A policy that reads no text uses it only to
-    measure the error of every language in every layer. `tokens` is the number of tokens per language; without it the
-    policy decides. `audit` is an audit of the model or its path; the policy mixed takes κ from it. `rounds` is the
-    number of rounds of the search for a minimax mix. Blocks and mixes are measured on `device`; predictions are made
-    on the CPU.
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. `options` are those of the
+    policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a corpus or its path; without
+    it the embedded declaration is used. A policy that reads no text uses it only to measure the error of every language
+    in every layer. `tokens` is the number of tokens per language; without it the policy decides. `audit` is an audit of
+    the model or its path; the policy mixed takes κ from it. `rounds` is the number of rounds of the search for a
+    minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
     device = resolve_device(device)
     chosen = policies.find_policy(policy)
     request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model, tokenizer)
     given = {name: value for name, value in options.items() if value is not None}
     policies.check(policy, given)  # before anything that takes time
     if audit is not None and not chosen.reads_audit:

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -21,6 +21,7 @@ from fairbits.model.files.draft import LEARNING, PLAN, STATE, check_draft, check
 from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.files.write_behind import WriteBehind
 from fairbits.model.files.writing import QuantizedWriter
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.evidence import Evidence
@@ -36,6 +37,9 @@ from fairbits.verbs.estimate.running_out import within_memory
 from fairbits.verbs.estimate.verbs import quantize_workload
 from fairbits.version import __version__
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 @dataclass(frozen=True)
 class BlockRecord:
@@ -45,35 +49,66 @@ class BlockRecord:
     learned: LearningResult | None
 
 
+@overload
 def quantize(
-    model: str | Path | Checkpoint,
+    model: Model,
     plan: Plan,
     *,
     out: str | Path,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     text: str | Path | Corpus | None = None,
     resume: bool = False,
     device: str = AUTO,
     progress: Progress | None = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def quantize(
+    model: Model,
+    plan: Plan,
+    *,
+    out: None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | Path | Corpus | None = None,
+    resume: Literal[False] = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> "PreTrainedModel": ...
+
+
+def quantize(
+    model: Model,
+    plan: Plan,
+    *,
+    out: str | Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | Path | Corpus | None = None,
+    resume: bool = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> "Plan | PreTrainedModel":
     """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
 
+    Without `out` it returns a new model of transformers instead, in the type of the given one and on its device. Its
+    weights are those that a loader would compute; it generates, and its `save_pretrained` writes a packed checkpoint
+    (`fairbits.model.packed_on_save`). `model` may be a loaded model, with its `tokenizer`; it is not changed.
     `text` must be the text that the plan was made with, by default the embedded declaration. `out` appears only when it
     is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes.
     Processes that torchrun has started share the work (`fairbits.quantization.rounding.ranks`).
     """
     instance("plan", plan, Plan)
+    if out is None:
+        return _in_memory(model, plan, tokenizer, text=text, resume=resume, device=device, progress=progress)
     ranks = Ranks.here()
     with ranks.together():
         if plan.learning is not None and not ranks.alone:
             raise InputError(ONE_PROCESS)
-        checkpoint = model if isinstance(model, Checkpoint) else ranks.lead_first(lambda: Checkpoint(model))
+        checkpoint = ranks.lead_first(lambda: open_checkpoint(model, tokenizer))
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
-        if ranks.leads and plan.fingerprint != checkpoint.fingerprint:  # all weights are read: one rank is enough
-            raise InputError(
-                f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; "
-                "make a plan for this model"
-            )
+        if ranks.leads:  # all weights are read: one rank is enough
+            _check_made_for(plan, checkpoint)
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
         workload = quantize_workload(checkpoint, plan, words, device=device)
@@ -104,6 +139,37 @@ def quantize(
                 learned = block.learned or learned
         done = replace(plan, outcomes=tuple(outcomes), learned=learned)
         return ranks.share(lambda: draft.finish(done, progress))
+
+
+def _in_memory(
+    model: Model,
+    plan: Plan,
+    tokenizer: "PreTrainedTokenizerBase | None",
+    *,
+    text: str | Path | Corpus | None,
+    resume: bool,
+    device: str,
+    progress: Progress | None,
+) -> "PreTrainedModel":
+    from fairbits.verbs.quantize_in_memory import quantized_model
+
+    if resume or not Ranks.here().alone:
+        what = "an interrupted run" if resume else "torchrun"
+        raise InputError(f"{what} needs the directory of the quantized model; give out=…")
+    device = resolve_device(device)
+    checkpoint = open_checkpoint(model, tokenizer)
+    _check_made_for(plan, checkpoint)
+    words = calibration_text(checkpoint, plan, text)
+    workload = quantize_workload(checkpoint, plan, words, device=device)
+    with within_memory(workload, device=device, check=False, progress=progress) as show:
+        return quantized_model(checkpoint, plan, words, device=device, progress=show)
+
+
+def _check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
+    if plan.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
+        )
 
 
 @dataclass(frozen=True, eq=False)

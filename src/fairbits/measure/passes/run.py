@@ -110,7 +110,7 @@ def is_streamed(job: Job) -> bool:
 def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     """Returns the sums of a pass with the whole model in memory, batch by batch."""
     text = job.text
-    model = job.checkpoint.load(job.dtype, device=job.device)
+    model = job.checkpoint.load(job.dtype, device=job.device, read_only=True)
     recorder, scores = job.recorder(model), LossSums(len(text.lang))
     for parameter in model.parameters():
         parameter.requires_grad_(False)

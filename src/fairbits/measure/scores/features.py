@@ -89,7 +89,7 @@ def evaluated_model(
     except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
         if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
             notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
-    return WholeModel(model.load(dtype, device=device), text, device=device, notes=notes)
+    return WholeModel(model.load(dtype, device=device, read_only=True), text, device=device, notes=notes)
 
 
 class WholeModel:

@@ -30,8 +30,7 @@ class Identity:
     @classmethod
     def of(cls, checkpoint: "Checkpoint") -> "Identity":
         """Returns the identity of a checkpoint; reads all of its bytes."""
-        size = sum(info.nbytes for info in checkpoint.tensors.values())
-        return cls(checkpoint.target, checkpoint.fingerprint, size)
+        return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
-from fairbits.model.files.safetensors_files import announce_read, read_tensor
 
 READERS = 4
 """Threads that read: one copies a few GB a second out of the system's cache, less than a GPU rounds."""
@@ -79,10 +78,9 @@ class ReadAhead:
 
     def _begin(self, part: int) -> dict[str, Future[Tensor]]:
         """Begins to read a part, and returns what will be there."""
-        infos = [self._checkpoint.tensors[name] for name in self._parts[part]]
         if self._threads is None:
             if part != self._current:
-                for info in infos:
-                    announce_read(info)
+                for name in self._parts[part]:
+                    self._checkpoint.announce(name)
             return {}
-        return {info.name: self._threads.submit(read_tensor, info, pinned=True) for info in infos}
+        return {name: self._threads.submit(self._checkpoint.read_pinned, name) for name in self._parts[part]}

@@ -50,13 +50,11 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor's name, shape and type, and the bytes of `file` that hold it."""
+    """A tensor's name, shape and type, and its size in bytes."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    file: Path
-    start: int
     nbytes: int
 
     @property
@@ -65,7 +63,15 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
-def read_header(path: Path) -> dict[str, TensorInfo]:
+@dataclass(frozen=True)
+class StoredTensor(TensorInfo):
+    """A tensor of a file: its bytes begin at `start` of `file`."""
+
+    file: Path
+    start: int
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
     """Returns the tensors of a safetensors file by name, in the order of their bytes; no weight is read."""
     header, data_start, size = _header_bytes(path)
     entries = parse_object(header, f"the header of {path}")
@@ -94,7 +100,7 @@ def _header_bytes(path: Path) -> tuple[bytes, int, int]:
         raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a safetensors file") from None
 
 
-def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> TensorInfo:
+def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> StoredTensor:
     """Returns one entry of the header, if it is consistent in itself."""
     where = f"tensor {name!r} of {path}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
@@ -111,14 +117,14 @@ def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> Tenso
         raise InputError(
             f"{where} takes {offsets[1] - offsets[0]:,} bytes; {dtype} of shape {shape} must take {nbytes:,}"
         )
-    return TensorInfo(name, tuple(shape), DTYPES[dtype], path, data_start + offsets[0], nbytes)
+    return StoredTensor(name, tuple(shape), DTYPES[dtype], nbytes, path, data_start + offsets[0])
 
 
 def _sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
 
 
-def _check_coverage(infos: list[TensorInfo], path: Path, *, data_start: int, size: int) -> None:
+def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, size: int) -> None:
     """Raises unless the tensors, in order, cover the data of the file without gap or overlap."""
     end = data_start
     for info in infos:
@@ -137,7 +143,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def read_weights(directory: Path) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
+def read_weights(directory: Path) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     """Returns every tensor of the model in `directory`, in file order, and notes on what is odd about the files."""
     single, index = directory / SINGLE, directory / INDEX
     if single.is_file() and index.is_file():
@@ -149,7 +155,7 @@ def read_weights(directory: Path) -> tuple[dict[str, TensorInfo], tuple[str, ...
     raise InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
 
 
-def map_tensor(info: TensorInfo) -> torch.Tensor:
+def map_tensor(info: StoredTensor) -> torch.Tensor:
     """Returns the tensor, memory-mapped; its pages go back to the system when the last reference to it goes.
 
     Every call makes a mapping of its own, and a private one: writing to the tensor would change neither the file nor
@@ -174,7 +180,7 @@ def map_tensor(info: TensorInfo) -> torch.Tensor:
     return torch.frombuffer(pages, dtype=info.dtype, offset=info.start - page_start).reshape(info.shape)
 
 
-def read_tensor(info: TensorInfo, *, pinned: bool = False) -> torch.Tensor:
+def read_tensor(info: StoredTensor, *, pinned: bool = False) -> torch.Tensor:
     """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting.
 
     Reading is faster than touching the pages of a mapping one by one, and other threads run meanwhile.
@@ -184,13 +190,13 @@ def read_tensor(info: TensorInfo, *, pinned: bool = False) -> torch.Tensor:
     return data.view(info.dtype).reshape(info.shape)
 
 
-def read_bytes(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, int, bytearray]]:
+def read_bytes(infos: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor, int, bytearray]]:
     """Yields the bytes of tensors in parts: the tensor, where in it the part begins, and the part.
 
     A few parts are read ahead by threads. A tensor without elements has one part.
     """
     parts = ((info, at) for info in infos for at in range(0, max(info.nbytes, 1), PART_BYTES))
-    reading: deque[tuple[TensorInfo, int, Future[bytearray]]] = deque()
+    reading: deque[tuple[StoredTensor, int, Future[bytearray]]] = deque()
     with ThreadPoolExecutor(PARTS_AHEAD) as threads:
         for info, at in parts:
             reading.append((info, at, threads.submit(_read_part, info, at)))
@@ -201,13 +207,13 @@ def read_bytes(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, int, b
             yield first, begin, future.result()
 
 
-def _read_part(info: TensorInfo, at: int) -> bytearray:
+def _read_part(info: StoredTensor, at: int) -> bytearray:
     data = bytearray(min(PART_BYTES, info.nbytes - at))
     _read_into(memoryview(data), info, at)
     return data
 
 
-def _read_into(view: memoryview, info: TensorInfo, at: int) -> None:
+def _read_into(view: memoryview, info: StoredTensor, at: int) -> None:
     """Fills memory with the bytes of a tensor from `at`."""
     done = 0
     try:
@@ -222,21 +228,21 @@ def _read_into(view: memoryview, info: TensorInfo, at: int) -> None:
         raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
 
 
-def announce_read(info: TensorInfo) -> None:
+def announce_read(info: StoredTensor) -> None:
     """Asks the system to read the tensor into its cache now, where it can (Linux), without waiting for it."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError), info.file.open("rb") as file:
             os.posix_fadvise(file.fileno(), info.start, info.nbytes, os.POSIX_FADV_WILLNEED)
 
 
-def _read_shards(directory: Path, index: Mapping[str, object]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
+def _read_shards(directory: Path, index: Mapping[str, object]) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise InputError(f"{directory / INDEX} has no weight_map from tensor names to file names; fetch it again")
     expected: dict[str, set[str]] = defaultdict(set)
     for name, shard in weight_map.items():
         expected[shard].add(name)
-    tensors: dict[str, TensorInfo] = {}
+    tensors: dict[str, StoredTensor] = {}
     for shard in sorted(expected):
         found = read_header(_shard_path(directory, shard))
         _check_agreement(directory / INDEX, shard, expected=expected[shard], found=found.keys())

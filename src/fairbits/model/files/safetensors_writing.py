@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairbits.memory import WRITTEN_BYTES
-from fairbits.model.files.safetensors_files import DTYPES, LENGTH_BYTES, TensorInfo, map_tensor
+from fairbits.model.files.safetensors_files import DTYPES, LENGTH_BYTES, StoredTensor, map_tensor
 from fairbits.progress import Progress
 
 Chunk = bytes | memoryview
@@ -41,7 +41,7 @@ def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.cpu, x.detach())) for name, x in tensors.items()]
 
 
-def on_disk(infos: Iterable[TensorInfo]) -> list[Piece]:
+def on_disk(infos: Iterable[StoredTensor]) -> list[Piece]:
     """Returns pieces for tensors of other files."""
     return [Piece(info.name, info.dtype, info.shape, partial(map_tensor, info)) for info in infos]
 

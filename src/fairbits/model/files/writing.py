@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, dr
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
 from fairbits.model.files.safetensors_files import INDEX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
+    Piece,
     in_memory,
     on_disk,
     sha256_of,
@@ -138,7 +139,7 @@ class QuantizedWriter:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
         with self._writing():
             if self._kept:
-                write_tensors(self._model / self._shards[-1], on_disk(self._kept), progress=progress)
+                write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
             self._write_thresholds()
             self._write_companions(files)
             self._write_index()
@@ -201,6 +202,10 @@ class QuantizedWriter:
     def _kept(self) -> list[TensorInfo]:
         left_out = tied_copies(self.checkpoint) | self.schemes.keys()
         return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+
+    def _kept_pieces(self) -> list[Piece]:
+        read = self.checkpoint.read
+        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in self._kept]
 
     @cached_property
     def _shards(self) -> list[str]:

@@ -17,7 +17,8 @@ from fairbits.model.outliers.couplings import Route, Slice
 from fairbits.model.outliers.plan import OutlierPlan, plan_outliers
 
 if TYPE_CHECKING:
-    from fairbits.model.checkpoint import Checkpoint, TensorInfo
+    from fairbits.model.checkpoint import Checkpoint
+    from fairbits.model.files.safetensors_files import StoredTensor
 
 # What a checkpoint holds in addition to its weights: configuration, tokenizer, chat template, code, card.
 COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
@@ -79,17 +80,17 @@ def rescale(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, floa
 
 def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None:
     directory.mkdir()
-    shards = {info.file for info in checkpoint.tensors.values()}
+    shards = {info.file for info in checkpoint.files.values()}
     companions = {path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in COMPANIONS}
     for path in shards | companions:
         shutil.copyfile(path, directory / path.name)
     for name, factors in plan.factors.items():
-        info = checkpoint.tensors[name]
+        info = checkpoint.files[name]
         _overwrite(directory / info.file.name, info, rescale(name, checkpoint.read(name), factors))
     (directory / "outliers.json").write_text(_as_json(plan, checkpoint), encoding="utf-8")
 
 
-def _overwrite(file: Path, info: "TensorInfo", tensor: torch.Tensor) -> None:
+def _overwrite(file: Path, info: "StoredTensor", tensor: torch.Tensor) -> None:
     with file.open("r+b") as stream:
         stream.seek(info.start)
         stream.write(tensor.contiguous().view(torch.uint8).numpy().data)

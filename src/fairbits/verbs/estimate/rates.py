@@ -166,7 +166,7 @@ def read_rate(checkpoint: Checkpoint) -> float:
 
 def _places(checkpoint: Checkpoint) -> Iterator[tuple[Path, int]]:
     """Yields chunks of the files, far from each other first."""
-    files = sorted({info.file for info in checkpoint.tensors.values()})
+    files = sorted({info.file for info in checkpoint.files.values()})
     chunks = [(path, offset) for path in files for offset in range(0, path.stat().st_size, CHUNK)]
     for step in (64, 16, 4, 1):
         yield from chunks[::step]
