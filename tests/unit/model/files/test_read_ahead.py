@@ -3,6 +3,7 @@ import torch
 from safetensors.torch import save_file
 
 from fairbits.errors import InputError
+from fairbits.model import checkpoint
 from fairbits.model.files import read_ahead
 from fairbits.model.files.read_ahead import ReadAhead
 from fairbits.model.files.safetensors_files import read_header, read_tensor
@@ -24,7 +25,7 @@ class Threads:
     def __init__(self, monkeypatch):
         self.names = []
         monkeypatch.setattr(read_ahead, "is_gpu", lambda _device: True)
-        monkeypatch.setattr(read_ahead, "read_tensor", self.read)
+        monkeypatch.setattr(checkpoint, "read_tensor", self.read)
 
     def read(self, info, *, pinned):
         assert pinned
