@@ -107,7 +107,8 @@ class LoadedCheckpoint(Checkpoint):
 
         loaded = StreamingModel(self, device, dtype=dtype, read=self.read_pinned)
         loaded.load_all(copies=not read_only)
-        return loaded.model
+        model: PreTrainedModel = loaded.model
+        return model
 
     def copy_model(self) -> "PreTrainedModel":
         """Returns a copy of the user's model, in eval mode, in its types and on its device."""
