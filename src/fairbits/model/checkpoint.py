@@ -150,7 +150,9 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all tensors on disk."""
+        """The size of all tensors on disk; of a model in a GGUF file, the size of the file."""
+        if self.kind == "gguf":
+            return Path(os.path.expanduser(self.target)).stat().st_size
         return sum(info.nbytes for info in self.tensors.values())
 
     def without_fingerprint(self) -> "Checkpoint":

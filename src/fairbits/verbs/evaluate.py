@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
+from fairbits.language.documents import Documents
 from fairbits.language.reading import DECLARATION, open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import Scores
@@ -15,6 +16,7 @@ from fairbits.measure.scores.setting import Identity
 from fairbits.measure.scores.signature import DIGITS, Signature, hash_of
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import AUTO, resolve_device
+from fairbits.model.files.gguf import ITSELF_QUANTIZED
 from fairbits.model.opening import Model, open_checkpoints
 from fairbits.progress import Progress
 from fairbits.quantization.plan import PLAN
@@ -128,14 +130,37 @@ def scores_of(
 
 
 def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
-    """Raises unless the tokenizers of both models split the text into the same tokens."""
+    """Raises unless the tokenizers of both models split the text into the same tokens.
+
+    Both models read the tokens of the reference. The tokenizer of a GGUF file is one that transformers has rebuilt, and
+    may add other special tokens or split a text in another way; there, only the tokens themselves must be the same.
+    """
     theirs, mine = after.tokenizer(), before.tokenizer()
+    if after.kind == "gguf":
+        _check_same_vocabulary(after, before, corpus.split(split))
+        return
     different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
     different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
     if different:
         raise InputError(
             f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
             "must read the same tokens: use the model that it was quantized from as reference"
+        )
+
+
+def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Documents) -> None:
+    """Raises unless the tokens of a text, and the special ones before it, have the same numbers in both models."""
+    theirs, mine = after.tokenizer(), before.tokenizer()
+    used = {token for texts in documents.values() for ids in _ids(mine, texts) for token in ids}
+    used |= {mine.bos_token_id} - {None}
+    numbers = sorted(used)
+    pairs = zip(numbers, mine.convert_ids_to_tokens(numbers), theirs.convert_ids_to_tokens(numbers), strict=True)
+    different = next((each for each in pairs if each[1] != each[2]), None)
+    if different is not None:
+        number, own, other = different
+        raise InputError(
+            f"token {number} is {own!r:.40} in {before.target} and {other!r:.40} in {after.target}; both models must "
+            "have the same vocabulary: use the model that it was quantized from as reference"
         )
 
 
@@ -160,4 +185,10 @@ def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[l
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
     """Returns the notes on a model, except those that start with `but`."""
-    return tuple(f"{role}: {note}" for note in checkpoint.notes if but is None or not note.startswith(but))
+    notes = [note for note in checkpoint.notes if but is None or not note.startswith(but)]
+    if role == "quantized":  # what is said of a reference from a GGUF file
+        notes = [
+            note.removeprefix(ITSELF_QUANTIZED).removesuffix(")") if note.startswith(ITSELF_QUANTIZED) else note
+            for note in notes
+        ]
+    return tuple(f"{role}: {note}" for note in notes)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +19,12 @@ from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.files.gguf_names import check_gguf, gguf_names
 from fairbits.model.files.imatrix import Imatrix, Importance, merge_imatrices, read_imatrix
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.progress import Progress
 from fairbits.quantization.channel_importance import ChannelImportance, channel_importance
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 EXAMPLE = "imatrix.gguf"
 UNKNOWN = "llama.cpp's names do not include it"
@@ -61,8 +66,9 @@ def imatrix_targets(out: str | Path | None, per_language: str | Path | None, cod
 
 
 def imatrix(
-    model: str | Path | Checkpoint,
+    model: Model,
     *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     weights: Weights = "equal",
@@ -76,11 +82,11 @@ def imatrix(
 
     The mix is the weighted mean of E[x²] of the languages, "equal" or by a number per language, however many tokens
     each has. `text` is a corpus or its path; without it the embedded declaration is used. `tokens` is the budget per
-    language. One block of the model is in memory at a time.
+    language. One block of the model is in memory at a time. `tokenizer` is that of a model in memory.
     """
     request = TextRequest("calibration", tokens, sequence, seed)
     device = resolve_device(device)
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model, tokenizer)
     names = _names(checkpoint)  # before anything that takes time
     corpus = open_corpus(text, languages, model=checkpoint.target)
     shares = _shares(weights, list(corpus.calibration))

@@ -7,7 +7,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf.quants import dequantize, quantize
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
@@ -16,63 +15,6 @@ from fairbits.measure.passes.prepare import text_for
 from fairbits.model import Checkpoint
 from fairbits.model.files.gguf import read_gguf_metadata
 
-WIDTH, HIDDEN, VOCABULARY = 64, 96, 260
-SHAPES = {
-    "attn_norm": (WIDTH,),
-    "attn_q": (WIDTH, WIDTH),
-    "attn_k": (WIDTH, WIDTH),
-    "attn_v": (WIDTH, WIDTH),
-    "attn_output": (WIDTH, WIDTH),
-    "ffn_norm": (WIDTH,),
-    "ffn_gate": (HIDDEN, WIDTH),
-    "ffn_up": (HIDDEN, WIDTH),
-    "ffn_down": (WIDTH, HIDDEN),
-}
-
-
-def write_tokenizer(writer: gguf.GGUFWriter, *, add_bos: bool) -> None:
-    letters = [f"<0x{i:02X}>" for i in range(256)]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(["<unk>", "<s>", "</s>", *letters, "▁"])
-    writer.add_token_scores([0.0] * VOCABULARY)
-    writer.add_token_types([2, 3, 3, *[6] * 256, 1])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(add_bos)
-
-
-def write_gguf(path: Path, file_type: gguf.LlamaFileType, *, add_bos: bool = True) -> dict[str, np.ndarray]:
-    """Writes a Llama of two blocks and random weights; returns what a reader must find, by GGUF name."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
-    writer.add_context_length(128)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(HIDDEN)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(4)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCABULARY)
-    writer.add_file_type(file_type)
-    write_tokenizer(writer, add_bos=add_bos)
-    shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
-    shapes |= {f"blk.{block}.{name}.weight": shape for block in range(2) for name, shape in SHAPES.items()}
-    rng, expected = np.random.default_rng(0), {}
-    for name, shape in shapes.items():
-        values = rng.standard_normal(shape).astype(np.float32)
-        if file_type == gguf.LlamaFileType.MOSTLY_Q8_0 and len(shape) == 2:
-            packed = quantize(values, gguf.GGMLQuantizationType.Q8_0)
-            writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-            values = dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
-        else:
-            writer.add_tensor(name, values)
-        expected[name] = values
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return expected
-
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -80,7 +22,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.gguf"
 
 
-def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: Path) -> None:
+def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: Path, write_gguf) -> None:
     expected = write_gguf(path, gguf.LlamaFileType.MOSTLY_Q8_0)
     checkpoint = Checkpoint(path)
     assert checkpoint.kind == "gguf"
@@ -100,12 +42,12 @@ def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: 
     assert Checkpoint(moved).directory.stat().st_mtime_ns == made
 
 
-def test_a_file_in_full_precision_is_not_called_quantized(path: Path) -> None:
+def test_a_file_in_full_precision_is_not_called_quantized(path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.ALL_F32)
     assert Checkpoint(path).notes == ("read from a GGUF file (F32)",)
 
 
-def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path) -> None:
+def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.ALL_F32, add_bos=False)
     checkpoint = Checkpoint(path)
     assert checkpoint.tokenizer().bos_token_id is None
@@ -114,7 +56,7 @@ def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path) -> Non
     assert all(window.main.text[0] for window in windows)
 
 
-def test_metadata_are_read_without_the_library(path: Path) -> None:
+def test_metadata_are_read_without_the_library(path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.ALL_F32)
     metadata = read_gguf_metadata(path)
     assert metadata["general.architecture"] == "llama"
@@ -157,10 +99,36 @@ def test_a_damaged_header(content: bytes, message: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
-def test_a_file_cut_short_leaves_nothing_behind(share: float, path: Path, tmp_path: Path) -> None:
+def test_a_file_cut_short_leaves_nothing_behind(share: float, path: Path, tmp_path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.MOSTLY_Q8_0)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(InputError, match=r"model\.gguf"):
         Checkpoint(path)
     assert list((tmp_path / "cache" / "fairbits").glob("*")) == []
+
+
+def test_a_type_that_cannot_be_dequantized_is_named(path: Path, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    kind = gguf.GGMLQuantizationType.Q8_K
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(
+        InputError, match=r"holds 1 tensor of the type Q8_K \(blk\.0\.attn_q\.weight\), which gguf .* F32"
+    ):
+        Checkpoint(path)
+    assert list((tmp_path / "cache" / "fairbits").glob("*")) == []
+
+
+def test_an_imatrix_is_no_model(path: Path) -> None:
+    writer = gguf.GGUFWriter(path, "")
+    writer.add_type("imatrix")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InputError, match="is an imatrix, not a model"):
+        Checkpoint(path)

@@ -85,3 +85,11 @@ def test_files_are_written_together_or_not_at_all(reading_model, tmp_path: Path)
     assert not (tmp_path / "mix.gguf").exists()
     with pytest.raises(InputError, match="no file to write is named"):
         found.save()
+
+
+def test_a_model_in_memory(reading_model) -> None:
+    checkpoint = reading_model("llama")
+    wanted = imatrix(checkpoint, text=CORPUS, tokens=64).mix
+    found = imatrix(checkpoint.load(), tokenizer=checkpoint.tokenizer(), text=CORPUS, tokens=64).mix
+    for name, each in found.entries.items():
+        np.testing.assert_array_equal(each.mean, wanted.entries[name].mean)

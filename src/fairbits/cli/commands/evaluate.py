@@ -28,7 +28,7 @@ def evaluate(
     quantized: Annotated[
         str,
         typer.Argument(
-            help="The quantized model: a directory, or a model id on the Hub.",
+            help="The quantized model: a directory, a .gguf file, or a model id on the Hub.",
             metavar="QUANTIZED",
             autocompletion=completion.model,
         ),
@@ -62,6 +62,7 @@ def evaluate(
     Examples:
       fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
+      fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
     from fairbits.cli.tables.evaluate import evaluate_table
     from fairbits.cli.tables.languages import language_notes  # heavy: only when the verb runs

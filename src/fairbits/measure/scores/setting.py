@@ -21,7 +21,10 @@ TASK_NAMES: Mapping[Task, str] = {
 
 @dataclass(frozen=True)
 class Identity:
-    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk."""
+    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk.
+
+    The size of a model in a GGUF file is that of the file.
+    """
 
     target: str
     fingerprint: str

@@ -6,16 +6,17 @@ The file: magic, version, number of tensors, number of key-value pairs, the pair
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import mmap
 import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from fairbits.errors import InputError
+from fairbits.errors import InputError, count_of
 from fairbits.model.files.cache import kept_directory
+from fairbits.model.files.gguf_names import check_gguf
 
 Value = str | int | float | bool
 FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"])) | {10: "<Q", 11: "<q", 12: "<d"}
@@ -90,6 +91,8 @@ def _string_end(data: mmap.mmap, position: int) -> int:
     return position + 8 + int(length)
 
 
+ITSELF_QUANTIZED = "the reference is itself quantized ("
+"""The beginning of the note on a model from a quantized GGUF file."""
 FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
 
 
@@ -99,8 +102,9 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
     float32, because the product of a block's scales and codes does not fit 16 bits.
     """
     metadata = read_gguf_metadata(path)
-    if importlib.util.find_spec("gguf") is None:
-        raise InputError(f"{path} needs the package gguf, which is missing: pip install 'fairbits[gguf]'")
+    check_gguf(str(path))
+    if metadata.get("general.type") == "imatrix":
+        raise InputError(f"{path} is an imatrix, not a model; llama-quantize --imatrix reads it")
     if metadata.get("split.count", 1) not in (0, 1):
         raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
     with path.open("rb") as file:
@@ -117,6 +121,7 @@ def _write(path: Path, directory: Path, *, add_bos: Value | None) -> None:
 
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
+        _check_types(path)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path.parent,
             dtype=torch.float32,
@@ -126,6 +131,8 @@ def _write(path: Path, directory: Path, *, add_bos: Value | None) -> None:
         )
         # transformers does not read this entry of the file by itself
         tokenizer = AutoTokenizer.from_pretrained(path.parent, add_bos_token=bool(add_bos), **options)
+    except InputError:
+        raise
     except Exception as problem:  # whatever a damaged file, or one of an unknown family, sets off in there
         raise InputError(f"transformers cannot dequantize {path}: {type(problem).__name__}: {problem}") from problem
     model, report = loaded
@@ -140,11 +147,29 @@ def _write(path: Path, directory: Path, *, add_bos: Value | None) -> None:
     tokenizer.save_pretrained(directory)
 
 
+def _check_types(path: Path) -> None:
+    """Raises if the file holds tensors of a type that the package gguf cannot dequantize."""
+    import gguf
+
+    names: dict[gguf.GGMLQuantizationType, list[str]] = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        names.setdefault(tensor.tensor_type, []).append(tensor.name)
+    for kind, tensors in names.items():
+        try:
+            gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+        except NotImplementedError:
+            raise InputError(
+                f"{path} holds {count_of(len(tensors), 'tensor')} of the type {kind.name} ({tensors[0]}), which gguf "
+                f"{importlib.metadata.version('gguf')} cannot dequantize; install a newer one, or convert the file: "
+                "llama-quantize --allow-requantize FILE.gguf NEW.gguf F32"
+            ) from None
+
+
 def _note(metadata: dict[str, Value]) -> str:
     kind = metadata.get("general.file_type")
     if kind in FULL_PRECISION:
         return f"read from a GGUF file ({FULL_PRECISION[int(kind)]})"
-    return f"the reference is itself quantized ({_file_type(kind)}, from a GGUF file, dequantized to float32)"
+    return f"{ITSELF_QUANTIZED}{_file_type(kind)}, from a GGUF file, dequantized to float32)"
 
 
 def _file_type(kind: Value | None) -> str:
