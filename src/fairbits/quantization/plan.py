@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import in_range, one_of, weights_vector, whole
+from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.model.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.records import Kind, Number, to_json
+from fairbits.units import readable_size
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -169,8 +172,8 @@ class Learning:
         one_of("objective", self.objective, get_args(Objective))
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """The decision for every linear map, embedding and head, in the order of the model.
 
     `languages`    the weights π of the languages, which sum to 1; empty if no text is read
@@ -203,6 +206,22 @@ class Plan:
         if self.languages:
             found = list(self.languages.values())
             weights_vector("the weights of languages", found, size=len(found))
+
+    def _table(self) -> Table:
+        """Returns the layers by their bits, and what else was decided."""
+        counts = Counter((each.bits, each.scheme.name if each.scheme else "kept") for each in self.layers)
+        ordered = sorted(counts.items(), key=lambda item: (item[0][0] is None, item[0]))
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        below = [f"settings: {settings}"] if settings else []
+        if self.languages:
+            below.append("languages: " + ", ".join(f"{code} {pi:.3g}" for code, pi in self.languages.items()))
+        return Table(
+            f"Plan of {self.policy} for {self.model}: {readable_size(self.size_bytes)}"
+            + (", carried out" if self.outcomes else ""),
+            ("scheme", "bits", "layers"),
+            tuple((name, "" if bits is None else str(bits), str(count)) for (bits, name), count in ordered),
+            (*below, *self.notes),
+        )
 
     @property
     def quantized(self) -> tuple[LayerPlan, ...]:

@@ -6,7 +6,6 @@ their hashes: text from a model or a user is escaped, and could not run even if 
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from fairbits.display.figure import plotly_script, script_json
 from fairbits.errors import printable
 from fairbits.measure.scores.scores import SIGNIFICANT
 from fairbits.reports.headline import SAME_SIZE
@@ -27,9 +27,6 @@ SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "
 """They share one scope, in this order."""
 DIGITS = 6
 """Significant digits of a number in the page and its tables; report.json has all of them."""
-PLOTLY = "assets/plotly/plotly-cartesian.min.js"
-HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""Characters that could end a script element, or be read as markup or a line break within it."""
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -49,16 +46,6 @@ def page(content: Mapping[str, Any]) -> str:
         significant=SIGNIFICANT,
         same_size=SAME_SIZE,
     )
-
-
-def script_json(content: Any) -> str:
-    r"""Returns content as JSON that is safe within a script element.
-
-    >>> script_json({"model": "</script>"})
-    '{"model":"\\u003c/script\\u003e"}'
-    """
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.translate(HIDDEN_IN_SCRIPT)
 
 
 def policy(scripts: Iterable[str]) -> str:
@@ -149,7 +136,7 @@ def _asset(path: str) -> str:
 def _scripts() -> tuple[str, str, str]:
     """Returns the early script, plotly, and the scripts of the page in one."""
     late = "\n".join(_asset(f"assets/report/{name}") for name in SCRIPTS)
-    return _asset(f"assets/report/{EARLY}"), _asset(PLOTLY), late
+    return _asset(f"assets/report/{EARLY}"), plotly_script(), late
 
 
 @cache

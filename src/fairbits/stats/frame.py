@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,15 +19,21 @@ from fairbits.checks import (
     same_shape,
     whole,
 )
+from fairbits.display.figure import Figure
+from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
 from fairbits.stats.contrast import Contrast, contrast_of
 from fairbits.stats.document_records import check_records, pair_records
 from fairbits.stats.draws import Draws, draw_jointly, draw_languages
+from fairbits.stats.estimates_display import figure_of_series, pandas_of, table_of
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
 from fairbits.stats.intervals import Estimate, combination, combination_p, estimate_within
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.resample import Replicates
 from fairbits.units import UNITS, bits
+
+if TYPE_CHECKING:
+    import pandas
 
 FRAME_UNITS = (*UNITS, "ratio")
 
@@ -41,8 +47,8 @@ class FrameSettings(TypedDict, total=False):
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
-class LanguageFrame:
+@dataclass(frozen=True, eq=False, repr=False)
+class LanguageFrame(Shown):
     """Damage of each language, v_λ = Σ values / Σ weights over its documents, with one shared bootstrap.
 
     Each record is one document in one language. The same document id in several languages means parallel
@@ -265,6 +271,17 @@ class LanguageFrame:
         The test is slightly liberal: with 40 documents of skewed damage it rejects 6 % of equal methods at 0.05.
         """
         return contrast_of(self.minus(other), simultaneous=simultaneous)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a table with the damage of every language, its limits and its number of documents, worst first."""
+        return pandas_of(self.by_language())
+
+    def plot(self, title: str = "Damage of every language") -> Figure:
+        """Returns a figure of the damage of every language, worst first, which a notebook shows."""
+        return figure_of_series({"damage": self.by_language()}, title=title, unit=self.unit)
+
+    def _table(self) -> Table:
+        return table_of(self)
 
     @cached_property
     def _draws(self) -> Draws:

@@ -4,17 +4,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairbits.artifacts import check_writable, write_files
+from fairbits.display.figure import Figure
+from fairbits.display.table import Shown, Table
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.records import Count, Kind, Number, to_json
 from fairbits.stats import Estimate, LanguageFrame, holm
 from fairbits.stats.contrast import Contrast
 from fairbits.stats.no_interval import interval_notes
+from fairbits.verbs import comparison_display
+
+if TYPE_CHECKING:
+    import pandas
 
 STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
     "worst": lambda frame: frame.worst()[1],
@@ -142,8 +148,8 @@ class PolicyContrast:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
     """Entries by width, in the order in which policies were named; the others are compared with `baseline`."""
 
     model: str
@@ -181,6 +187,17 @@ class Comparison:
             "notes": list(self.notes),
         }
         return COMPARE.stamp(content)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a table with a row for every policy, width and language."""
+        return comparison_display.pandas_of(self)
+
+    def plot(self) -> Figure:
+        """Returns a figure of the damage of every language under every policy, which a notebook shows."""
+        return comparison_display.figure_of(self)
+
+    def _table(self) -> Table:
+        return comparison_display.table_of(self)
 
     def save(self, path: str | Path) -> None:
         """Writes the comparison."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from xml.etree import ElementTree
 
+from fairbits.display.table import Shown, Table
 from fairbits.errors import printable
 from fairbits.stats import Estimate
 from fairbits.units import MEASURE_LABELS
@@ -26,8 +27,8 @@ class Check:
     estimate: Estimate | None = None
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Shown):
     """All requirements of a gate; `improved` are the languages with significantly less damage than the baseline."""
 
     target: str
@@ -42,6 +43,16 @@ class Verdict:
     def passed(self) -> bool:
         """Whether every requirement is met; an undecided one is not."""
         return all(check.outcome == "pass" for check in self.checks)
+
+    def _table(self) -> Table:
+        """Returns the requirements, and whether each of them is met."""
+        return Table(
+            f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {MEASURE_LABELS[self.measure]} in "
+            f"{self.unit.replace('_', ' ')}",
+            ("requirement", "outcome", "reason"),
+            tuple((each.name, each.outcome, each.reason) for each in self.checks),
+            self.notes,
+        )
 
     @property
     def exit_code(self) -> int:

@@ -56,6 +56,23 @@ def shown(found: Comparison) -> str:
     return console.export_text()
 
 
+def test_it_shows_its_entries_and_gives_them_to_pandas() -> None:
+    found = comparison(entry("rtn", (0.1, 0.3)), entry("gptq", (0.09, 0.2), seeds=2))
+    lines = repr(found).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["rtn", "gptq"]
+    assert "heb_Hebr" in lines[2]
+    assert lines[-1] == "a note"
+    table = found.to_pandas()
+    assert table[["policy", "language"]].to_numpy().tolist() == [
+        [policy, code] for policy in ("rtn", "gptq") for code in CODES
+    ]
+    by_language = [each.frame.by_language()[code].value for each in found.entries for code in CODES]
+    assert table["damage"].tolist() == by_language
+    figure = found.plot().to_dict()
+    assert [trace["name"] for trace in figure["data"]] == ["rtn, 4 bits", "gptq, 4 bits"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["heb_Hebr", "eng_Latn"]
+
+
 def test_seeds_are_averaged_document_by_document() -> None:
     found = entry("gptq", (0.1, 0.3), seeds=3)
     assert found.frame.values == pytest.approx(found.frames[1].values)

@@ -252,3 +252,13 @@ def test_the_verdict_is_json() -> None:
     assert data["checks"][0]["limit"] == 50.0
     assert data["checks"][1]["estimate"]["high"] == 0
     assert Check("a", "fail", "b").estimate is None
+
+
+def test_a_verdict_shows_its_requirements() -> None:
+    found = gate(drawn(), max_worst=8.0, max_gap=50.0, unit=UNIT)
+    assert repr(found).startswith("FAIL: small, divergence in nats per section\nrequirement")
+    rows = repr(found).splitlines()[2:]
+    assert [row.split()[-len(each.reason.split()) - 1] for row, each in zip(rows, found.checks, strict=False)] == (
+        outcomes(found)
+    )
+    assert found._repr_html_().count("<tr>") == 1 + len(found.checks)

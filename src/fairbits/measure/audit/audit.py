@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save as to_safetensors
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats
+from fairbits.display.figure import Figure
+from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
 from fairbits.language.tokenization import Tokenization
+from fairbits.measure.audit import audit_display
 from fairbits.measure.audit.audit_file import AUDIT, FORM, AuditedModel
 from fairbits.measure.audit.certificate import Certificate, WeightedError
 from fairbits.measure.audit.damage import PredictedDamage
@@ -28,12 +31,15 @@ from fairbits.model.scheme import Scheme
 from fairbits.records import to_json
 from fairbits.stats import Estimate
 
+if TYPE_CHECKING:
+    import pandas
+
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 """The pattern from which κ_eff and R̂ are computed: the founding documents define a_l = E‖h_l‖ (000-10)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Audit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit(Shown):
     """Which languages a scheme will damage, and why.
 
     `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern.
@@ -75,6 +81,17 @@ class Audit:
     def ranked(self) -> PredictedDamage:
         """D̂(λ) of the trusted languages; of all languages if none is trusted."""
         return self.predicted.restrict(self.trusted or self.languages)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a table with a row for every language, the largest predicted damage first."""
+        return audit_display.pandas_of(self)
+
+    def plot(self, what: str = "languages") -> Figure:
+        """Returns a figure for a notebook: predicted damage of "languages", or how much of it comes from "blocks"."""
+        return audit_display.figure_of(self, what)
+
+    def _table(self) -> Table:
+        return audit_display.table_of(self)
 
     def as_data(self) -> dict[str, Any]:
         """Returns everything except the large arrays, for JSON."""

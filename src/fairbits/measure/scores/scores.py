@@ -10,7 +10,10 @@ import numpy as np
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import instance, one_of
+from fairbits.display.figure import Figure
+from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
+from fairbits.measure.scores import scores_display
 from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
 from fairbits.measure.scores.scores_file import by_line
@@ -19,10 +22,12 @@ from fairbits.measure.scores.signature import Signature
 from fairbits.records import Kind
 from fairbits.stats import Contrast, Estimate, LanguageFrame
 from fairbits.stats.no_interval import interval_notes
-from fairbits.units import MEASURES, UNITS, bits_per_byte
+from fairbits.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte
 from fairbits.version import __version__, versions
 
 if TYPE_CHECKING:  # torch, which scores that are read need not wait for
+    import pandas
+
     from fairbits.measure.passes.text import Text
     from fairbits.measure.scores.answers import Answers
 
@@ -33,8 +38,8 @@ SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores(Shown):
     """A quantized model compared with its reference model, on the same text; `percentiles` by language."""
 
     quantized: Identity
@@ -229,6 +234,17 @@ class Scores:
     def load(cls, path: str | Path) -> "Scores":
         """Returns the scores in a file; unknown keys are errors."""
         return SCORES.read(path)
+
+    def to_pandas(self, by: str = "language") -> "pandas.DataFrame":
+        """Returns a table with a row for every language, worst first; with `by="document"` for every document."""
+        return scores_display.pandas_of(self, by)
+
+    def plot(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Figure:
+        """Returns a figure of the damage of every language, worst first, which a notebook shows."""
+        return self.frame(unit, measure=measure).plot(f"{MEASURE_LABELS[measure].capitalize()} of every language")
+
+    def _table(self) -> Table:
+        return scores_display.table_of(self)
 
     @cached_property
     def _flips_frame(self) -> LanguageFrame:
