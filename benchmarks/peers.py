@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from environments import python_of
 from fairbits import Checkpoint
 from fairbits.language import build_mix
 from fairbits.language.mix_file import Mix
@@ -38,7 +38,6 @@ from fairbits.trials.plan_trial import PlanTrial, corpus_for
 
 WORKERS = Path(__file__).parent / "peers"
 OURS = "fairbits"
-TORCH = "torch==2.13.0"
 ENVIRONMENTS = {
     "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
     "hqq": ("hqq==0.2.8", "transformers==5.22.2"),
@@ -142,17 +141,7 @@ class Contest:
 
 def environment(directory: Path, worker: str) -> Path:
     """Returns the python of a worker; an environment that is missing or differs from its pins is made anew."""
-    if worker == OURS:
-        return Path(sys.executable)
-    home, pins = directory.resolve() / worker, "\n".join((TORCH, *ENVIRONMENTS[worker])) + "\n"
-    python, complete = home / "bin/python", home / "pins.txt"
-    if not complete.exists() or complete.read_text(encoding="utf-8") != pins:
-        print(f"making {home}", file=sys.stderr)
-        venv.create(home, clear=True, with_pip=True)
-        for wanted in ((), ENVIRONMENTS[worker]):  # torch first and alone, so that no peer chooses another build of it
-            subprocess.run([python, "-m", "pip", "install", "--quiet", TORCH, *wanted], check=True)
-        complete.write_text(pins, encoding="utf-8")
-    return python
+    return Path(sys.executable) if worker == OURS else python_of(directory / worker, ENVIRONMENTS[worker])
 
 
 def run(

@@ -17,6 +17,7 @@ import torch
 from fairbits.checks import sequence
 from fairbits.errors import InputError
 from fairbits.model.files.safetensors_files import (
+    EXPLICIT,
     StoredTensor,
     TensorInfo,
     announce_read,
@@ -66,8 +67,8 @@ class Checkpoint:
         if source.outliers:
             self.directory = directory_with_outliers(Checkpoint(source.directory), source.outliers)
         self.trust_remote_code = trust_remote_code
-        tensors, oddities = read_weights(self.directory)
         self._raw_config = read_object(self.directory / "config.json", finite=False)
+        tensors, oddities = read_weights(self.directory, self._raw_config.get(EXPLICIT))
         self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
         self.tensors: Mapping[str, TensorInfo] = self.files
         quantized = _quantization_note(self._raw_config)

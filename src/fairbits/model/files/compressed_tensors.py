@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
 from fairbits.model.files.quantization_config import TABLE_BITS, check_storable, quantization_config, why_not
+from fairbits.model.files.shapes_apart import shapes_apart
 from fairbits.model.files.stored_weights import is_table
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
@@ -39,6 +40,11 @@ class CompressedTensors:
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Returns a packed linear map, or an embedding in whole bytes."""
         return table_tensors(weight.name, codes, tied=tied) if is_table(weight) else packed_tensors(weight.name, codes)
+
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:
+        """Returns the shapes that vLLM cannot load."""
+        weights = checkpoint.architecture.weights
+        return shapes_apart(checkpoint.architecture, [name for name in schemes if not is_table(weights[name])])
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         """Returns the codes of a linear map or an embedding."""

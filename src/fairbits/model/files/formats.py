@@ -38,6 +38,9 @@ class OutputFormat(Protocol):
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Returns the tensors that store the codes; `tied` are the other parameters that are the same tensor."""
 
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:
+        """Returns those of the tensors that some loader must not meet, and that lie in a file of their own."""
+
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         """Returns the codes of `bits` bits that the method `tensors` has stored."""
 

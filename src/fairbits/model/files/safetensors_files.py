@@ -140,19 +140,40 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
 
 
 SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+INDEX_SUFFIX = ".safetensors.index.json"
+INDEX = f"model{INDEX_SUFFIX}"
+FILE_NAME = r"[^/\\:\0]+"  # leads nowhere else
+EXPLICIT = "transformers_weights"
+"""The entry of config.json that names another file, or index of files, for transformers to read."""
 
 
-def read_weights(directory: Path) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    """Returns every tensor of the model in `directory`, in file order, and notes on what is odd about the files."""
+def read_weights(directory: Path, explicit: object = None) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
+    """Returns every tensor of the model in `directory`, in file order, and notes on what is odd about the files.
+
+    `explicit` is the entry EXPLICIT of config.json, which transformers follows before it looks for other files.
+    """
+    if explicit is not None:
+        return _read_explicit(directory, explicit)
     single, index = directory / SINGLE, directory / INDEX
     if single.is_file() and index.is_file():
         raise InputError(f"{directory} holds both {SINGLE} and {INDEX}; keep the one that belongs to the model")
     if index.is_file():
-        return _read_shards(directory, read_object(index))
+        return _read_shards(index)
     if single.is_file():
         return read_header(single), ()
     raise InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
+
+
+def _read_explicit(directory: Path, name: object) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
+    if not isinstance(name, str) or not re.fullmatch(rf"{FILE_NAME}({re.escape(INDEX_SUFFIX)}|\.safetensors)", name):
+        raise InputError(
+            f"{directory / 'config.json'} names the weights {name!r:.80} ({EXPLICIT}); it must be a .safetensors file "
+            "or its index beside it"
+        )
+    path = directory / name
+    if not path.is_file():
+        raise InputError(f"{directory / 'config.json'} names the weights {name}, which are missing; fetch them")
+    return _read_shards(path) if name.endswith(INDEX_SUFFIX) else (read_header(path), ())
 
 
 def map_tensor(info: StoredTensor) -> torch.Tensor:
@@ -235,34 +256,33 @@ def announce_read(info: StoredTensor) -> None:
             os.posix_fadvise(file.fileno(), info.start, info.nbytes, os.POSIX_FADV_WILLNEED)
 
 
-def _read_shards(directory: Path, index: Mapping[str, object]) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
+def _read_shards(path: Path) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
+    index = read_object(path)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise InputError(f"{directory / INDEX} has no weight_map from tensor names to file names; fetch it again")
+        raise InputError(f"{path} has no weight_map from tensor names to file names; fetch it again")
     expected: dict[str, set[str]] = defaultdict(set)
     for name, shard in weight_map.items():
         expected[shard].add(name)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(expected):
-        found = read_header(_shard_path(directory, shard))
-        _check_agreement(directory / INDEX, shard, expected=expected[shard], found=found.keys())
+        found = read_header(_shard_path(path, shard))
+        _check_agreement(path, shard, expected=expected[shard], found=found.keys())
         tensors |= found
     return tensors, _size_note(index, sum(info.nbytes for info in tensors.values()))
 
 
-def _shard_path(directory: Path, shard: str) -> Path:
-    """Returns where the shard lies, which must be `directory` itself.
+def _shard_path(index: Path, shard: str) -> Path:
+    """Returns where the shard lies, which must be beside its index.
 
     The file may be a link (in the cache of the Hub every file is one): whoever can place links can place files too.
     The name comes from the index, and must not lead elsewhere.
     """
-    if not re.fullmatch(r"[^/\\:\0]+\.safetensors", shard):
-        raise InputError(
-            f"{directory / INDEX} names the shard {shard!r:.80}; a shard must be a .safetensors file beside the index"
-        )
-    path = directory / shard
+    if not re.fullmatch(rf"{FILE_NAME}\.safetensors", shard):
+        raise InputError(f"{index} names the shard {shard!r:.80}; a shard must be a .safetensors file beside the index")
+    path = index.with_name(shard)
     if not path.is_file():
-        raise InputError(f"{directory / INDEX} names the shard {shard}, which is missing; fetch it into {directory}")
+        raise InputError(f"{index} names the shard {shard}, which is missing; fetch it into {index.parent}")
     return path
 
 

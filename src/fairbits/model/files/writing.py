@@ -4,7 +4,7 @@ Until then everything lies in a draft beside it, `.OUT.partial`:
 
     state.json  what the draft is for; the plan lies beside it
     done/       of each block: checksums and record (JSON), and its extra tensors
-    model/      what becomes OUT; the index and config.json, without which no loader reads it, come last
+    model/      what becomes OUT; the indices and config.json, without which no loader reads it, come last
 """
 
 import json
@@ -22,7 +22,7 @@ from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
-from fairbits.model.files.safetensors_files import INDEX, map_tensor, read_header
+from fairbits.model.files.safetensors_files import EXPLICIT, INDEX_SUFFIX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
     Piece,
     in_memory,
@@ -32,6 +32,7 @@ from fairbits.model.files.safetensors_writing import (
     write_tensors,
     write_whole,
 )
+from fairbits.model.files.shapes_apart import index_entry, write_indices
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
 from fairbits.model.groups import Codes
 from fairbits.model.outliers.write import COMPANIONS
@@ -79,6 +80,7 @@ class QuantizedWriter:
         self.checkpoint, self.output = checkpoint, output
         self._config_entries = output.config_entries(checkpoint, schemes)
         self._format_files = output.extra_files(checkpoint, schemes)
+        self._apart = output.apart(checkpoint, schemes)
         self.schemes = dict(schemes)
         self.draft = draft_of(directory)
         self.directory = self.draft.with_name(Path(directory).absolute().name)
@@ -101,6 +103,7 @@ class QuantizedWriter:
         if said is None:
             return None
         shard, extra = map(_mapped, self._files(index))
+        shard |= self._apart
         layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
         return Finished(layers, extra, str(said["record"]).encode())
 
@@ -142,7 +145,7 @@ class QuantizedWriter:
                 write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
             self._write_thresholds()
             self._write_companions(files)
-            self._write_index()
+            write_indices(self._model, self._shards, apart=self._apart, size_bytes=self.size_bytes)
             self._write_config()
             check_target(self.directory)
             self._model.replace(self.directory)
@@ -235,7 +238,8 @@ class QuantizedWriter:
                 f"{name} came with shape, scales, bits and type of scales {found}; "
                 f"they must be {(weight.shape, scales, scheme.bits, self._scale_dtype)}"
             )
-        return self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
+        tensors = self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
+        return {name: tensor for name, tensor in tensors.items() if name not in self._apart}
 
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is no part of the model."""
@@ -247,33 +251,21 @@ class QuantizedWriter:
         """Copies what lies beside the weights, and adds files of the caller."""
         beside = {path.name: path for path in sorted(self.checkpoint.directory.iterdir()) if path.is_file()}
         for name, path in beside.items():
-            if path.suffix in COMPANIONS and name not in (CONFIG, INDEX) and name not in files:
+            if path.suffix in COMPANIONS and name != CONFIG and not name.endswith(INDEX_SUFFIX) and name not in files:
                 write_whole(self._model / name, [path.read_bytes()])
         for name, content in files.items():
-            if Path(name).name != name or name in (CONFIG, INDEX, THRESHOLDS) or name.endswith(".safetensors"):
+            if Path(name).name != name or name == CONFIG or name.endswith((".safetensors", INDEX_SUFFIX)):
                 raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
             write_whole(self._model / name, [content])
         for name, content in self._format_files.items():
             write_whole(self._model / name, [content])
 
-    def _write_index(self) -> None:
-        """Writes which file holds which tensor, if their bytes are those that were planned."""
-        weight_map: dict[str, str] = {}
-        size = 0
-        for shard in self._shards:
-            tensors = read_header(self._model / shard)
-            weight_map |= dict.fromkeys(tensors, shard)
-            size += sum(info.nbytes for info in tensors.values())
-        if size != self.size_bytes:
-            raise InputError(f"the tensors take {size:,} bytes and {self.size_bytes:,} were planned; report this")
-        content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
-        write_whole(self._model / INDEX, [_json(content)])
-
     def _write_config(self) -> None:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
+        config.pop(EXPLICIT, None)  # the index of the model before
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
-        write_whole(self._model / CONFIG, [_json(config | self._config_entries)])
+        write_whole(self._model / CONFIG, [_json(config | index_entry(self._apart) | self._config_entries)])
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

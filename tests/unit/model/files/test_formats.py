@@ -101,6 +101,9 @@ class PlainBytes:
         scales = {f"{name}.scales": codes.scales for name in (weight.name, *tied)}
         return {f"{weight.name}.bytes": codes.codes, **scales}
 
+    def apart(self, checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:  # noqa: ARG002
+        return {}
+
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         return Codes(tensors[f"{name}.bytes"], tensors[f"{name}.scales"], bits)
 

@@ -41,7 +41,8 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
 def check_size(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path) -> None:
     planned = planned_bytes(DEFAULT_FORMAT, checkpoint, stored)
     assert sum(info.nbytes for info in Checkpoint(out).tensors.values()) == planned
-    assert json.loads((out / "model.safetensors.index.json").read_text())["metadata"]["total_size"] == planned
+    index = json.loads((out / "config.json").read_text()).get("transformers_weights", "model.safetensors.index.json")
+    assert json.loads((out / index).read_text())["metadata"]["total_size"] == planned
     assert planned < sum(info.nbytes for info in checkpoint.tensors.values())
 
 

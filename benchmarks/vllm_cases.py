@@ -1,0 +1,149 @@
+"""What vLLM is asked to serve: families, widths, groups, embeddings, policies; and the checkpoints of these."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import fairbits as fb
+from fairbits.model.scheme import Group, Scheme
+from fairbits.quantization.plan import Plan
+from vllm_models import EMBEDDED, LANGUAGES, MODELS, small_model
+
+WITH_TEXT = {"languages": LANGUAGES[:2], "tokens": 256, "sequence": 64}
+BLOCKS_OF_TWO_WIDTHS = {"policy": "protect", "k": 1, **WITH_TEXT}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint and the type that it is served in; `bits` None is the model before quantization.
+
+    `embeddings`  "keep", 8 or 4, or "head 4": the head alone in 4 bits
+    `damaged`     one scale is doubled after quantization, to see that the comparison notices
+    """
+
+    family: str
+    bits: int | None = 4
+    group: Group = 64
+    embeddings: str | int = "keep"
+    options: Mapping[str, Any] = field(default_factory=lambda: {"policy": "rtn"}, hash=False)
+    dtype: str = "float32"
+    damaged: bool = False
+
+    @property
+    def policy(self) -> str:
+        """The policy with the options that matter to the file."""
+        grid = f", grid {self.options['grid']}" if "grid" in self.options else ""
+        return f"{self.options['policy']}{grid}"
+
+    @property
+    def name(self) -> str:
+        """A name for files."""
+        how = "plain" if self.bits is None else f"w{self.bits}-{self.group}-{self.embeddings}-{self.policy}"
+        return f"{self.family}-{how}-{self.dtype}{'-damaged' * self.damaged}".replace(" ", "").replace(",", "-")
+
+
+def cases() -> list[Case]:
+    """Returns all cases: every family plain and in 4 bits, and everything else on the family that shows it."""
+    every = [Case(family, bits) for family in MODELS for bits in (None, 4)]
+    widths = [Case("llama", bits) for bits in (2, 3, 5, 6, 7, 8)]
+    groups = [Case("llama", group=group) for group in (32, 128, "channel")] + [Case("llama", 8, "channel")]
+    others = [
+        Case("qwen2", 8),
+        Case("gemma3", 8),
+        Case("bloom", 8),
+        Case("bloom", group="channel"),
+        Case("gpt_neox", 8),
+    ]
+    policies = [
+        Case("llama", options={"policy": "gptq", **WITH_TEXT}),
+        Case("llama", options={"policy": "laaciq", **WITH_TEXT}),
+        Case("llama", options=BLOCKS_OF_TWO_WIDTHS),
+        Case("bloom", options=BLOCKS_OF_TWO_WIDTHS),
+        Case("llama", options={"policy": "rtn", "grid": "signed"}),
+    ]
+    tables = [Case("llama", embeddings=each) for each in ("head 4", 8, 4)] + [Case("qwen2", embeddings=8)]
+    types = [Case("llama", dtype="float16"), Case("qwen2", dtype="float16"), Case("llama", damaged=True)]
+    return [*every, *widths, *groups, *others, *policies, *tables, *types, Case("embedded", None), Case("embedded")]
+
+
+def model_of(case: Case, root: Path) -> Path:
+    """Returns the model of a case before quantization."""
+    if case.family == "embedded":
+        return fb.Checkpoint(EMBEDDED).directory
+    return small_model(case.family, root / "models" / case.family)
+
+
+def checkpoint_of(case: Case, root: Path) -> Path:
+    """Returns the directory that is served, which is written if it is not there."""
+    model = model_of(case, root)
+    if case.bits is None:
+        return model
+    out = root / "checkpoints" / replace(case, dtype="any").name
+    if not out.exists():
+        if case.damaged:
+            damage(checkpoint_of(replace(case, damaged=False), root), out)
+        else:
+            fb.quantize(model, plan_of(case, model), out=out)
+    return out
+
+
+def plan_of(case: Case, model: Path) -> Plan:
+    """Returns the plan of a case."""
+    settings = dict(case.options) | {"bits": case.bits, "group": case.group}
+    if case.embeddings != "head 4":
+        return fb.plan(model, **settings, embeddings=case.embeddings)
+    plan = fb.plan(model, **settings)
+    head = Scheme(4, case.group)
+    layers = [replace(each, scheme=head) if each.role == "head" else each for each in plan.layers]
+    return replace(plan, layers=tuple(layers))
+
+
+def damage(source: Path, out: Path) -> None:
+    """Copies a checkpoint and doubles one scale of its first packed matrix."""
+    shutil.copytree(source, out)
+    for file in sorted(out.glob("model-*.safetensors")):
+        tensors = load_file(file)
+        scales = next((name for name in sorted(tensors) if name.endswith("down_proj.weight_scale")), None)
+        if scales is not None:
+            tensors[scales][0, 0] *= 2
+            save_file(tensors, file, metadata={"format": "pt"})
+            return
+    raise ValueError(f"{source} has no packed matrix")
+
+
+def token_ids(directory: Path, *, prompts: int, length: int) -> tuple[list[list[int]], dict[str, list[list[int]]]]:
+    """Returns prompts, and texts of every language, as tokens: from the evaluation split of the help text."""
+    tokenizer = fb.Checkpoint(directory).tokenizer()
+    split = fb.help_text(LANGUAGES).evaluation
+    texts = {
+        lang: [ids for text in split[lang] if len(ids := tokenizer(text).input_ids[:length]) == length][:prompts]
+        for lang in LANGUAGES
+    }
+    starts = [ids[: length // 2] for own in texts.values() for ids in own[:2]]
+    return starts, texts
+
+
+@torch.no_grad()
+def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], torch.Tensor]:
+    """Returns the most probable next tokens, each given those before, and the logits after the prompt."""
+    ids = list(prompt)
+    first = None
+    for _ in range(count):
+        logits = model(input_ids=torch.tensor([ids])).logits[0, -1].float()
+        first = logits if first is None else first
+        ids.append(int(logits.argmax()))
+    assert first is not None
+    return ids[len(prompt) :], first
+
+
+@torch.no_grad()
+def nats_of(model: Any, ids: list[int]) -> float:
+    """Returns the negative log-likelihood of a text, given its first token."""
+    batch = torch.tensor([ids])
+    logits = model(input_ids=batch).logits[0, :-1].float()
+    return float(torch.nn.functional.cross_entropy(logits, batch[0, 1:], reduction="sum"))

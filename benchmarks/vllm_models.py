@@ -1,0 +1,93 @@
+"""Small trained models of real classes, which vLLM's CPU kernels can compute: the models of `vllm_check.py`.
+
+All sizes are multiples of 128, so that every group fits, and all have the embedded model's tokenizer, cut to its first
+2,048 tokens. They are trained for some seconds, so that their predictions are not flat and errors show.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as t
+from torch import Tensor
+
+from fairbits import Checkpoint
+from fairbits.language import help_text
+
+EMBEDDED = "embedded:tiny"
+LANGUAGES = ("eng_Latn", "fra_Latn", "rus_Cyrl", "ell_Grek", "fin_Latn", "jpn_Jpan")
+SEED = 0
+STEPS, WINDOW, BATCH, RATE = 150, 64, 16, 4e-3
+
+TOKENS = {"vocab_size": 2048, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+WIDTHS = {"hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 256}
+POSITIONS = {"max_position_embeddings": 512}
+GROUPED = {**WIDTHS, **TOKENS, **POSITIONS, "num_key_value_heads": 2}
+BLOOM = {"hidden_size": 128, "n_layer": 2, "n_head": 4, **TOKENS}
+OPT = {k: v for k, v in WIDTHS.items() if k != "intermediate_size"} | {"ffn_dim": 256, "word_embed_proj_dim": 128}
+GEMMA = {**GROUPED, "head_dim": 32, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]}
+
+MODELS: Mapping[str, tuple[Any, Callable[[], Any]]] = {
+    "llama": (t.LlamaForCausalLM, lambda: t.LlamaConfig(**GROUPED)),
+    "qwen2": (t.Qwen2ForCausalLM, lambda: t.Qwen2Config(**GROUPED, tie_word_embeddings=True)),
+    "qwen3": (t.Qwen3ForCausalLM, lambda: t.Qwen3Config(**GROUPED, head_dim=32)),
+    "gemma3": (t.Gemma3ForCausalLM, lambda: t.Gemma3TextConfig(**GEMMA, query_pre_attn_scalar=32)),
+    "bloom": (t.BloomForCausalLM, lambda: t.BloomConfig(**BLOOM)),
+    "opt": (t.OPTForCausalLM, lambda: t.OPTConfig(**OPT, **TOKENS, **POSITIONS)),
+    "gpt_neox": (t.GPTNeoXForCausalLM, lambda: t.GPTNeoXConfig(**WIDTHS, **TOKENS, **POSITIONS)),
+}
+"""Class and configuration of every family."""
+
+
+def small_model(family: str, directory: Path) -> Path:
+    """Returns the directory of a family's model, which is trained if it is not there."""
+    if (directory / "config.json").is_file():
+        return directory
+    cls, config = MODELS[family]
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        model = cls(config())
+        copy_tokenizer(directory, size=model.config.vocab_size)
+        train(model, calibration_ids(directory))
+    model.half().save_pretrained(directory)
+    return directory
+
+
+def train(model: Any, ids: Tensor) -> None:
+    """Trains a model on windows drawn from token ids."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=STEPS)
+    rng = torch.Generator().manual_seed(SEED)
+    model.train()
+    for _ in range(STEPS):
+        starts = torch.randint(len(ids) - WINDOW, (BATCH,), generator=rng)
+        batch = torch.stack([ids[start : start + WINDOW] for start in starts.tolist()])
+        model(input_ids=batch, labels=batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def calibration_ids(directory: Path) -> Tensor:
+    """Returns the tokens of the calibration text in all languages, one after the other."""
+    tokenizer = t.AutoTokenizer.from_pretrained(directory)
+    documents = help_text(LANGUAGES).calibration
+    return torch.tensor(
+        [token for texts in documents.values() for text in texts for token in tokenizer(text).input_ids]
+    )
+
+
+def copy_tokenizer(directory: Path, *, size: int) -> None:
+    """Writes the embedded model's tokenizer with its first `size` tokens; it still reads every text, as bytes."""
+    source = Checkpoint(EMBEDDED).directory
+    whole = json.loads((source / "tokenizer.json").read_text("utf-8"))
+    bpe = whole["model"]
+    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
+    bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    (directory / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())

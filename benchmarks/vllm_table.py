@@ -1,0 +1,91 @@
+"""Writes what `vllm_check.py run` has found into docs/guides/vllm.md: a table with a row for every case."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measured import number
+from real_groups import table
+
+PAGE = Path(__file__).parents[1] / "docs/guides/vllm.md"
+BEGIN, END = "<!-- vLLM: written by benchmarks/vllm_check.py table -->", "<!-- end of vLLM -->"
+NAMES = {
+    "llama": "Llama",
+    "qwen2": "Qwen2, tied",
+    "qwen3": "Qwen3",
+    "gemma3": "Gemma 3, tied",
+    "bloom": "BLOOM, tied",
+    "opt": "OPT, tied",
+    "gpt_neox": "GPT-NeoX",
+    "embedded": "`embedded:tiny`",
+}
+STAND_IN = "PlainKernel"
+HEADS = (
+    *("model", "bits", "group", "embedding and head", "policy", "type"),
+    *("vLLM", "same tokens", "logits", "loss", "transformers"),
+)
+
+
+def write_table(results: Path, page: Path) -> None:
+    """Replaces what is between the markers of the page."""
+    found = json.loads(results.read_text("utf-8"))
+    head, rest = page.read_text("utf-8").split(BEGIN)
+    text = "\n".join(lines(found))
+    page.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}", "utf-8")
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the caption, the table and what the damaged checkpoint showed."""
+    settings, every = found["settings"], found["cases"]
+    shown = [each for each in every if not each["damaged"]]
+    measured = next(each for each in shown if "losses" in each)
+    yield (
+        f"vLLM {settings['vllm']} (CPU build) and transformers {settings['transformers']} with compressed-tensors "
+        f"{settings['compressed_tensors']}, on the same files. Small models of the real classes, trained for seconds. "
+        f"{measured['prompts']} prompts and {settings['new_tokens']} greedy tokens each; the logits after every prompt "
+        f"(their standard deviation in the first row is {measured['logits']['spread']:.1f}); texts in "
+        f"{len(measured['losses'])} languages, {settings['texts_per_language']} of {settings['tokens_per_text']} "
+        "tokens each. The largest absolute difference between the two programs, over all prompts and over all "
+        "languages. transformers computes in float32.\n"
+    )
+    yield from table(HEADS, [row(each) for each in shown])
+    for each in every:
+        if each["damaged"]:
+            yield (
+                f"\nAs a control, one scale of the 4-bit Llama was doubled: logits then differ by up to "
+                f"{each['logits']['most']:.2g}, and the loss of a language by up to {worst_loss(each):.2g}."
+            )
+
+
+def row(case: Mapping[str, Any]) -> Sequence[str]:
+    """Returns the cells of a case."""
+    plain = case["bits"] is None
+    how = ["–"] * 4 if plain else [str(case["bits"]), str(case["group"]), embeddings(case), f"`{case['policy']}`"]
+    start = [NAMES[case["family"]], *how, case["dtype"]]
+    if "error" in case:
+        return [*start, f"fails: {case['error'].split(': ')[0]}", "", "", "", "loads"]
+    same = f"{case['equal']} of {case['prompts']}"
+    return [*start, served(case), same, size(case["logits"]["most"]), size(worst_loss(case)), "loads"]
+
+
+def embeddings(case: Mapping[str, Any]) -> str:
+    """Returns what became of embedding and head."""
+    return {"keep": "kept", "head 4": "head 4 bits"}.get(
+        str(case["embeddings"]), f"`--embeddings {case['embeddings']}`"
+    )
+
+
+def served(case: Mapping[str, Any]) -> str:
+    """Returns whether vLLM's own kernels computed the model."""
+    return "loads; stand-in kernel" if STAND_IN in case["kernels"] else "serves"
+
+
+def worst_loss(case: Mapping[str, Any]) -> float:
+    """Returns the largest difference in the loss of a language, nats per token."""
+    return max(map(abs, case["loss_differences"].values()))
+
+
+def size(value: float) -> str:
+    """Returns a difference, or that there is hardly any."""
+    return "< .0001" if value < 1e-4 else number(value, 4)

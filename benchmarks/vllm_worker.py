@@ -1,0 +1,127 @@
+"""Serves models with vLLM, one after the other in one process; run by vLLM's own python, which has no fairbits.
+
+    python vllm_worker.py JOB OUT
+
+JOB names the models, prompts and texts. Of each model OUT gets NAME.json (tokens, losses, or what vLLM said) and
+NAME.npz (the logits after each prompt). Linear maps that no CPU kernel of vLLM takes are computed by `PlainKernel`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the cores are shared with others
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+}
+
+import numpy as np
+import torch
+import vllm
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS
+from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearKernel
+from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
+from vllm.platforms import PlatformEnum
+
+WORD_BITS = 32
+
+
+class PlainKernel(MPLinearKernel):
+    """Stands in for kernels that need a GPU: unpacks what vLLM has loaded, and multiplies in torch."""
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        """Returns what any device has."""
+        return -1
+
+    @classmethod
+    def can_implement(cls, c: Any) -> tuple[bool, str | None]:
+        """Returns whether weights are symmetric, as all of fairbits are."""
+        return not c.zero_points, "zero points are not read"
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Unpacks the codes, as rows of bits, and multiplies them with their scales."""
+        packed, scales, _ = self._get_weight_params(layer)
+        bits, columns = self.config.weight_type.size_bits, self.config.partition_weight_shape[0]
+        rows = np.unpackbits(packed.data.contiguous().numpy().view(np.uint8), axis=1, bitorder="little")
+        places = rows[:, : columns * bits].reshape(len(rows), columns, bits).astype(np.int64)
+        codes = torch.from_numpy(places @ (1 << np.arange(bits)) - (1 << (bits - 1)))
+        groups = codes.reshape(*scales.shape, -1).to(scales.dtype) * scales.data[:, :, None]
+        layer.plain_weight = torch.nn.Parameter(groups.reshape(codes.shape), requires_grad=False)
+
+    def apply_weights(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the product."""
+        return torch.nn.functional.linear(x, layer.plain_weight, bias)
+
+
+def served(directory: str, job: dict[str, Any], dtype: str) -> tuple[dict[str, Any], np.ndarray]:
+    """Returns the greedy tokens of every prompt, the nats of every text, the kernels; and the logits after prompts."""
+    CompressedTensorsWNA16._kernel_backends_being_used.clear()
+    model = vllm.LLM(
+        directory,
+        dtype=dtype,
+        enforce_eager=True,
+        max_model_len=job["positions"],
+        max_num_seqs=8,
+        max_logprobs=-1,
+        logprobs_mode="raw_logits",
+        enable_prefix_caching=False,
+    )
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=job["new_tokens"], logprobs=-1, ignore_eos=True)
+    answers = [each.outputs[0] for each in model.generate(_ids(job["prompts"]), greedy, use_tqdm=False)]
+    logits = np.array([[step.logprobs[0][i].logprob for i in sorted(step.logprobs[0])] for step in answers])
+    score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    nats = {
+        lang: [
+            -sum(
+                at[token].logprob for token, at in zip(each.prompt_token_ids[1:], each.prompt_logprobs[1:], strict=True)
+            )
+            for each in model.generate(_ids(texts), score, use_tqdm=False)
+        ]
+        for lang, texts in job["texts"].items()
+    }
+    found = {
+        "tokens": [list(step.token_ids) for step in answers],
+        "nats": nats,
+        "kernels": sorted(CompressedTensorsWNA16._kernel_backends_being_used),
+    }
+    return found, logits
+
+
+def _ids(prompts: list[list[int]]) -> list[dict[str, list[int]]]:
+    return [{"prompt_token_ids": ids} for ids in prompts]
+
+
+def reason(problem: BaseException) -> str:
+    """Returns the first thing that went wrong, in one line."""
+    while problem.__cause__ or problem.__context__:
+        problem = problem.__cause__ or problem.__context__
+    return " ".join(f"{type(problem).__name__}: {problem}".split())[:400]
+
+
+def main(job_file: str, out: str) -> None:
+    """Serves every model of the job that has no result yet."""
+    job = json.loads(Path(job_file).read_text("utf-8"))
+    _POSSIBLE_KERNELS[PlatformEnum.CPU].append(PlainKernel)  # asked last, after vLLM's own
+    for name, (directory, dtype) in job["models"].items():
+        file = Path(out, f"{name}.json")
+        if file.exists():
+            continue
+        found: dict[str, Any]
+        try:
+            found, logits = served(directory, job, dtype)
+            np.savez_compressed(file.with_suffix(".npz"), logits=logits)
+        except Exception as problem:  # whatever vLLM says of a model is the result
+            found = {"error": reason(problem)}
+        file.write_text(json.dumps(found | {"vllm": vllm.__version__}), "utf-8")
+        cleanup_dist_env_and_memory()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
