@@ -40,17 +40,20 @@ PROMPTS, LENGTH, NEW_TOKENS = 4, 64, 8
 def run(options: argparse.Namespace) -> None:
     """Quantizes and serves every case, and writes the comparison with transformers."""
     python = python_of(options.environment, PACKAGES, without=GPU_BUILDS)
-    chosen = [case for case in cases() if options.only in (None, case.family)]
-    found = {case: checkpoint_of(case, options.out) for case in chosen}
-    results = []
-    for embedded in (False, True):  # they have another tokenizer
-        own = {case: path for case, path in found.items() if (case.family == "embedded") == embedded}
-        if own:
-            text = token_ids(next(iter(own.values())), prompts=PROMPTS, length=LENGTH)
-            answers = serve(python, own, text, options.out / f"served-{'embedded' if embedded else 'small'}")
-            results += [compared(case, path, text, *answers[case]) for case, path in own.items()]
-    content = {"settings": settings(), "cases": results}
-    write_files({options.out / RESULTS: json.dumps(content, indent=1).encode()})
+    models = {case: checkpoint_of(case, options.out) for case in cases() if options.only in (None, case.family)}
+    texts = {}
+    for case, directory in models.items():
+        if case.tokenizer not in texts:
+            texts[case.tokenizer] = text_of(directory)
+    answers = serve(python, models, texts, options.out / "served")
+    results = [compared(case, path, texts[case.tokenizer], answers[case]) for case, path in models.items()]
+    write_files({options.out / RESULTS: json.dumps({"settings": settings(), "cases": results}, indent=1).encode()})
+
+
+def text_of(directory: Path) -> dict[str, Any]:
+    """Returns what a model with this tokenizer is asked."""
+    prompts, texts = token_ids(directory, prompts=PROMPTS, length=LENGTH)
+    return {"prompts": prompts, "texts": texts, "positions": 2 * LENGTH, "new_tokens": NEW_TOKENS}
 
 
 def settings() -> dict[str, Any]:
@@ -66,18 +69,16 @@ def settings() -> dict[str, Any]:
     }
 
 
-Text = tuple[list[list[int]], dict[str, list[list[int]]]]
 Answer = tuple[dict[str, Any], np.ndarray | None]
 
 
-def serve(python: Path, models: dict[Case, Path], text: Text, out: Path) -> dict[Case, Answer]:
+def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Path) -> dict[Case, Answer]:
     """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
 
     Answers to the same job are kept: an interrupted run continues.
     """
-    named = {case.name: (str(path.resolve()), case.dtype) for case, path in models.items()}
-    job = {"models": named, "prompts": text[0], "texts": text[1], "positions": 2 * LENGTH, "new_tokens": NEW_TOKENS}
-    asked, file = json.dumps(job), out / "job.json"
+    named = {case.name: (str(path.resolve()), case.dtype, case.tokenizer) for case, path in models.items()}
+    asked, file = json.dumps({"models": named, "texts": texts}), out / "job.json"
     if not file.exists() or file.read_text("utf-8") != asked:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
@@ -100,27 +101,25 @@ def _answer(file: Path) -> Answer:
     return json.loads(file.read_text("utf-8")), np.load(logits)["logits"] if logits.exists() else None
 
 
-def compared(
-    case: Case, directory: Path, text: Text, answer: dict[str, Any], logits: np.ndarray | None
-) -> dict[str, Any]:
+def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """Returns what vLLM answered next to what transformers does with the same files, damaged ones with the intact."""
+    said, logits = answer
     facts = {key: value for key, value in asdict(case).items() if key != "options"} | {"policy": case.policy}
     source = directory.with_name(directory.name.removesuffix("-damaged"))
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     if logits is None:
-        return facts | {"error": answer["error"]}
-    expected = [greedy(model, prompt, NEW_TOKENS) for prompt in text[0]]
+        return facts | {"error": said["error"]}
+    expected = [greedy(model, prompt, NEW_TOKENS) for prompt in text["prompts"]]
     apart = np.abs(logits - np.stack([first.numpy() for _, first in expected]))
     predicted = (LENGTH - 1) * PROMPTS
-    losses = {lang: sum(nats_of(model, ids) for ids in own) / predicted for lang, own in text[1].items()}
-    differences = {lang: sum(answer["nats"][lang]) / predicted - loss for lang, loss in losses.items()}
+    losses = {lang: sum(nats_of(model, ids) for ids in own) / predicted for lang, own in text["texts"].items()}
     return facts | {
-        "kernels": answer["kernels"],
+        "kernels": said["kernels"],
         "prompts": len(expected),
-        "equal": sum(tokens == own for (tokens, _), own in zip(expected, answer["tokens"], strict=True)),
+        "equal": sum(tokens == own for (tokens, _), own in zip(expected, said["tokens"], strict=True)),
         "logits": {"mean": float(apart.mean()), "most": float(apart.max()), "spread": float(logits.std())},
         "losses": losses,
-        "loss_differences": differences,
+        "loss_differences": {lang: sum(said["nats"][lang]) / predicted - loss for lang, loss in losses.items()},
     }
 
 

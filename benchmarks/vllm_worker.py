@@ -2,8 +2,9 @@
 
     python vllm_worker.py JOB OUT
 
-JOB names the models, prompts and texts. Of each model OUT gets NAME.json (tokens, losses, or what vLLM said) and
-NAME.npz (the logits after each prompt). Linear maps that no CPU kernel of vLLM takes are computed by `PlainKernel`.
+JOB names the models, and prompts and texts for each tokenizer. Of each model OUT gets NAME.json (tokens, losses, or
+what vLLM said) and NAME.npz (the logits after each prompt). Linear maps that no CPU kernel of vLLM computes are
+computed by `PlainKernel`.
 """
 
 import json
@@ -60,21 +61,25 @@ class PlainKernel(MPLinearKernel):
         return torch.nn.functional.linear(x, layer.plain_weight, bias)
 
 
-def served(directory: str, job: dict[str, Any], dtype: str) -> tuple[dict[str, Any], np.ndarray]:
+def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     """Returns the greedy tokens of every prompt, the nats of every text, the kernels; and the logits after prompts."""
     CompressedTensorsWNA16._kernel_backends_being_used.clear()
+    kernels = [each for each in _POSSIBLE_KERNELS[PlatformEnum.CPU] if each is not PlainKernel]
+    # vLLM's own is asked first, but for float32, which it takes and then does not compute
+    ordered = [PlainKernel, *kernels] if dtype == "float32" else [*kernels, PlainKernel]
+    _POSSIBLE_KERNELS[PlatformEnum.CPU][:] = ordered
     model = vllm.LLM(
         directory,
         dtype=dtype,
         enforce_eager=True,
-        max_model_len=job["positions"],
+        max_model_len=text["positions"],
         max_num_seqs=8,
         max_logprobs=-1,
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
     )
-    greedy = vllm.SamplingParams(temperature=0, max_tokens=job["new_tokens"], logprobs=-1, ignore_eos=True)
-    answers = [each.outputs[0] for each in model.generate(_ids(job["prompts"]), greedy, use_tqdm=False)]
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], logprobs=-1, ignore_eos=True)
+    answers = [each.outputs[0] for each in model.generate(_ids(text["prompts"]), greedy, use_tqdm=False)]
     logits = np.array([[step.logprobs[0][i].logprob for i in sorted(step.logprobs[0])] for step in answers])
     score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     nats = {
@@ -84,7 +89,7 @@ def served(directory: str, job: dict[str, Any], dtype: str) -> tuple[dict[str, A
             )
             for each in model.generate(_ids(texts), score, use_tqdm=False)
         ]
-        for lang, texts in job["texts"].items()
+        for lang, texts in text["texts"].items()
     }
     found = {
         "tokens": [list(step.token_ids) for step in answers],
@@ -108,14 +113,13 @@ def reason(problem: BaseException) -> str:
 def main(job_file: str, out: str) -> None:
     """Serves every model of the job that has no result yet."""
     job = json.loads(Path(job_file).read_text("utf-8"))
-    _POSSIBLE_KERNELS[PlatformEnum.CPU].append(PlainKernel)  # asked last, after vLLM's own
-    for name, (directory, dtype) in job["models"].items():
+    for name, (directory, dtype, tokenizer) in job["models"].items():
         file = Path(out, f"{name}.json")
         if file.exists():
             continue
         found: dict[str, Any]
         try:
-            found, logits = served(directory, job, dtype)
+            found, logits = served(directory, dtype, job["texts"][tokenizer])
             np.savez_compressed(file.with_suffix(".npz"), logits=logits)
         except Exception as problem:  # whatever vLLM says of a model is the result
             found = {"error": reason(problem)}
