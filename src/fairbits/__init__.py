@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fairbits.verbs.compare import compare as compare
     from fairbits.verbs.diff import diff as diff
     from fairbits.verbs.evaluate import evaluate as evaluate
+    from fairbits.verbs.fairbits_config import FairbitsConfig as FairbitsConfig
     from fairbits.verbs.gate import gate as gate
     from fairbits.verbs.imatrix import imatrix as imatrix
     from fairbits.verbs.overlay import overlay as overlay
@@ -40,6 +41,7 @@ _HOMES = {
     "Audit": "fairbits.measure.audit.audit",
     "Checkpoint": "fairbits.model",
     "Corpus": "fairbits.language",
+    "FairbitsConfig": "fairbits.verbs.fairbits_config",
     "Plan": "fairbits.quantization.plan",
     "Scheme": "fairbits.model.scheme",
     "Scores": "fairbits.measure.scores.scores",

@@ -5,7 +5,6 @@ transformers asks the `hf_quantizer` of a model for the tensors to save. This on
 model, and w / scale is less than 1/2 from the code for up to 8 bits.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,6 @@ class PackedOnSave(HfQuantizer):
         self._scales, self._bits = dict(scales), dict(bits)
         self._weights = {name: checkpoint.architecture.weights[name] for name in scales}
         self._tied = {name: tied_parameters(checkpoint, name) for name in scales}
-        model.config = copy.deepcopy(model.config)
         model.config.quantization_config = dict(entries)  # as in the file: the class would drop the version
         model.hf_quantizer, model.is_quantized = self, True  # type: ignore[assignment]
         model.quantization_method = self.quantization_config.quant_method  # type: ignore[assignment]

@@ -108,7 +108,7 @@ def quantize(
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
         if ranks.leads:  # all weights are read: one rank is enough
-            _check_made_for(plan, checkpoint)
+            check_made_for(plan, checkpoint)
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
         workload = quantize_workload(checkpoint, plan, words, device=device)
@@ -158,14 +158,15 @@ def _in_memory(
         raise InputError(f"{what} needs the directory of the quantized model; give out=…")
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
-    _check_made_for(plan, checkpoint)
+    check_made_for(plan, checkpoint)
     words = calibration_text(checkpoint, plan, text)
     workload = quantize_workload(checkpoint, plan, words, device=device)
     with within_memory(workload, device=device, check=False, progress=progress) as show:
         return quantized_model(checkpoint, plan, words, device=device, progress=show)
 
 
-def _check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
+def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Raises unless a plan was made for these weights."""
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
             f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
