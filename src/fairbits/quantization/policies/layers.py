@@ -86,5 +86,10 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
             f"{experts} tensors of experts stay as they are: transformers keeps the experts of a block in one tensor, "
             "and the format stores modules of one linear map each"
         )
+    if options.embeddings != "keep":
+        yield (
+            "vLLM 0.32 cannot load a quantized embedding: it reads packed ones only, and transformers only those in "
+            "whole bytes, which are written; to serve the model with vLLM, keep the embedding (--embeddings keep)"
+        )
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear maps only"

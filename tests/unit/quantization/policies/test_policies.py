@@ -87,6 +87,11 @@ def test_four_bits_are_for_the_head_alone(llama: Evidence, made: Any) -> None:
     assert note not in wider.notes
 
 
+def test_a_quantized_embedding_is_said_not_to_load_in_vllm(llama: Evidence, made: Any) -> None:
+    warned = {bits: made("rtn", llama, embeddings=bits).notes for bits in ("keep", 8, 4)}
+    assert [sum("vLLM 0.32 cannot load" in note for note in notes) for notes in warned.values()] == [0, 1, 1]
+
+
 def test_a_tied_head_is_the_embedding(reading_model: Callable[[str], Checkpoint], made: Any) -> None:
     tied = Evidence(reading_model("gemma3"))
     plan = made("rtn", tied, embeddings=8)
