@@ -23,14 +23,13 @@ os.environ |= {
 
 import numpy as np
 import torch
-import vllm
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS
 from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearKernel
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
 from vllm.platforms import PlatformEnum
 
-WORD_BITS = 32
+import vllm
 
 
 class PlainKernel(MPLinearKernel):
@@ -78,9 +77,12 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
     )
-    greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], logprobs=-1, ignore_eos=True)
-    answers = [each.outputs[0] for each in model.generate(_ids(text["prompts"]), greedy, use_tqdm=False)]
-    logits = np.array([[step.logprobs[0][i].logprob for i in sorted(step.logprobs[0])] for step in answers])
+    prompts = _ids(text["prompts"])
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True)
+    answers = [each.outputs[0] for each in model.generate(prompts, greedy, use_tqdm=False)]
+    whole = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
+    steps = [each.outputs[0].logprobs[0] for each in model.generate(prompts, whole, use_tqdm=False)]
+    logits = np.array([[step[token].logprob for token in sorted(step)] for step in steps])
     score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     nats = {
         lang: [
@@ -92,7 +94,7 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         for lang, texts in text["texts"].items()
     }
     found = {
-        "tokens": [list(step.token_ids) for step in answers],
+        "tokens": [list(each.token_ids) for each in answers],
         "nats": nats,
         "kernels": sorted(CompressedTensorsWNA16._kernel_backends_being_used),
     }
