@@ -108,7 +108,10 @@ PAGES_WITH_PYTHON = [
     *[[page] for page in ("docs/index.md", "docs/audit.md", "docs/screening.md", "docs/models.md", "docs/text.md")],
     ["docs/adaptive.md"],
     ["docs/quantize.md", "docs/evaluate.md"],  # the second begins with what the first has written
-    *[[page] for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md")],
+    *[
+        [page]
+        for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md", "docs/guides/llama-cpp.md")
+    ],
 ]
 
 
