@@ -25,6 +25,7 @@ from fairbits.cli.commands.run import run
 from fairbits.cli.commands.screen import screen
 from fairbits.cli.commands.serve import serve
 from fairbits.cli.commands.sweep import sweep
+from fairbits.cli.commands.tasks import tasks
 from fairbits.cli.commands.theory import theory
 from fairbits.cli.options import flag
 from fairbits.cli.terminal import hush, silence
@@ -81,7 +82,7 @@ VERBS = {
     "Step by step": (audit, plan, quantize, evaluate, report, gate),
     "Adapt and serve": (overlay, generate, serve),
     "Compare": (compare, sweep, screen, diff),
-    "Models, languages, theory": (inspect, languages, mix, imatrix, theory, research, doctor),
+    "Models, languages, theory": (inspect, languages, mix, imatrix, tasks, theory, research, doctor),
 }
 """In the order of --help."""
 

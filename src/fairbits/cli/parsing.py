@@ -1,6 +1,6 @@
 """Values of options, read from the text that the user typed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fairbits.errors import InputError
@@ -53,6 +53,22 @@ def files_with_weights(given: Sequence[str]) -> list[tuple[str, float]]:
             found.append((file, float(weight)) if equals else (each, 1.0))
         except ValueError:
             raise InputError(f"--merge is {each!r:.80}; it must be a file and its weight: eng.gguf=2") from None
+    return found
+
+
+def languages_by_task(given: Iterable[str]) -> dict[str, str]:
+    """Returns the language of each task, or pattern of tasks.
+
+    >>> languages_by_task(["xwinograd_jp=jpn"])
+    {'xwinograd_jp': 'jpn'}
+    """
+    found: dict[str, str] = {}
+    for pair in given:
+        task, equals, language = (part.strip() for part in pair.partition("="))
+        if not (task and equals and language):
+            raise InputError(f"--language-of is {pair!r:.60}; it must be a task and its language: xwinograd_jp=jpn")
+        if found.setdefault(task, language) != language:
+            raise InputError(f"--language-of gives {task} two languages, {found[task]} and {language}; give it one")
     return found
 
 

@@ -35,7 +35,7 @@ from fairbits.units import UNITS, bits
 if TYPE_CHECKING:
     import pandas
 
-FRAME_UNITS = (*UNITS, "ratio")
+FRAME_UNITS = (*UNITS, "ratio", "per_item")
 
 
 class FrameSettings(TypedDict, total=False):

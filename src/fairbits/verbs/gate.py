@@ -1,17 +1,26 @@
 """Gate: whether the damage of a release is certainly within given limits."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fairbits.checks import in_range, instance, one_of
-from fairbits.errors import InputError, count_of
+from fairbits.errors import InputError
 from fairbits.measure.scores.scores import Scores
 from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.no_interval import interval_notes, why_none_over_languages
+from fairbits.stats.no_interval import interval_notes
 from fairbits.units import MEASURES, UNITS
-from fairbits.verbs.verdict import Check, Outcome, Verdict
+from fairbits.verbs.limits import (
+    amount_needed,
+    decision,
+    limit_check,
+    no_interval,
+    numbers_of,
+    outcome_of,
+    times_as_much,
+    unit_of,
+)
+from fairbits.verbs.verdict import Check, Verdict
 
 
 def gate(
@@ -53,7 +62,7 @@ def gate(
     own = _scores("scores", scores)
     frame, signature = own.frame(unit, measure=measure), str(own.signature(measure))
     notes = (*own.notes, *interval_notes(frame))
-    checks = [_limit_check(frame, name, limit) for name, limit in given.items()]
+    checks = [limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
         return Verdict(own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=signature)
     baseline = _scores("the baseline", against)
@@ -74,72 +83,6 @@ def _scores(name: str, given: Scores | str | Path) -> Scores:
     return Scores.load(given) if isinstance(given, str | Path) else instance(name, given, Scores)
 
 
-def _limit_check(frame: LanguageFrame, name: str, limit: float) -> Check:
-    """Returns the three-way decision on one limit."""
-    what = name
-    if name == "worst language":
-        code, found = frame.worst()
-        what = f"worst language ({code})"
-    elif name == "mean":
-        found = frame.mean()
-    else:
-        found = frame.gap()
-    title = f"{name} at most {limit:g} {_unit(frame)}"
-    return _decision(title, what, found, limit=limit, frame=frame, fails=name != "mean")
-
-
-def _decision(
-    title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame, fails: bool = False
-) -> Check:
-    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither.
-
-    If languages without an interval are left out, it is undecided, unless the number is above the limit and could only
-    be larger with them (`fails`).
-    """
-    measured = f"{what} {_numbers(found)} {_unit(frame)}"
-    outcome = _outcome(found, limit)
-    if not found.bounded or (frame.without_interval and not (fails and outcome == "fail")):
-        return Check(title, "undecided", f"not enough text: {measured}, and {_no_interval(frame)}", limit, found)
-    undecided = f"not enough text: {measured} may be on either side of {limit:g}"
-    reason = {
-        "pass": f"{measured} is at most {limit:g}",
-        "fail": f"{measured} is above {limit:g}",
-        "undecided": f"{undecided}; {_text_needed(frame, found, limit)}",
-    }[outcome]
-    return Check(title, outcome, reason, limit, found)
-
-
-def _outcome(found: Estimate, limit: float) -> Outcome:
-    return "pass" if found.high <= limit else "fail" if found.low > limit else "undecided"
-
-
-def _no_interval(frame: LanguageFrame) -> str:
-    """Returns which language has no interval, and why; if all have one, why their statistic has none."""
-    reasons = frame.without_interval
-    if not reasons:
-        return f"there is no interval, because {why_none_over_languages(frame)}"
-    code, reason = next(iter(reasons.items()))
-    more = f" and {count_of(len(reasons) - 1, 'more language')}" if len(reasons) > 1 else ""
-    return f"there is no interval for {code} ({reason}){more}"
-
-
-def _text_needed(frame: LanguageFrame, found: Estimate, limit: float) -> str:
-    """Returns how much text would be enough to decide."""
-    documents, times = int(frame.bounded.documents.min()), _times(found, limit)
-    if times > 1000:
-        return "it is so close that no realistic amount of text would decide"
-    needed = max(math.ceil(documents * times), documents + 1)
-    return f"about {needed:,} documents per language would be enough; there are {documents:,}"
-
-
-def _times(found: Estimate, limit: float) -> float:
-    """Returns how many times as much text would be enough: (reach / room)², as the width of an interval is ∝ 1/√n."""
-    reach, room = found.high - found.value, limit - found.value
-    if room < 0:
-        reach, room = found.value - found.low, -room
-    return (reach / room) ** 2 if room > 0 else math.inf
-
-
 def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: float) -> Iterator[Check]:
     """Yields the three-way decisions on the difference of all languages, of the mean and of the worst language.
 
@@ -153,28 +96,28 @@ def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: floa
         for code, each in paired.by_language().items()
     }
     outcomes = {
-        code: _outcome(each, limit) if together[code].bounded or each.high <= limit else "undecided"
+        code: outcome_of(each, limit) if together[code].bounded or each.high <= limit else "undecided"
         for code, each in found.items()
     }
-    title = f"every language at most {limit:g} {_unit(mine)} worse than the baseline"
+    title = f"every language at most {limit:g} {unit_of(mine)} worse than the baseline"
     worst = max(found, key=lambda code: found[code].high)
     failed = [code for code, outcome in outcomes.items() if outcome == "fail"]
     undecided = [code for code, outcome in outcomes.items() if outcome == "undecided"]
     if failed:
         yield Check(title, "fail", f"worse by more than {limit:g}: {_list(found, failed)}", limit, found[worst])
     elif paired.without_interval:
-        yield Check(title, "undecided", f"not enough text: {_no_interval(paired)}", limit, found[worst])
+        yield Check(title, "undecided", f"not enough text: {no_interval(paired)}", limit, found[worst])
     elif undecided:
-        hardest = max(undecided, key=lambda code: _times(found[code], limit))
+        hardest = max(undecided, key=lambda code: times_as_much(found[code], limit))
         may = f"not enough text: the difference may be on either side of {limit:g} in {_list(found, undecided)}"
-        yield Check(title, "undecided", f"{may}; {_text_needed(paired, found[hardest], limit)}", limit, found[worst])
+        yield Check(title, "undecided", f"{may}; {amount_needed(paired, found[hardest], limit)}", limit, found[worst])
     else:
         reason = f"none of {len(found)} languages is more than {limit:g} worse, at most {_list(found, [worst])}"
         yield Check(title, "pass", reason, limit, found[worst])
     for name, each in _totals(mine, theirs).items():
-        own = f"{name} at most {limit:g} {_unit(mine)} worse than the baseline"
+        own = f"{name} at most {limit:g} {unit_of(mine)} worse than the baseline"
         frame = _incomplete(paired, mine, theirs)
-        yield _decision(own, f"difference of the {name}", each, limit=limit, frame=frame)
+        yield decision(own, f"difference of the {name}", each, limit=limit, frame=frame)
 
 
 def _checks_of_significance(mine: LanguageFrame, theirs: LanguageFrame) -> Iterator[Check]:
@@ -189,25 +132,25 @@ def _checks_of_significance(mine: LanguageFrame, theirs: LanguageFrame) -> Itera
         found = paired.by_language()
         code = max(found, key=lambda code: found[code].high)
         if paired.without_interval:
-            yield Check(title, "undecided", f"not enough text: {_no_interval(paired)}", estimate=found[code])
+            yield Check(title, "undecided", f"not enough text: {no_interval(paired)}", estimate=found[code])
         else:
-            least = _at_most(code, found[code], _unit(mine))
+            least = _at_most(code, found[code], unit_of(mine))
             reason = f"none of {len(found)} languages is significantly worse; {least}"
             yield Check(title, "pass", reason, estimate=found[code])
     for name, each in _totals(mine, theirs).items():
         title = f"{name} not significantly worse than the baseline"
         if each.low > 0:
-            yield Check(title, "fail", f"{name} is worse than the baseline by {_numbers(each)}", 0.0, each)
+            yield Check(title, "fail", f"{name} is worse than the baseline by {numbers_of(each)}", 0.0, each)
         elif not each.bounded or incomplete.without_interval:
             yield Check(
                 title,
                 "undecided",
-                f"not enough text: {name} {_numbers(each)}, and {_no_interval(incomplete)}",
+                f"not enough text: {name} {numbers_of(each)}, and {no_interval(incomplete)}",
                 0.0,
                 each,
             )
         else:
-            reason = f"{name} is not significantly worse; {_at_most('it', each, _unit(mine))}"
+            reason = f"{name} is not significantly worse; {_at_most('it', each, unit_of(mine))}"
             yield Check(title, "pass", reason, 0.0, each)
 
 
@@ -228,17 +171,9 @@ def _totals(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
 def _at_most(what: str, found: Estimate, unit: str) -> str:
     """Returns how much worse something may still be."""
     if found.high <= 0:
-        return f"{what} differs by {_numbers(found)} {unit}"
+        return f"{what} differs by {numbers_of(found)} {unit}"
     return f"{what} could still be up to {found.high:.3g} {unit} worse"
 
 
 def _list(found: dict[str, Estimate], codes: Sequence[str]) -> str:
-    return ", ".join(f"{code} by {_numbers(found[code])}" for code in codes)
-
-
-def _unit(frame: LanguageFrame) -> str:
-    return frame.unit.replace("_", " ")
-
-
-def _numbers(found: Estimate) -> str:
-    return f"{found.value:.3g} " + (f"[{found.low:.3g}, {found.high:.3g}]" if found.bounded else "(no interval)")
+    return ", ".join(f"{code} by {numbers_of(found[code])}" for code in codes)

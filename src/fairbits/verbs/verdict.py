@@ -67,7 +67,7 @@ class Verdict(Shown):
             said = f"pass: {'; '.join(check.reason for check in self.checks)}"
         else:
             said = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
-        return f"{said} (measured by {MEASURE_LABELS[self.measure]})"
+        return f"{said} (measured by {MEASURE_LABELS.get(self.measure, self.measure)})"
 
     def as_data(self) -> dict[str, Any]:
         """Returns the verdict for JSON."""

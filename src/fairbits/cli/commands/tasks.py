@@ -1,0 +1,62 @@
+"""The verb `tasks` on the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbits.cli import completion
+from fairbits.cli.options import Json, Seed, TextFrom, out_option
+from fairbits.cli.parsing import names_of
+from fairbits.cli.terminal import out, print_json, print_notes
+
+
+def tasks(
+    out_directory: Annotated[Path, out_option("DIR", help="The directory to write, new or empty.")],
+    languages: Annotated[
+        str | None,
+        typer.Option(
+            help="Languages, such as eng,fra,he. Required for the declaration; else all languages of the text.",
+            metavar="CODES",
+            autocompletion=completion.languages,
+        ),
+    ] = None,
+    text: TextFrom = None,
+    kinds: Annotated[
+        str,
+        typer.Option(
+            help="Kinds of tasks: bits (bits per byte of documents), cloze (sentences against corrupted ones).",
+            metavar="NAMES",
+            autocompletion=completion.one_of("bits", "cloze", "bits,cloze"),
+        ),
+    ] = "bits,cloze",
+    items: Annotated[
+        int | None, typer.Option(help="Most items of each language and kind; by default all.", metavar="N")
+    ] = None,
+    name: Annotated[str, typer.Option(help="How the names of the tasks begin.", metavar="NAME")] = "fairbits",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Write the evaluation text as tasks of lm-eval, which run without a network.
+
+    Examples:
+      fairbits tasks --languages eng,fra,heb --text help --out tasks
+      fairbits tasks --text texts --kinds cloze --items 500 --out tasks
+    """
+    from fairbits.cli.tables.lm_eval_tasks import tasks_table
+    from fairbits.verbs.tasks import write_tasks  # heavy: only when the verb runs
+
+    found = write_tasks(
+        out_directory,
+        languages=names_of(languages),
+        text=text,
+        kinds=names_of(kinds) or (),
+        items=items,
+        seed=seed,
+        name=name,
+    )
+    print_notes(found.notes)
+    if as_json:
+        print_json(found.as_data())
+    else:
+        out.print(tasks_table(found))
