@@ -281,3 +281,47 @@ def smaller_tokenizer(file: Path, size: int) -> str:
     bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
     bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
     return json.dumps(whole)
+
+
+def sample_of(document: int, scores: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Returns what lm-eval writes about one item, in its order."""
+    return {
+        "doc_id": document,
+        "doc": {"text": f'„{document}“, "filter": "no"', "filter": 1},
+        "target": "0",
+        "arguments": {"gen_args_0": {"arg_0": "", "arg_1": "text"}},
+        "resps": [[["-1.5", "False"]]],
+        "filtered_resps": [["-1.5", "False"]],
+        "filter": "none",
+        "metrics": list(scores),
+        **{f"{name}_hash": f"{document:064x}" for name in ("doc", "prompt", "target")},
+        **scores,
+    } | changed
+
+
+@pytest.fixture
+def lm_eval_run(tmp_path: Path) -> Callable[..., Path]:
+    """Returns a function that writes a run of lm-eval: the scores of every item of every task.
+
+    A score is that of `metric`, or a whole line. The results say that every task has version 1.
+    """
+
+    def write(name: str, tasks: dict[str, Any], *, metric: str = "acc", date: str = "05", **results: Any) -> Path:
+        home = tmp_path / name / "model"
+        home.mkdir(parents=True, exist_ok=True)
+        stamp = f"2026-01-02T03-04-{date}.000006"
+        for task, scores in tasks.items():
+            lines = [each if isinstance(each, dict) else sample_of(i, {metric: each}) for i, each in enumerate(scores)]
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (home / f"samples_{task}_{stamp}.jsonl").write_text(text, "utf-8")
+        said = {"versions": dict.fromkeys(tasks, 1), "n-shot": dict.fromkeys(tasks, 0)} | results
+        (home / f"results_{stamp}.json").write_text(json.dumps(said), "utf-8")
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def lm_eval_sample() -> Callable[..., dict[str, Any]]:
+    """Returns the function that makes a line of samples."""
+    return sample_of

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairbits.verbs.evaluate import evaluate as evaluate
     from fairbits.verbs.fairbits_config import FairbitsConfig as FairbitsConfig
     from fairbits.verbs.gate import gate as gate
+    from fairbits.verbs.gate_samples import gate_samples as gate_samples
     from fairbits.verbs.imatrix import imatrix as imatrix
     from fairbits.verbs.overlay import overlay as overlay
     from fairbits.verbs.plan import plan as plan
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fairbits.verbs.run import run as run
     from fairbits.verbs.screen import screen as screen
     from fairbits.verbs.sweep import sweep as sweep
+    from fairbits.verbs.tasks import write_tasks as write_tasks
 
 _HOMES = {
     "AdaptiveModel": "fairbits.overlays.model",
@@ -50,6 +52,7 @@ _HOMES = {
     "diff": "fairbits.verbs.diff",
     "evaluate": "fairbits.verbs.evaluate",
     "gate": "fairbits.verbs.gate",
+    "gate_samples": "fairbits.verbs.gate_samples",
     "help_text": "fairbits.language",
     "imatrix": "fairbits.verbs.imatrix",
     "overlay": "fairbits.verbs.overlay",
@@ -61,6 +64,7 @@ _HOMES = {
     "screen": "fairbits.verbs.screen",
     "sweep": "fairbits.verbs.sweep",
     "udhr": "fairbits.language",
+    "write_tasks": "fairbits.verbs.tasks",
 }
 """Where the names of the package live: they are imported when they are asked for, as torch takes seconds."""
 

@@ -53,7 +53,7 @@ def parsed(example: str) -> typer.Context:
 
 def test_the_order_of_the_verbs() -> None:
     order = "run audit plan quantize evaluate report gate overlay generate serve "
-    order += "compare sweep screen diff inspect languages mix imatrix theory research doctor"
+    order += "compare sweep screen diff inspect languages mix imatrix tasks theory research doctor"
     assert list(FUNCTIONS) == GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 
 

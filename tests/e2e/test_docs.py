@@ -80,7 +80,7 @@ def test_command_lines_parse(page: str) -> None:
     assert not refused
 
 
-@pytest.mark.parametrize("wrong", ["gate s.json --no-such-option 1", "gate s.json --max-worst much", "gate"])
+@pytest.mark.parametrize("wrong", ["gate s.json --no-such-option 1", "gate s.json --max-worst much", "quantize"])
 def test_a_wrong_command_line_would_be_noticed(wrong: str) -> None:
     with pytest.raises(UsageError):
         parse(wrong.split())

@@ -5,7 +5,7 @@ from fairbits.stats.correlation import Correlation, pearson, spearman
 from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_of
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, holm
-from fairbits.stats.outcomes import OutcomeFrame, mcnemar_p, noise_floor, score_limit, worst_by_chance
+from fairbits.stats.outcomes import OutcomeFrame, mcnemar_p
 from fairbits.stats.resample import Replicates, replicate
 
 __all__ = [
@@ -19,12 +19,9 @@ __all__ = [
     "bias_corrected_range",
     "holm",
     "mcnemar_p",
-    "noise_floor",
     "pearson",
     "random_effects_sd",
     "replicate",
-    "score_limit",
     "spearman",
-    "worst_by_chance",
     "worst_of",
 ]

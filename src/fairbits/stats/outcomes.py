@@ -18,7 +18,7 @@ import numpy as np
 import scipy  # its modules are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.checks import Floats, finite_array, in_range, same_shape
+from fairbits.checks import Floats, in_range, nonnegative_array, same_shape
 from fairbits.errors import InputError
 from fairbits.stats.contrast import Contrast
 from fairbits.stats.draws import Draws
@@ -61,7 +61,7 @@ def mcnemar_p(lost: ArrayLike, gained: ArrayLike) -> Floats:
     >>> mcnemar_p([9, 0], [2, 0]).round(4).tolist()
     [0.0654, 1.0]
     """
-    b, c = finite_array("lost", lost, ndim=1), finite_array("gained", gained, ndim=1)
+    b, c = nonnegative_array("lost", lost, ndim=1), nonnegative_array("gained", gained, ndim=1)
     same_shape("gained", c.shape, "the shape of lost", b.shape)
     found: Floats = np.minimum(1.0, 2 * scipy.stats.binom.cdf(np.minimum(b, c), b + c, 0.5))
     return found
@@ -85,7 +85,9 @@ class OutcomeFrame(LanguageFrame):
         """Checks the records, and that every value is the change of one item."""
         super().__post_init__()
         if not np.isin(self.values, (-1, 0, 1)).all() or (self.weights != 1).any():
-            raise InputError("values must be 1 (lost), 0 (unchanged) or -1 (gained), and weights 1")
+            odd = self.values[~np.isin(self.values, (-1, 0, 1))]
+            said = f"values hold {odd[0]:g}" if odd.size else "weights differ from 1"
+            raise InputError(f"{said}; values must be 1 (lost), 0 (unchanged) or -1 (gained), and weights 1")
 
     @cached_property
     def changes(self) -> dict[str, tuple[int, int]]:

@@ -16,6 +16,7 @@ R = 6 + A / 2 + SOURCE.normal(size=24) / 9
 D = 2 / R + SOURCE.normal(size=24) / 50
 LANG, DOCUMENT = np.repeat(["deu", "heb"], 24), np.tile(np.arange(24), 2)
 VALUES, SIZES = SOURCE.normal(np.repeat([3.0, 9.0], 24)), np.full(48, 100.0)
+CHANGES = SOURCE.integers(-1, 2, 48).astype(float)
 FRAME = LanguageFrame(LANG, DOCUMENT, values=VALUES, weights=SIZES, resamples=200)
 OTHER_FRAME = LanguageFrame(LANG, DOCUMENT + 1, values=VALUES, weights=SIZES, resamples=200)
 REPLICATES = FRAME.replicates
@@ -128,6 +129,23 @@ ROWS = {
             "weights": (SIZES, *RECORD, "nonnegative"),
         }
         | FRAME_OPTIONS,
+    ),
+    "OutcomeFrame": (
+        stats.OutcomeFrame,
+        {
+            "lang": (LANG, CODES | TWO_RAGGED),
+            "document": (DOCUMENT, IDS | TWO_RAGGED),
+            "values": (CHANGES, *RECORD, {"half": CHANGES / 2}),
+            "weights": (np.ones(48), *RECORD, "nonnegative", {"two": np.full(48, 2.0)}),
+        }
+        | FRAME_OPTIONS,
+    ),
+    "mcnemar_p": (
+        stats.mcnemar_p,
+        {
+            "lost": (np.array([9.0, 0.0]), "array", "required", "shaped", "flat", "nonnegative"),
+            "gained": (np.array([2.0, 0.0]), "array", "required", "shaped", "flat", "nonnegative"),
+        },
     ),
     "LanguageFrame.from_nll": (
         LanguageFrame.from_nll,

@@ -98,10 +98,12 @@ def pair_samples(
     lang: list[str] = []
     item: list[str] = []
     columns: list[list[tuple[float, float]]] = [[], []]
+    seen: set[tuple[str, str]] = set()
     for task, pair in both.items():
         documents = sorted(pair[0].filters[chosen_filter])
         lang += [codes[task]] * len(documents)
-        family = family_of(task)
+        family = family_of(task) if (codes[task], family_of(task)) not in seen else task
+        seen.add((codes[task], family))
         item += [f"{family}:{document}" for document in documents]
         for column, each in zip(columns, pair, strict=True):
             values = each.values(chosen_filter, chosen.name)

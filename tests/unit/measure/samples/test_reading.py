@@ -1,0 +1,121 @@
+import json
+import re
+
+import pytest
+
+from fairbits.errors import InputError
+from fairbits.measure.samples.files import find_run
+from fairbits.measure.samples.reading import read_samples
+
+
+@pytest.fixture
+def read(tmp_path, lm_eval_sample):
+    """Returns a function that reads lines: numbers are the scores of good ones."""
+
+    def lines(*given, end: bytes = b""):
+        path = tmp_path / "samples.jsonl"
+        made = [
+            each
+            if isinstance(each, bytes)
+            else json.dumps(each if isinstance(each, dict) else lm_eval_sample(i, {"acc": each})).encode()
+            for i, each in enumerate(given)
+        ]
+        path.write_bytes(b"".join(each + b"\n" for each in made) + end)
+        return read_samples("xnli_de", path)
+
+    return lines
+
+
+def test_scores_and_hashes_are_read(read) -> None:
+    found = read(1.0, 0.0, True, end=b"\n \n")
+    assert found.metrics == {"none": ["acc"]}
+    assert found.values("none", "acc") == {0: 1.0, 1: 0.0, 2: 1.0}
+    assert found.filters["none"][1][0] == (f"{1:064x}",) * 3
+
+
+def test_a_line_in_another_order_is_read_as_a_whole(read, lm_eval_sample) -> None:
+    line = lm_eval_sample(0, {"acc": 1.0})
+    turned = dict(reversed(line.items()))
+    assert read(turned).filters == read(line).filters
+
+
+def test_answers_may_have_several_filters(read, lm_eval_sample) -> None:
+    found = read(*(lm_eval_sample(i, {"exact_match": i}, filter=name) for name in ("strict", "loose") for i in (0, 1)))
+    assert found.metrics == {"strict": ["exact_match"], "loose": ["exact_match"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "end", "message"),
+    [
+        ((), b"", "is empty"),
+        ((1.0,), b'{"doc_id": 1, "doc": {"te', r"line 2 \(the file ends in the middle of it\) is not valid JSON"),
+        (
+            (1.0,),
+            b'{"doc_id": 1, "filter": "none", "metr',
+            r"line 2 \(the file ends in the middle of it\) is not valid",
+        ),
+        ((b"{no}",), b"", "line 1 is not valid JSON"),
+        ((b'{"doc_id": 0, "doc": "\xff"}',), b"", "line 1 is not valid JSON .*utf-8"),
+        ((b"[1]",), b"", "line 1: it holds a JSON list"),
+        ((b"[" * 100_000,), b"", "line 1 is not valid JSON"),
+        ((b'{"doc_id": 0}',), b"", "line 1: filter is missing"),
+    ],
+)
+def test_damaged_files_are_refused(read, lines, end, message) -> None:
+    with pytest.raises(InputError, match=message):
+        read(*lines, end=end)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"doc_id": "a"}, "doc_id is 'a'"),
+        ({"doc_id": True}, "doc_id is True"),
+        ({"filter": 3}, "filter is 3"),
+        ({"doc_hash": None}, "doc_hash is None"),
+        ({"metrics": "acc"}, "metrics is 'acc'"),
+        ({"metrics": ["f1"]}, "metrics names 'f1', which is missing"),
+        ({"metrics": [["f1"]]}, "metrics names .'f1'., which is missing"),
+    ],
+)
+def test_lines_that_lack_something_are_refused(read, lm_eval_sample, changed, message) -> None:
+    with pytest.raises(InputError, match=f"line 2: {message}"):
+        read(1.0, lm_eval_sample(1, {"acc": 1.0}, **changed))
+
+
+def test_an_item_that_occurs_twice_is_refused(read, lm_eval_sample) -> None:
+    with pytest.raises(InputError, match=r"line 2: document 0 occurs twice \(filter none\)"):
+        read(1.0, lm_eval_sample(0, {"acc": 1.0}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", None, [1.0, float("nan")], [1, 2, 3]])
+def test_a_score_that_is_no_number_is_refused(read, value) -> None:
+    found = read(1.0, value)
+    with pytest.raises(InputError, match=f"acc of document 1 in .* is {re.escape(repr(value))}; it must be a finite"):
+        found.values("none", "acc")
+
+
+def test_the_newest_files_of_a_run_are_found(lm_eval_run) -> None:
+    lm_eval_run("run", {"xnli_de": [1], "xnli_fr": [1]}, date="05")
+    run = find_run(lm_eval_run("run", {"xnli_de": [0]}, date="06"))
+    assert list(run.samples) == ["xnli_de", "xnli_fr"]
+    assert "T03-04-06" in run.samples["xnli_de"].name
+    assert run.of("xnli_de", "versions") == 1
+    assert run.of("xnli_de", "higher_is_better") is None
+    assert run.notes == (
+        f"{run.directory.parent}: 1 older file of samples left aside, the newest of each task is used",
+    )
+
+
+def test_directories_without_one_run_are_refused(tmp_path, lm_eval_run) -> None:
+    with pytest.raises(InputError, match=r"none is not a directory; it must hold .* lm_eval --log_samples"):
+        find_run(tmp_path / "none")
+    with pytest.raises(InputError, match=r"holds no file samples_TASK_DATE.jsonl"):
+        find_run(tmp_path)
+    lm_eval_run("a", {"xnli_de": [1]})
+    lm_eval_run("b", {"xnli_de": [1]})
+    with pytest.raises(InputError, match=r"holds samples of 2 runs \(a/model, b/model\); give the directory of one"):
+        find_run(tmp_path)
+    next((tmp_path / "a/model").glob("results*")).write_text("{")
+    with pytest.raises(InputError, match=r"results_.* is not valid JSON"):
+        find_run(tmp_path / "a")
