@@ -17,13 +17,13 @@ from fairbits.language.reading import open_corpus
 from fairbits.records import as_lines
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
-BITS, CLOZE = "bits", "cloze"
-KINDS = (BITS, CLOZE)
+BPB, CLOZE = "bpb", "cloze"
+KINDS = (BPB, CLOZE)
 NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 VERSION = 1
 """Of the tasks: raise it if the same text would give other scores."""
 COMMON = {
-    BITS: """\
+    BPB: """\
 # Bits per byte of whole documents. lm-eval reads them in windows as long as the model allows.
 dataset_path: json
 test_split: test
@@ -49,7 +49,7 @@ metric_list:
 """,
 }
 """What the tasks of one kind share."""
-METRICS = {BITS: "bits_per_byte", CLOZE: "acc"}
+METRICS = {BPB: "bits_per_byte", CLOZE: "acc"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _items(kind: str, documents: Iterable[str], limit: int | None, seed: int) ->
     """Returns the rows of data of one language."""
     texts = list(documents)
     ordered = [texts[i] for i in sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))]
-    if kind == BITS:
+    if kind == BPB:
         return [{"text": each} for each in ordered[:limit]]
     pairs = (
         {"original": each, "corrupted": other}

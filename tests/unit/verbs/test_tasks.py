@@ -20,8 +20,8 @@ def rows(path):
 
 def test_a_task_per_language_and_a_group_per_kind(tmp_path) -> None:
     found = write_tasks(tmp_path / "tasks", text=CORPUS)
-    assert found.groups == {"bits": "fairbits_bits", "cloze": "fairbits_cloze"}
-    assert found.items == {"bits": {"fra_Latn": 8, "zho_Hans": 8}, "cloze": {"fra_Latn": 16, "zho_Hans": 8}}
+    assert found.groups == {"bpb": "fairbits_bpb", "cloze": "fairbits_cloze"}
+    assert found.items == {"bpb": {"fra_Latn": 8, "zho_Hans": 8}, "cloze": {"fra_Latn": 16, "zho_Hans": 8}}
     read = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in found.directory.glob("*.yaml")}
     for kind, group in found.groups.items():
         assert read[f"{group}.yaml"]["group"] == group
@@ -32,9 +32,9 @@ def test_a_task_per_language_and_a_group_per_kind(tmp_path) -> None:
             assert task["task"] == name
             assert read[task["include"]]["dataset_path"] == "json"
             assert task["dataset_kwargs"]["data_files"]["test"] == str(found.directory / f"{name}.jsonl")
-    assert read["_fairbits_bits.yaml"]["output_type"] == "loglikelihood_rolling"
+    assert read["_fairbits_bpb.yaml"]["output_type"] == "loglikelihood_rolling"
     assert read["_fairbits_cloze.yaml"]["output_type"] == "multiple_choice"
-    texts = rows(found.directory / "fairbits_bits_fra_Latn.jsonl")
+    texts = rows(found.directory / "fairbits_bpb_fra_Latn.jsonl")
     assert sorted(row["text"] for row in texts) == sorted(DOCUMENTS["fra"])
     pairs = rows(found.directory / "fairbits_cloze_zho_Hans.jsonl")
     assert all(sorted(row["original"]) == sorted(row["corrupted"]) for row in pairs)
@@ -54,20 +54,20 @@ def test_fewer_items_of_one_kind_under_another_name(tmp_path) -> None:
 
 def test_a_language_with_few_items_is_left_out(tmp_path) -> None:
     few = Corpus("small", {}, DOCUMENTS | {"deu": ["Ein Satz mit einigen Wörtern, mehr nicht."] * 3})
-    found = write_tasks(tmp_path, text=few, kinds=["bits"])
-    assert list(found.items["bits"]) == ["fra_Latn", "zho_Hans"]
-    assert found.notes == ("deu_Latn: 3 of at least 5 items of bits; left out",)
+    found = write_tasks(tmp_path, text=few, kinds=["bpb"])
+    assert list(found.items["bpb"]) == ["fra_Latn", "zho_Hans"]
+    assert found.notes == ("deu_Latn: 3 of at least 5 items of bpb; left out",)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kinds": ["bit"]}, "kind is 'bit'; it must be one of bits, cloze"),
+        ({"kinds": ["bit"]}, "kind is 'bit'; it must be one of bpb, cloze"),
         ({"kinds": []}, "no kind of task is named"),
         ({"items": 4}, "items is 4; it must be 5 or more"),
         ({"name": "my tasks"}, "name is 'my tasks'; it must be letters and digits"),
         ({"split": "test"}, "split is 'test'"),
-        ({"split": "calibration"}, "no language has 5 items of bits"),
+        ({"split": "calibration"}, "no language has 5 items of bpb"),
         ({"languages": ["deu"]}, "small has no text in deu_Latn"),
         ({"seed": -1}, "seed is -1"),
     ],

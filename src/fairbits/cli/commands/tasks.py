@@ -25,11 +25,11 @@ def tasks(
     kinds: Annotated[
         str,
         typer.Option(
-            help="Kinds of tasks: bits (bits per byte of documents), cloze (sentences against corrupted ones).",
+            help="Kinds of tasks: bpb (bits per byte of documents), cloze (sentences against corrupted ones).",
             metavar="NAMES",
-            autocompletion=completion.one_of("bits", "cloze", "bits,cloze"),
+            autocompletion=completion.one_of("bpb", "cloze", "bpb,cloze"),
         ),
-    ] = "bits,cloze",
+    ] = "bpb,cloze",
     items: Annotated[
         int | None, typer.Option(help="Most items of each language and kind; by default all.", metavar="N")
     ] = None,

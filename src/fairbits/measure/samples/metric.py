@@ -61,8 +61,13 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
     name = wanted or (by_default[0] if by_default else "")
     if name not in common:
         said = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
-        listed = ", ".join(common) or "none: choose fewer tasks with --tasks"
-        raise InputError(f"{said}; it must be one of those that all tasks have ({listed}): give --metric NAME")
+        if not common:
+            kinds = {", ".join(names): each.task for each, names in zip(samples, each_has, strict=True)}
+            listed = "; ".join(f"{task} has {names}" for names, task in kinds.items())
+            raise InputError(f"the tasks have no metric in common ({listed}); choose tasks with --tasks 'PATTERN'")
+        raise InputError(
+            f"{said}; it must be one of those that all tasks have ({', '.join(common)}): give --metric NAME"
+        )
     if name in NOT_PER_ITEM:
         raise InputError(f"{name} is a number of the whole text, not of an item; use --metric {NOT_PER_ITEM[name]}")
     return Metric(name, _higher_is_better(samples, name, run), _weighted(samples, filter_name, name))

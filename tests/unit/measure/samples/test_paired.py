@@ -99,6 +99,12 @@ def test_metrics_that_cannot_decide_are_refused(lm_eval_run, lm_eval_sample, has
         paired(lm_eval_run, lines, lines, metric=wanted)
 
 
+def test_tasks_without_a_common_metric_are_refused(lm_eval_run, lm_eval_sample) -> None:
+    lines = {"xnli_de": BEFORE, "squad_de": [lm_eval_sample(i, {"f1": 0.5, "em": 1}) for i in range(6)]}
+    with pytest.raises(InputError, match=r"no metric in common \(squad_de has f1, em; xnli_de has acc\); choose tasks"):
+        paired(lm_eval_run, lines, lines)
+
+
 def test_results_say_which_direction_is_better(lm_eval_run) -> None:
     known = {"higher_is_better": {"xnli_de": {"oddity": False}}}
     runs = [lm_eval_run(name, {"xnli_de": BEFORE}, metric="oddity", **known) for name in ("before", "after")]
