@@ -112,6 +112,7 @@ PAGES_WITH_PYTHON = [
         [page]
         for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md", "docs/guides/llama-cpp.md")
     ],
+    ["docs/guides/python.md"],
 ]
 
 

@@ -99,7 +99,7 @@ def dots(
                 },
             }
         )
-    rows = {"tickvals": list(range(len(order))), "ticktext": list(order), "autorange": "reversed", "automargin": True}
+    rows = {"tickvals": list(range(len(order))), "ticktext": list(order), "autorange": "reversed", "zeroline": False}
     return Figure(title, tuple(traces), _layout(title, axis, rows, len(order), legend=len(series) > 1))
 
 
@@ -116,7 +116,7 @@ def heatmap(
         "reversescale": True,
         "hovertemplate": "%{y}, %{x}: %{z:.4g}<extra></extra>",
     }
-    own = {"autorange": "reversed", "automargin": True, "type": "category"}
+    own = {"autorange": "reversed", "type": "category"}
     layout = _layout(title, axis, own, len(rows), legend=False)
     layout["xaxis"]["type"] = "category"
     return Figure(title, (trace,), layout)
@@ -128,7 +128,7 @@ def _layout(title: str, axis: str, rows: Mapping[str, Any], count: int, *, legen
         "height": FRAME + ROW * max(count, 4),
         "margin": {"l": 90, "r": 20, "t": 50, "b": 50},
         "xaxis": {"title": {"text": axis}, "automargin": True, "zeroline": True},
-        "yaxis": dict(rows),
+        "yaxis": {"automargin": True, **rows},
         "showlegend": legend,
         "font": {"family": "system-ui, sans-serif"},
     }

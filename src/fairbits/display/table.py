@@ -42,11 +42,9 @@ class Table:
 
     def html(self) -> str:
         """Returns the table for a notebook, with all rows."""
-        heads = "".join(f'<th style="text-align:{_side(i)}">{_safe(each)}</th>' for i, each in enumerate(self.headers))
+        heads = "".join(f'<th style="{_cell(i)}">{_safe(each)}</th>' for i, each in enumerate(self.headers))
         rows = "".join(
-            "<tr>"
-            + "".join(f'<td style="text-align:{_side(i)}">{_safe(each)}</td>' for i, each in enumerate(row))
-            + "</tr>"
+            "<tr>" + "".join(f'<td style="{_cell(i)}">{_safe(each)}</td>' for i, each in enumerate(row)) + "</tr>"
             for row in self.rows
         )
         head = f"<thead><tr>{heads}</tr></thead>" if heads else ""
@@ -96,8 +94,8 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(pairs)]
 
 
-def _side(column: int) -> str:
-    return "left" if column == 0 else "right"
+def _cell(column: int) -> str:
+    return f"text-align:{'left' if column == 0 else 'right'};padding:0 .6em"
 
 
 def _safe(text: str) -> str:

@@ -148,8 +148,11 @@ def saved_state(model: "PreTrainedModel") -> dict[str, Tensor]:
                 f"{name} of the model is not in memory (it is offloaded, or was never loaded); load the model on one "
                 "device, or give its directory or id instead: its blocks are then read one by one"
             )
-    kept = remove_tied_weights_from_state_dict(state, model)
-    found: dict[str, Tensor] = revert_weight_conversion(model, kept)
+    try:
+        kept = remove_tied_weights_from_state_dict(state, model)
+        found: dict[str, Tensor] = revert_weight_conversion(model, kept)
+    except RuntimeError as problem:
+        raise InputError(f"transformers could not save the model: {' '.join(str(problem).split()):.400}") from problem
     return found
 
 

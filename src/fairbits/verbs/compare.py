@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.scores.scores import check_unit
-from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies.variants import variant
@@ -23,12 +23,16 @@ from fairbits.verbs.comparison import Comparison, Entry
 from fairbits.verbs.plan import check_variants
 from fairbits.verbs.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 T = TypeVar("T")
 
 
 def compare(
-    model: str | Path | Checkpoint,
+    model: Model,
     *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     policies: Iterable[str],
     bits: Iterable[int] = (4,),
     group: Group = 128,
@@ -49,6 +53,8 @@ def compare(
 ) -> Comparison:
     """Returns the damage of every policy to every language at every width, on evaluation text.
 
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed.
+
     The damage is the divergence from the reference model or, with `measure="loss"`, the added loss.
 
     A policy is a name, or a name with options, such as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens` per
@@ -68,7 +74,7 @@ def compare(
     one_of("measure", measure, MEASURES)  # before anything is read
     one_of("unit", unit, UNITS)
     first = one_of("baseline", next(iter(variants)) if baseline is None else baseline, tuple(variants))
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model, tokenizer)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     common = {"group": group, "embeddings": embeddings}

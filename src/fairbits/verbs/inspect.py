@@ -1,11 +1,11 @@
 """Inspect: what is known of a model without running it: its blocks, its tensors, the moments of their weights."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.moments import ModelMoments, weight_moments
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.progress import Progress
 from fairbits.version import __version__
 
@@ -38,7 +38,7 @@ class Inspection:
         }
 
 
-def inspect(model: str | Path | Checkpoint, *, progress: Progress | None = None) -> Inspection:
+def inspect(model: Model, *, progress: Progress | None = None) -> Inspection:
     """Returns a model and the moments of its weights, after one pass over its files."""
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model)
     return Inspection(checkpoint, weight_moments(checkpoint, progress=progress))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from fairbits.language.lookup import language_of
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.audit.founding_documents import critical_width
 from fairbits.measure.scores.scores import check_unit
-from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO
 from fairbits.model.moments import weight_moments
+from fairbits.model.opening import Model, open_checkpoint
 from fairbits.model.scheme import Group
 from fairbits.progress import Progress
 from fairbits.quantization.policies import DEFAULT
@@ -34,6 +34,9 @@ from fairbits.units import MEASURES, UNIT_LABELS
 from fairbits.verbs.critical_width import Width, crossing, founding_sentence, needs_sentence
 from fairbits.verbs.plan import check_variants
 from fairbits.verbs.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Thresholds by default: about 1 % of the loss of a good model."""
@@ -173,8 +176,9 @@ class Sweep:
 
 
 def sweep(
-    model: str | Path | Checkpoint,
+    model: Model,
     *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     bits: Iterable[int] = range(2, 9),
     policy: str = DEFAULT,
     group: Group = 128,
@@ -194,6 +198,8 @@ def sweep(
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed.
+
     The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
     language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
     0.01 bits per byte, 0.03 nats per token or 3 nats per section. `results` and `ray` are those of `compare`; each
@@ -208,7 +214,7 @@ def sweep(
     limit = THRESHOLDS[one_of("unit", unit, tuple(THRESHOLDS))] if threshold is None else threshold
     positive("threshold", limit)
     own = variant(policy)
-    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    checkpoint = open_checkpoint(model, tokenizer)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
     check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})

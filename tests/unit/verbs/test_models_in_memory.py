@@ -74,7 +74,10 @@ def test_plan_and_quantized_model_are_those_of_the_files(
     assert fb.Plan.load(tmp_path / "written" / "plan.json").outcomes == written.outcomes
 
     quantized.save_pretrained(tmp_path / "saved")
-    assert Checkpoint(tmp_path / "saved").fingerprint == Checkpoint(tmp_path / "written").fingerprint
+    saved, expected = Checkpoint(tmp_path / "saved"), Checkpoint(tmp_path / "written")
+    assert saved.config.quantization_config == expected.config.quantization_config
+    assert saved.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(saved.read(name), expected.read(name)) for name in saved.tensors)
     with torch.no_grad():
         logits = quantized(IDS).logits
         for directory in ("written", "saved"):
@@ -107,6 +110,14 @@ def test_a_quantized_model_in_memory_is_evaluated(
         other.transformer.h[0].mlp.dense_4h_to_h.weight.mul_(2)
     with pytest.raises(InputError, match="has other weights"):
         fb.evaluate(quantized, reference=other, tokenizer=tokenizer, **TEXT)
+
+
+def test_policies_are_compared_in_memory(tiny: Checkpoint, model: Any, tokenizer: Any) -> None:
+    before = state_of(model)
+    asked = {"policies": ["rtn"], "group": 64, "languages": LANGUAGES, "evaluation_tokens": 64, "device": "cpu"}
+    found, expected = fb.compare(model, tokenizer=tokenizer, **asked), fb.compare(tiny, **asked)
+    assert state_of(model) == before
+    np.testing.assert_array_equal(found.entries[0].frame.values, expected.entries[0].frame.values)
 
 
 def test_what_cannot_be_done_in_memory_is_refused(model: Any, tokenizer: Any, plan: fb.Plan) -> None:
