@@ -1,11 +1,13 @@
 # make demo: set up and show the main job.  make test: set up, lint, type-check, test.
 PYTHON ?= python3
 BIN := .venv/bin
+# lm-eval has an environment of its own, where other quantizers have theirs
+LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # one thread per test worker, as the workers already use all cores; a file stays with a worker, as its tests share models;
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long test-ray test-gpu test-real test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
+.PHONY: demo test test-long test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -34,6 +36,9 @@ test-vllm: .venv/developing  # 20 minutes on 2 cores; makes an environment with 
 test-ray: .venv/developing  # installs Ray; a cluster of two nodes on this machine, one of which is killed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	$(BIN)/pytest -m 'not validity' tests/e2e/test_ray.py tests/unit/tasks
+
+test-lmeval: .venv/developing $(LM_EVAL)/ready  # makes an environment of lm-eval beside the others, 2 GB
+	FAIRBITS_LM_EVAL=$(LM_EVAL)/bin/lm_eval $(BIN)/pytest tests/lmeval
 
 docs: .venv/developing  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/theory.md.new
@@ -102,6 +107,12 @@ validity: .venv/developing
 # what tests, documentation and benchmarks need in addition
 .venv/developing: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(LM_EVAL)/ready:
+	$(PYTHON) -m venv --clear $(LM_EVAL)
+	$(LM_EVAL)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(LM_EVAL)/bin/pip install --quiet --disable-pip-version-check 'lm-eval[hf]==0.4.13' compressed-tensors==0.20.0
 	touch $@
 
 clean:

@@ -80,9 +80,10 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - began
     found = json.loads(done.stdout)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{given.languages} languages, {given.items} items each, two runs of {size / 2e6:,.0f} MB:")
-    print(f"{seconds:.1f} s in all, {peak:.2f} GB of memory; exit code {done.returncode}: {found['reason']}")
+    print(f"{seconds:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of CPU), {used.ru_maxrss / 1e6:.2f} GB of memory")
+    print(f"exit code {done.returncode}: {found['reason']}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The samples of one task: what every item scored, and the hashes of its document, prompt and target.
 
-A line of Belebele has 8 kB, of which the scores and hashes at its end are 400 bytes. lm-eval writes them last, so that
-only the end of a line is parsed; a line in another order is parsed as a whole. The text before the end is not checked.
+A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them last, so
+that only the end of a line is parsed. A line in another order is parsed as a whole.
 """
 
+import codecs
 import json
 import math
 import re
@@ -18,8 +19,8 @@ from fairbits.memory import LINE_BYTES
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 KINDS = (("doc_id", int), ("filter", str), ("metrics", list), *((name, str) for name in HASHES))
 """What every line must have."""
-FIRST = re.compile(r'\{"doc_id": (\d{1,18}),')
-END = ', "filter": '
+FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
+END = b', "filter": '
 """Begins the end of a line. In text of a document its quotation marks would be escaped."""
 BUFFER = 2**20
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
@@ -95,28 +96,28 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
 
 
-def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def _record(line: bytes, path: Path, number: int) -> Any:
     """Returns what a line says of its item, without its text."""
     try:
-        text = line.decode("utf-8")
-        record = _end_of(text)
+        record = _end_of(line)
         if record is None:
-            record = json.loads(text)
+            record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as problem:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
         raise InputError(f"{path}, line {number}{cut} is not valid JSON ({problem}); {ADVICE}") from None
     fault = _fault(record)
     if fault:
         raise InputError(f"{path}, line {number}: {fault}; {ADVICE}")
-    return dict(record)
+    return record
 
 
-def _end_of(text: str) -> dict[str, Any] | None:
+def _end_of(line: bytes) -> Any:
     """Returns the end of a line as a record; None if it is not in the order that lm-eval writes."""
-    first, at = FIRST.match(text), text.rfind(END)
+    first, at = FIRST.match(line), line.rfind(END)
     if first is None or at < 0:
         return None
-    record: dict[str, Any] = json.loads("{" + text[at + 2 :])
+    codecs.utf_8_decode(line)  # raises if it is in another encoding
+    record: dict[str, Any] = json.loads("{" + line[at + 2 :].decode("utf-8"))
     record["doc_id"] = int(first[1])
     return record if "metrics" in record and "target_hash" in record else None
 
