@@ -1,7 +1,7 @@
 """The samples of one task: what every item scored, and the hashes of its document, prompt and target.
 
-A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them last, so
-that only the end of a line is parsed. A line in another order is parsed as a whole.
+A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them
+last, so that only the end of a line is parsed. A line in another order is parsed as a whole.
 """
 
 import codecs
