@@ -11,7 +11,6 @@ in several languages. The evaluation text comes with fairbits; training and cali
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -75,14 +74,19 @@ Answer = tuple[dict[str, Any], np.ndarray | None]
 def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Path) -> dict[Case, Answer]:
     """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
 
-    Answers to the same job are kept: an interrupted run continues.
+    Answers to the same question are kept: an interrupted run continues.
     """
-    named = {case.name: (str(path.resolve()), case.dtype, case.tokenizer) for case, path in models.items()}
-    asked, file = json.dumps({"models": named, "texts": texts}), out / "job.json"
-    if not file.exists() or file.read_text("utf-8") != asked:
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        file.write_text(asked, "utf-8")
+    job = {
+        "models": {case.name: [str(path.resolve()), case.dtype, case.tokenizer] for case, path in models.items()},
+        "texts": texts,
+    }
+    named, file = job["models"], out / "job.json"
+    out.mkdir(parents=True, exist_ok=True)
+    earlier = json.loads(file.read_text("utf-8")) if file.exists() else {"models": {}, "texts": {}}
+    for name in named:
+        if earlier["texts"] != texts or earlier["models"].get(name) != named[name]:
+            (out / f"{name}.json").unlink(missing_ok=True)
+    file.write_text(json.dumps(job), "utf-8")
     while missing := [name for name in named if not (out / f"{name}.json").exists()]:
         with (out / "log.txt").open("ab") as log:
             worker = [python, Path(__file__).with_name("vllm_worker.py"), file, out]
@@ -97,22 +101,28 @@ def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Pa
 
 
 def _answer(file: Path) -> Answer:
-    logits = file.with_suffix(".npz")
-    return json.loads(file.read_text("utf-8")), np.load(logits)["logits"] if logits.exists() else None
+    said = json.loads(file.read_text("utf-8"))
+    return said, None if "error" in said else np.load(file.with_suffix(".npz"))["logits"]
 
 
 def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    """Returns what vLLM answered next to what transformers does with the same files, damaged ones with the intact."""
+    """Returns what vLLM answered next to what transformers does with the same files, damaged ones with the intact.
+
+    Tokens and logits are compared with transformers in the type that vLLM computes in, losses with float32.
+    """
     said, logits = answer
     facts = {key: value for key, value in asdict(case).items() if key != "options"} | {"policy": case.policy}
     source = directory.with_name(directory.name.removesuffix("-damaged"))
-    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    exact, same = (
+        transformers.AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype)).eval()
+        for dtype in ("float32", case.dtype)
+    )
     if logits is None:
         return facts | {"error": said["error"]}
-    expected = [greedy(model, prompt, NEW_TOKENS) for prompt in text["prompts"]]
+    expected = [greedy(same, prompt, NEW_TOKENS) for prompt in text["prompts"]]
     apart = np.abs(logits - np.stack([first.numpy() for _, first in expected]))
     predicted = (LENGTH - 1) * PROMPTS
-    losses = {lang: sum(nats_of(model, ids) for ids in own) / predicted for lang, own in text["texts"].items()}
+    losses = {lang: sum(nats_of(exact, ids) for ids in own) / predicted for lang, own in text["texts"].items()}
     return facts | {
         "kernels": said["kernels"],
         "prompts": len(expected),

@@ -4,7 +4,6 @@ All sizes are multiples of 128, so that every group fits, and all have the embed
 2,048 tokens. They are trained for some seconds, so that their predictions are not flat and errors show.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from fairbits import Checkpoint
 from fairbits.language import help_text
+from smaller_tokenizer import smaller_tokenizer
 
 EMBEDDED = "embedded:tiny"
 LANGUAGES = ("eng_Latn", "fra_Latn", "rus_Cyrl", "ell_Grek", "fin_Latn", "jpn_Jpan")
@@ -82,12 +82,8 @@ def calibration_ids(directory: Path) -> Tensor:
 
 
 def copy_tokenizer(directory: Path, *, size: int) -> None:
-    """Writes the embedded model's tokenizer with its first `size` tokens; it still reads every text, as bytes."""
+    """Writes the embedded model's tokenizer with its first `size` tokens."""
     source = Checkpoint(EMBEDDED).directory
-    whole = json.loads((source / "tokenizer.json").read_text("utf-8"))
-    bpe = whole["model"]
-    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
-    bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    (directory / "tokenizer.json").write_text(smaller_tokenizer(source / "tokenizer.json", size), "utf-8")
     (directory / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())

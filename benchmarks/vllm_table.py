@@ -47,7 +47,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"(their standard deviation in the first row is {measured['logits']['spread']:.1f}); texts in "
         f"{len(measured['losses'])} languages, {settings['texts_per_language']} of {settings['tokens_per_text']} "
         "tokens each. The largest absolute difference between the two programs, over all prompts and over all "
-        "languages. transformers computes in float32.\n"
+        "languages. Tokens and logits: transformers in the same type; losses: transformers in float32.\n"
     )
     yield from table(HEADS, [row(each) for each in shown])
     for each in every:

@@ -77,6 +77,7 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
     )
+    model.llm_engine.model_config.logprobs_mode = "raw_logprobs"  # of prompts; the sampler keeps to logits
     prompts = _ids(text["prompts"])
     greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True)
     answers = [each.outputs[0] for each in model.generate(prompts, greedy, use_tqdm=False)]

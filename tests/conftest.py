@@ -28,6 +28,7 @@ from fairbits.verbs.plan import plan
 from fairbits.verbs.quantize import quantize
 from fairbits.verbs.sweep import sweep
 from fairbits.version import versions
+from smaller_tokenizer import smaller_tokenizer
 
 DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
@@ -272,15 +273,6 @@ def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:
     (directory / "tokenizer.json").write_text(smaller_tokenizer(source / "tokenizer.json", model.config.vocab_size))
     settings = json.loads((source / "tokenizer_config.json").read_text()) | tokenizer
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-def smaller_tokenizer(file: Path, size: int) -> str:
-    """Returns a tokenizer with its first `size` tokens: most of the time of a small model is that of its logits."""
-    whole = json.loads(file.read_text(encoding="utf-8"))
-    bpe = whole["model"]
-    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
-    bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
-    return json.dumps(whole)
 
 
 def sample_of(document: int, scores: dict[str, Any], **changed: Any) -> dict[str, Any]:

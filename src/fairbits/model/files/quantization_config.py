@@ -54,6 +54,7 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
     """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
 
     Where all linear maps of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
+    A head that is stored as they are is named too, as vLLM's class of heads is no Linear.
     Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
     The class comes last: compressed-tensors warns of names that it finds after it.
     """
@@ -62,6 +63,7 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
     tables = {name: how for name, how in stored.items() if is_table(weights[name])}
     maps = {name: how for name, how in stored.items() if name not in tables}
     inside = {how for name, how in maps.items() if weights[name].block is not None}
+    heads = {weights[name].module for name in maps if weights[name].block is None}
     groups: list[dict[str, Any]] = []
     for how in sorted(set(tables.values()), key=lambda how: how.group_size or 0):
         modules = (_modules_of(checkpoint, name) for name, other in tables.items() if other == how)
@@ -69,7 +71,7 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
     for how in sorted(set(maps.values()), key=lambda how: (how in inside, how.bits, how.group_size or 0)):
         named = {weights[name].module for name, other in maps.items() if other == how}
         experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
-        alike = [*EXPERTS * experts, "Linear"]
+        alike = [*EXPERTS * experts, *sorted(named & heads), "Linear"]
         groups.append(_group(alike if inside == {how} else sorted(named), how, PACKED))
     entry = {
         "quant_method": "compressed-tensors",
