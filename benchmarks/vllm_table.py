@@ -61,7 +61,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 def row(case: Mapping[str, Any]) -> Sequence[str]:
     """Returns the cells of a case."""
     plain = case["bits"] is None
-    how = ["–"] * 4 if plain else [str(case["bits"]), str(case["group"]), embeddings(case), f"`{case['policy']}`"]
+    bits = f"{case['bits']} and 8" if case["policy"] == "protect" else str(case["bits"])
+    how = ["–"] * 4 if plain else [bits, str(case["group"]), embeddings(case), f"`{case['policy']}`"]
     start = [NAMES[case["family"]], *how, case["dtype"]]
     if "error" in case:
         return [*start, f"fails: {case['error'].split(': ')[0]}", "", "", "", "loads"]

@@ -115,6 +115,8 @@ def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Readi
     )
     assert [group["targets"] for group in head["config_groups"].values()] == [["lm_head"], ["Linear"]]
     assert head["ignore"] == []
+    alike = quantization_config(llama, dict.fromkeys([*linears(llama), "lm_head.weight"], Scheme(4, "channel")))
+    assert [group["targets"] for group in alike["config_groups"].values()] == [["lm_head", "Linear"]]  # for vLLM
 
 
 def test_configuration_names_the_oldest_version_that_reads_the_file(reading_model: Reading) -> None:
