@@ -7,7 +7,7 @@ LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers validity research clean
+.PHONY: demo test test-long test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -88,6 +88,9 @@ switching: .venv/developing  # the time of a switch, and the throughput of an ad
 
 peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them next to fairbits
 	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
+
+recipes: .venv/developing  # makes environments of other quantizers in PEERS; English samples against an equal mix in each
+	$(BIN)/python benchmarks/recipes.py --environments $(or $(PEERS),../fairbits-peers) --out build/recipes
 
 research: .venv/developing  # on a GPU minutes; on 2 cores hours, of which gateway-layers is most
 	mkdir -p src/fairbits/assets/research/declaration

@@ -42,7 +42,7 @@ ENVIRONMENTS = {
     "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
     "hqq": ("hqq==0.2.8", "transformers==5.22.2"),
     "quanto": ("optimum-quanto==0.2.7", "transformers==5.22.2"),
-    "auto_round": ("auto-round==0.16.1", "transformers==5.22.2"),
+    "auto_round": ("auto-round==0.16.1", "compressed-tensors==0.19.0", "transformers==5.22.2"),
 }
 METHODS = {
     "llm_compressor": ("rtn", "rtn_mse", "gptq", "gptq_mse"),

@@ -1,0 +1,42 @@
+"""Recipes for other quantizers: those of the benchmark, with the versions that they were tested with."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import peers
+import recipes
+from fairbits import Checkpoint
+from fairbits.language import help_text
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/guides/other-quantizers.md").read_text(encoding="utf-8")
+SCRIPTS = sorted((ROOT / "examples/recipes").glob("*.py"))
+
+
+def test_the_benchmark_runs_every_recipe() -> None:
+    assert [each.stem.removeprefix("with_") for each in SCRIPTS] == sorted(recipes.NAMES)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.stem)
+def test_a_recipe_names_the_versions_of_its_environment(script: Path) -> None:
+    source = script.read_text(encoding="utf-8")
+    compile(source, script, "exec")
+    (said,) = re.findall(r"^Tested with (.*)\.$", source, re.MULTILINE)
+    tested = dict(each.split() for each in re.split(", | and ", said))
+    assert tested == dict(pin.split("==") for pin in peers.ENVIRONMENTS[script.stem.removeprefix("with_")])
+    assert f"`examples/recipes/{script.name}`" in PAGE
+    assert all(f"{name} {version}" in PAGE for name, version in tested.items())
+
+
+def test_both_mixes_have_the_same_samples_and_tokens(tmp_path: Path) -> None:
+    options = argparse.Namespace(out=tmp_path, tokens=512, sequence=64, seed=0)
+    found = recipes.samples(help_text(["eng", "fin", "tur", "jpn"]), Checkpoint("embedded:tiny"), options)
+    read = {name: [json.loads(line) for line in file.read_text().splitlines()] for name, file in found.items()}
+    assert [len(read[name]) for name in recipes.MIXES] == [8, 8]
+    assert {each["lang"] for each in read["english"]} == {"eng_Latn"}
+    assert len({each["lang"] for each in read["equal"]}) == 4
+    assert {each["tokens"] for own in read.values() for each in own} == {64}
