@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from fairbits.errors import InputError
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.formats import DEFAULT_FORMAT, planned_bytes
@@ -19,6 +18,8 @@ from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+NO_THRESHOLDS = "the exact scales of each language alone are not kept in memory: they are written with out=…"
 
 
 def quantized_model(
@@ -65,7 +66,8 @@ def quantize_into(
         learned = block.learned or learned
     size = planned_bytes(DEFAULT_FORMAT, checkpoint, plan.schemes)
     _replace_one_by_one(swapped, waiting)
-    done = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=size)
+    notes = (*plan.notes, *([NO_THRESHOLDS] if plan.thresholds else []))
+    done = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=size, notes=notes)
     quantizer.attach(
         model,
         checkpoint,
@@ -87,11 +89,6 @@ def _replace_one_by_one(swapped: SwappedModel, waiting: dict[str, Codes]) -> Non
 
 def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """Returns the quantization_config; raises if the quantized model could not be saved."""
-    if plan.thresholds:
-        raise InputError(
-            "the plan keeps the thresholds of every language in a file beside the model; give the directory (out=…), "
-            "or plan without them"
-        )
     DEFAULT_FORMAT.check(checkpoint, plan.schemes)
     entries: dict[str, Any] = DEFAULT_FORMAT.config_entries(checkpoint, plan.schemes)["quantization_config"]
     return entries

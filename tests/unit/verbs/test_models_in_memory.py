@@ -14,6 +14,7 @@ import fairbits as fb
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.packed_on_save import PackedOnSave
+from fairbits.verbs.quantize_in_memory import NO_THRESHOLDS
 
 LANGUAGES = ["eng", "swh"]
 TEXT = {"languages": LANGUAGES, "tokens": 128, "device": "cpu"}
@@ -110,6 +111,30 @@ def test_a_quantized_model_in_memory_is_evaluated(
         other.transformer.h[0].mlp.dense_4h_to_h.weight.mul_(2)
     with pytest.raises(InputError, match="has other weights"):
         fb.evaluate(quantized, reference=other, tokenizer=tokenizer, **TEXT)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("mse", {}),
+        ("laaciq", {}),
+        ("gptq", {}),
+        ("fair", {"block_steps": 1, "model_steps": 1, "block_tokens": 512, "tokens": 512}),
+    ],
+)
+def test_float32_weights_are_read_in_place_and_not_written(
+    policy: str, options: dict[str, Any], reading_model: Callable[[str], Checkpoint]
+) -> None:
+    """Nothing is cast, so whatever wrote to a tensor that it read would write to the user's model."""
+    source = reading_model("llama")
+    model, tokenizer = t.AutoModelForCausalLM.from_pretrained(source.directory), source.tokenizer()
+    before = state_of(model)
+    made = fb.plan(model, tokenizer=tokenizer, policy=policy, bits=4, group=16, **(TEXT | options))
+    quantized = fb.quantize(model, made, tokenizer=tokenizer, device="cpu")
+    assert state_of(model) == before
+    fb.audit(model, tokenizer, scheme=fb.Scheme(4, 16), **TEXT)
+    assert state_of(model) == before
+    assert (NO_THRESHOLDS.encode() in quantized.hf_quantizer.plan_bytes) == (policy == "laaciq")
 
 
 def test_policies_are_compared_in_memory(tiny: Checkpoint, model: Any, tokenizer: Any) -> None:
