@@ -23,6 +23,8 @@ FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
 END = b', "filter": '
 """Begins the end of a line. In text of a document its quotation marks would be escaped."""
 BUFFER = 2**20
+DECODED = 20
+"""Lines of a file that are decoded as a whole, to refuse files in other encodings; of the others, only the end."""
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
 
 Value = float | tuple[float, float]
@@ -99,6 +101,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _record(line: bytes, path: Path, number: int) -> Any:
     """Returns what a line says of its item, without its text."""
     try:
+        if number <= DECODED:
+            codecs.utf_8_decode(line)  # raises if it is in another encoding
         record = _end_of(line)
         if record is None:
             record = json.loads(line.decode("utf-8"))
@@ -116,7 +120,6 @@ def _end_of(line: bytes) -> Any:
     first, at = FIRST.match(line), line.rfind(END)
     if first is None or at < 0:
         return None
-    codecs.utf_8_decode(line)  # raises if it is in another encoding
     record: dict[str, Any] = json.loads("{" + line[at + 2 :].decode("utf-8"))
     record["doc_id"] = int(first[1])
     return record if "metrics" in record and "target_hash" in record else None
