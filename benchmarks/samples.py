@@ -1,4 +1,4 @@
-"""Times `fairbits gate --samples` on two runs of 122 languages with 900 items each, in lines as long as Belebele's.
+"""Times `fairbits gate --samples` on two runs of 122 languages with 900 items each, in lines of 6.5 kB.
 
     python benchmarks/samples.py [--languages 122] [--items 900]
 
@@ -20,7 +20,7 @@ from fairbits.language.catalog import catalog
 
 DATE = "2026-01-01T00-00-00.000000"
 PASSAGE = "Ο άνθρωπος γεννιέται ελεύθερος και ίσος στην αξιοπρέπεια και τα δικαιώματα. " * 8
-"""About as long as a passage of Belebele, in a script of two bytes per letter."""
+"""A passage of a reading test, in a script of two bytes per letter."""
 
 
 def write_run(directory: Path, languages: list[str], right: np.ndarray) -> int:
