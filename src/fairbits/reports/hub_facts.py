@@ -11,7 +11,6 @@ from fairbits.errors import InputError
 from fairbits.language.lookup import language_of
 from fairbits.language.tags import PRIVATE_USE
 from fairbits.model.embedded import PREFIX, find_embedded
-from fairbits.model.files.gguf import read_gguf_metadata
 
 CARD = "README.md"
 OWNER = "OWNER"
@@ -136,6 +135,8 @@ def license_of(target: str) -> dict[str, str]:
     Nothing is downloaded: of a model on the Hub, its card in the cache is read.
     """
     if _is_gguf(target):
+        from fairbits.model.files.gguf import read_gguf_metadata  # torch: other reports need not wait for it
+
         found = read_gguf_metadata(Path(target)) if _exists(target) else {}
         said = {key: found.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
