@@ -118,7 +118,7 @@ def is_rounded(weight: "Weight") -> bool:
     Routers stay, being small and decisive; so do experts, which transformers keep in one tensor without linear modules.
     """
     is_expert = weight.expert is not None or weight.stacked is not None
-    return weight.linear and weight.block is not None and weight.role != "router" and not is_expert
+    return weight.linear and weight.block is not None and not weight.steers and not is_expert
 
 
 def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":

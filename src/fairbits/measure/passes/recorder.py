@@ -53,8 +53,8 @@ def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[s
     seen, left_out = {}, {}
     for block in architecture.blocks:
         for name, weight in block.linears.items():
-            if weight.role == "router":
-                left_out[name] = "a router is not quantized"
+            if weight.steers:
+                left_out[name] = f"a {weight.role} is not quantized"
             elif not is_observable(weight, modules):
                 left_out[name] = "experts stacked in one tensor have no modules of their own"
             else:

@@ -201,7 +201,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
         name: weight.shape[1]
         for block in blocks
         for name, weight in block.linears.items()
-        if weight.stacked is None and weight.role != "router"
+        if weight.stacked is None and not weight.steers
     }
     for name, width in columns.items():
         if not scheme.fits(width):

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from fairbits.errors import InputError
-from fairbits.model.architecture.blocks import Walk, prefixes, walk
+from fairbits.model.architecture.blocks import Walk, prefixes, stream_width, walk
 from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
 from fairbits.model.architecture.roles import is_norm
@@ -54,8 +54,8 @@ def architecture(
         steps = walk(model, calls)
     except InputError as error:
         raise InputError(
-            f"{cls.__name__} cannot be mapped: {error}; token ids must pass through blocks of attention and "
-            f"feed-forward layers; {describe_modules(model, shapes)}"
+            f"{cls.__name__} cannot be mapped: {error}; token ids must pass through a list of "
+            f"blocks; {describe_modules(model, shapes)}"
         ) from error
     view = _View(model, calls, steps, names)
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
@@ -138,7 +138,7 @@ class _View:
             linear=False,
         )
         read = self.steps.maps.get(path) if leaf == "weight" else None
-        if source.n_parts > 1 and source.expert is None:
+        if read is not None and source.n_parts > 1 and source.expert is None:
             raise InputError(
                 f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined like this"
             )
@@ -153,11 +153,21 @@ class _View:
                 linear=True,
                 layout=read.layout,
             )
-        elif len(shape) + (source.expert is not None) == 3 and path in self.calls and block is not None:
-            described = _expert_weight(plain, source, module=self.model.get_submodule(path), width=self._width(block))
+        elif self._is_of_experts(source, shape) and block is not None:
+            described = _expert_weight(
+                plain,
+                source,
+                module=self.model.get_submodule(path),
+                width=stream_width(self.calls, self.steps.blocks[block]),
+            )
         else:
-            described = replace(plain, role=self._plain_role(source, shape))
+            described = replace(plain, role=self._plain_role(source))
         return replace(described, stack=self.stack(path, described.role))
+
+    def _is_of_experts(self, source: Source, shape: Shape) -> bool:
+        path, _, leaf = source.parameter.rpartition(".")
+        stacked = len(shape) + (source.expert is not None) == 3
+        return stacked and path in self.calls and (source.expert is not None or leaf in _EXPERT_ROLES)
 
     def stack(self, path: str, role: Role) -> str:
         """Returns "encoder", "decoder", "shared" for what precedes both, "other" for what text never reaches."""
@@ -172,12 +182,7 @@ class _View:
     def _block(self, path: str) -> int | None:
         return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)
 
-    def _width(self, block: int) -> int:
-        inside = f"{self.steps.blocks[block]}."
-        maps = (read for path, read in self.steps.maps.items() if path.startswith(inside))
-        return next(read.site.n_out for read in maps if read.role == "attention_out")
-
-    def _plain_role(self, source: Source, shape: Shape) -> Role:
+    def _plain_role(self, source: Source) -> Role:
         path, _, leaf = source.parameter.rpartition(".")
         module = self.model.get_submodule(path)
         if isinstance(module, nn.Embedding) and (role := self._table_role(path, module)) is not None:
@@ -188,11 +193,6 @@ class _View:
             return "norm"
         if leaf.endswith("bias"):
             return "bias"
-        if len(shape) > 1:
-            raise InputError(
-                f"{source.name!r} {shape} in {type(module).__name__} is neither a linear map, an embedding, a norm nor "
-                f"a bias; {describe_modules(self.model, self.names.sources)}"
-            )
         return "other"
 
     def _table_role(self, path: str, module: nn.Embedding) -> Role | None:

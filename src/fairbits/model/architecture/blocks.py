@@ -46,7 +46,12 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
     layouts: dict[tuple[type[nn.Module], int], tuple[Part, ...]] = {}
     for index, path in enumerate(blocks):
         inside = [site for site in listed if site.path.startswith(f"{path}.")]
-        readings = read_block(inside, activated=activated, n_experts=_n_experts(model.get_submodule(path)))
+        readings = read_block(
+            inside,
+            width=stream_width(calls, path),
+            activated=activated,
+            n_experts=_n_experts(model.get_submodule(path)),
+        )
         fused = _fused(readings, f"blocks.{index}")
         for reading in readings:
             site = reading.site
@@ -61,6 +66,14 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
             sees = _named(names, site.sees, wish="head" if is_head else site.path, otherwise=site.path)
             maps[site.path] = Map(site, "head" if is_head else "projection", sees, None, ())
     return Walk(blocks, maps)
+
+
+def stream_width(calls: Mapping[str, list[Call]], block: str) -> int:
+    """Returns the features of a block's hidden states."""
+    width = calls[block][0].width
+    if width is None:
+        raise InputError(f"{block} is called without hidden states")
+    return width
 
 
 def prefixes(path: str) -> list[str]:
@@ -99,7 +112,14 @@ def _activated(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> list[
 
 def _n_experts(block: nn.Module) -> int | None:
     """Returns how many experts a block has; transformers stacks their matrices in three dimensions."""
-    return max((p.shape[0] for p in block.parameters() if p.ndim == 3), default=None)
+    counts = (
+        parameter.shape[0]
+        for module in block.modules()
+        if not isinstance(module, nn.Conv1d)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim == 3
+    )
+    return max(counts, default=None)
 
 
 def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str:
@@ -116,10 +136,14 @@ def _input_name(reading: Reading, block: str) -> str:
 
 
 def _fused(readings: Sequence[Reading], block: str) -> dict[str, str]:
-    """Returns the group of every map that vLLM merges with others: q, k, v of one input; gate and up."""
+    """Returns the group of every map that vLLM merges with others: q, k, v of one input; gate and up.
+
+    Of other maps it merges some that have one input, such as the first ones of latent attention, in ways that differ
+    between families; so all of them share a scheme.
+    """
     groups: dict[tuple[str, Key], list[Reading]] = {}
     for reading in readings:
-        if reading.role in ("q", "k", "v", "mlp_gate", "mlp_up"):
+        if reading.role in ("q", "k", "v", "mlp_gate", "mlp_up", "projection"):
             groups.setdefault((reading.unit, reading.site.sees), []).append(reading)
     return {
         reading.site.path: f"{block}.{unit}.{_merged({r.role for r in group})}"
@@ -130,6 +154,8 @@ def _fused(readings: Sequence[Reading], block: str) -> dict[str, str]:
 
 
 def _merged(roles: set[Role]) -> str:
+    if "projection" in roles:
+        return "projections"
     return "gate_up" if "mlp_up" in roles else "".join(role for role in "qkv" if role in roles)
 
 

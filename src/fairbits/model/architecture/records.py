@@ -16,15 +16,18 @@ Role = Literal[
     "mlp_gate_up",
     "mlp_down",
     "router",
+    "control",  # a narrow map in a block: gates of heads, decays, step sizes, scores of positions
     "embedding",
     "position",
     "token_type",
-    "projection",  # a linear map outside the blocks that is not the head, or a bottleneck in a block
+    "projection",  # another linear map: of latent or linear attention, of a state space, or outside the blocks
     "head",
     "norm",  # gain and shift of a norm
     "bias",
     "other",  # a vector of another kind, or a tensor in a part of the model that text never reaches
 ]
+
+STEERING: tuple[Role, ...] = ("router", "control")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Weight:
     expert: int | None = None
     stacked: int | None = None  # how many experts a tensor with three dimensions holds
     layout: tuple[Part, ...] = ()  # rows of q, k, v (gate, up) in a fused tensor; empty if unknown or not fused
+
+    @property
+    def steers(self) -> bool:
+        """Returns whether this map is small and decides what others do, so that it is never quantized."""
+        return self.role in STEERING
 
     def rows(self, role: Role) -> tuple[range, ...]:
         """Returns the ranges of rows that `role` has in this fused tensor."""

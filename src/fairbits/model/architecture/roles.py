@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -29,11 +30,12 @@ class Site:
     transposed: bool
     sees: Key
     gives: Key
+    times: int  # how often a forward pass uses it
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The role of a site and the part of the block it works in: attention, cross_attention or mlp."""
+    """The role of a site and its part of the block: attention, cross_attention, mlp, bottleneck; mixer for others."""
 
     site: Site
     role: Role
@@ -51,13 +53,8 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
         call = made[0]
-        if len(made) > 1:
-            raise InputError(f"{path!r} is used {len(made)} times in one forward pass; every matrix must be used once")
-        if call.sees is None or call.gives is None or call.width != n_in:
-            raise InputError(
-                f"{path!r} ({type(module).__name__}) holds a matrix {n_out} x {n_in} but is not a linear map"
-            )
-        listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives))
+        if call.sees is not None and call.gives is not None and call.width == n_in:  # else it is no linear map
+            listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives, len(made)))
     return listed
 
 
@@ -66,27 +63,37 @@ def is_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def read_block(block: Sequence[Site], *, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
-    """Returns the role of every linear map of a block.
+NARROW = 16
+"""A map that has less than this part of the stream's width on one side steers others, and is not quantized. Ranks of
+latent attention are wider; step sizes of state spaces have just this width. A heuristic."""
 
-    Projections q, k, v are followed by the attention's output; the rest is feed-forward: maps that widen the same input
-    (the gate is the one whose output goes into an activation) and one that leads back.
+
+def read_block(block: Sequence[Site], *, width: int, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
+    """Returns the role of every linear map of a block, whose hidden states have `width` features.
+
+    Projections q, k, v are followed by the attention's output; feed-forward layers have maps that widen the same input
+    (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of
+    latent or linear attention, of state spaces, of convolutions.
     """
-    readings: list[Reading] = []
-    rest: list[Site] = []
-    heads: list[tuple[Site, Role]] = []
     for site in block:
-        role = _projection(site.path)
-        if role is not None:
-            heads.append((site, role))
-        elif heads:
-            readings += _attention(heads, site)
-            heads = []
-        else:
-            rest.append(site)
-    if heads or not readings:
-        raise InputError(f"no attention with an output projection among {_listed(block)}")
-    return readings + _feed_forward(rest, activated=activated, n_experts=n_experts)
+        if site.times > 1 and not _is_narrow(site, width):
+            raise InputError(f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once")
+    readings: list[Reading] = []
+    rest = list(block)
+    for find in (_attentions, partial(_routers, n_experts=n_experts), partial(_feed_forwards, activated=activated)):
+        found = find(rest)
+        readings += found
+        known = {reading.site.path for reading in found}
+        rest = [site for site in rest if site.path not in known]
+    return readings + [Reading(site, "control" if _is_narrow(site, width) else "projection", "mixer") for site in rest]
+
+
+def _routers(rest: Sequence[Site], *, n_experts: int | None) -> list[Reading]:
+    return [Reading(site, "router", "mlp") for site in rest if n_experts is not None and site.n_out in (1, n_experts)]
+
+
+def _is_narrow(site: Site, width: int) -> bool:
+    return NARROW * min(site.n_in, site.n_out) <= width
 
 
 def _projection(path: str) -> Role | None:
@@ -94,14 +101,28 @@ def _projection(path: str) -> Role | None:
     return next((role for role, pattern in _PROJECTIONS if pattern.match(name)), None)
 
 
+def _attentions(block: Sequence[Site]) -> list[Reading]:
+    """Returns the readings of all attentions of a known kind: q, k and v, perhaps a gate of the same input, and out."""
+    readings: list[Reading] = []
+    heads: list[tuple[Site, Role]] = []
+    for site in block:
+        role = _projection(site.path)
+        if role is not None:
+            heads.append((site, role))
+        elif heads and site.sees not in {head.sees for head, _ in heads}:
+            readings += _attention(heads, site)
+            heads = []
+    return readings
+
+
 def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
+    """Returns the readings of an attention, none if it is of no known kind."""
     by_role = {role: site for site, role in heads}
     first = by_role.get("q") or by_role.get("qkv")
     known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
-    inputs = {site.sees for site, _ in heads}
-    if not known or first is None or not _returns(first, out) or out.sees in inputs:
-        raise InputError(f"no known kind of attention: {_listed([*(site for site, _ in heads), out])}")
-    unit = "cross_attention" if len(inputs) > 1 else "attention"
+    if not known or first is None or not _returns(first, out):
+        return []
+    unit = "cross_attention" if len({site.sees for site, _ in heads}) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
 
 
@@ -111,48 +132,41 @@ def _returns(first: Site, out: Site) -> bool:
     return through and out.n_out == first.n_in
 
 
-def _feed_forward(rest: Sequence[Site], *, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
+def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
+    """Returns the readings of all feed-forward layers: one or two maps of an input, and the next, which leads back."""
     readings: list[Reading] = []
     wide: list[Site] = []
     for group in _by_input(rest):
-        routers = [s for s in group if n_experts is not None and s.n_out in (1, n_experts)]
-        readings += [Reading(site, "router", "mlp") for site in routers]
-        plain = [site for site in group if site not in routers]
-        if not plain:
-            continue
-        if wide:
-            readings += _closed(wide, plain, activated=activated)
-            wide = []
-        elif len(plain) <= 2 and len({site.n_out for site in plain}) == 1:
-            wide = plain
-        else:
-            raise InputError(f"no feed-forward layer that is known: {_listed(plain)}")
-    if wide:
-        raise InputError(f"nothing leads back from {_listed(wide)}; a feed-forward layer must return to the stream")
+        found = _closed(wide, group, activated=activated) if wide else []
+        readings += found
+        wide = group if not found and len(group) <= 2 and len({site.n_out for site in group}) == 1 else []
     return readings
 
 
 def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    first, fits = wide[0], len(down) == 1 and down[0].n_out == wide[0].n_in
-    closing = [Reading(site, "mlp_down", "mlp") for site in down]
-    if fits and len(wide) == 2 and down[0].n_in == first.n_out:
-        return [*(Reading(site, role, "mlp") for site, role in _gated(wide, activated=activated)), *closing]
-    if fits and len(wide) == 1 and down[0].n_in == first.n_out:
+    """Returns the readings of a feed-forward layer with these maps, none if they are no such layer."""
+    first = wide[0]
+    if len(down) != 1 or down[0].n_out != first.n_in:
+        return []
+    closing = [Reading(down[0], "mlp_down", "mlp")]
+    if len(wide) == 2 and down[0].n_in == first.n_out:
+        gated = _gated(wide, activated=activated)
+        return [*(Reading(site, role, "mlp") for site, role in gated), *closing] if gated else []
+    if len(wide) == 1 and down[0].n_in == first.n_out:
         if first.n_out < first.n_in:  # a bottleneck next to the feed-forward layer, such as an adapter
             return [Reading(site, "projection", "bottleneck") for site in (first, *down)]
         return [Reading(first, "mlp_up", "mlp"), *closing]
-    if fits and len(wide) == 1 and 2 * down[0].n_in == first.n_out:
+    if len(wide) == 1 and 2 * down[0].n_in == first.n_out:
         return [Reading(first, "mlp_gate_up", "mlp"), *closing]
-    raise InputError(f"no feed-forward layer that is known: {_listed([*wide, *down])}")
+    return []
 
 
 def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
+    """Returns gate and up, nothing if they cannot be told apart."""
     gates = [site for site in pair if site.gives in activated]
     if len(gates) != 1:  # the activation is a plain function, which no hook sees
         gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
-    if len(gates) != 1:
-        raise InputError(f"the gate cannot be determined: {_listed(pair)}")
-    return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair]
+    return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair] if len(gates) == 1 else []
 
 
 def _by_input(rest: Iterable[Site]) -> list[list[Site]]:
@@ -160,7 +174,3 @@ def _by_input(rest: Iterable[Site]) -> list[list[Site]]:
     for site in rest:
         groups.setdefault(site.sees, []).append(site)
     return list(groups.values())
-
-
-def _listed(block: Iterable[Site]) -> str:
-    return ", ".join(f"{site.path} ({site.n_in} -> {site.n_out})" for site in block) or "no linear maps"

@@ -163,11 +163,16 @@ def identity(tensor: Tensor | None) -> Key | None:
 
 
 class _ValuesAreTrue(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns 1 when a model reads a value (such as "is any token masked?"), which meta tensors do not have."""
+    """Returns 1 when a model reads a value (such as "is any token masked?"), which meta tensors do not have.
+
+    Of the places where something holds (such as "which tokens does this expert get?") it returns none.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return True
+        if func is torch.ops.aten.nonzero.default:
+            return torch.empty((0, args[0].ndim), dtype=torch.long, device=args[0].device)
         return func(*args, **(kwargs or {}))
 
 

@@ -160,8 +160,8 @@ def why_not(weight: "Weight", scheme: Scheme) -> str | None:
         )
     if not weight.linear:
         return f"{weight.name} ({weight.role}) is not a linear map; norms, biases and the like are kept"
-    if weight.role == "router":
-        return f"{weight.name} is a router of experts; routers are kept: leave it out"
+    if weight.steers:
+        return f"{weight.name} ({weight.role}) is small and decides what others do; such maps are kept: leave it out"
     if weight.stacked is not None:
         return (
             f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one linear map at a "

@@ -80,7 +80,7 @@ def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
 def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]:
     """Yields what a reader must know about layers that are kept, and about embedding and head."""
     linears = evidence.checkpoint.architecture.linears.values()
-    experts = sum(each.block is not None and each.role != "router" and not is_rounded(each) for each in linears)
+    experts = sum(each.block is not None and not each.steers and not is_rounded(each) for each in linears)
     if experts:
         yield (
             f"{experts} tensors of experts stay as they are: transformers keeps the experts of a block in one tensor, "
