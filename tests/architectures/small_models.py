@@ -14,7 +14,7 @@ KINDS = {
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "sequence to sequence": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 }
-DEPTH = 4
+DEPTH = 2
 LARGEST = 40_000_000
 """The most weights of a model that counts as small."""
 
@@ -45,7 +45,7 @@ SIZES: Mapping[str, int] = {
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3, "decoder_start_token_id": 1}
 
 # what the general rules cannot know
-HYBRID = ["linear_attention", "full_attention"] * 2
+HYBRID = ["linear_attention", "full_attention"]
 INDEXED = {
     "indexer_head_dim": 16,
     "indexer_n_heads": 2,
@@ -54,7 +54,7 @@ INDEXED = {
     "indexer_compress_ratio": 4,
 }
 SPECIAL: Mapping[str, Mapping[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1, 3]},
+    "bamba": {"attn_layer_indices": [1]},
     "blt": {"patch_in_forward": False},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "bailing_hybrid": {"n_group": 1, "group_norm_size": 1},
@@ -67,10 +67,10 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n.text_config": {"activation_sparsity_pattern": None, "num_kv_shared_layers": 0},
     "gemma3n_text": {"activation_sparsity_pattern": None, "num_kv_shared_layers": 0},
-    "gpt_neo": {"attention_types": [[["global", "local"], DEPTH // 2]], "attention_layers": ["global", "local"] * 2},
+    "gpt_neo": {"attention_types": [[["global", "local"], DEPTH // 2]], "attention_layers": ["global", "local"]},
     "granitemoehybrid": {"layer_types": HYBRID},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "luke": {"entity_vocab_size": 16, "entity_emb_size": 32},
     "mamba2": {"num_heads": 8},
     "nemotron": {"num_key_value_heads": 2},
@@ -80,7 +80,7 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "max_position_embeddings": 512},
     "xmod": {"default_language": "en_XX"},
     "xlstm": {"num_heads": 2},
-    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }
 

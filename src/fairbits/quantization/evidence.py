@@ -115,10 +115,9 @@ class Evidence:
 def is_rounded(weight: "Weight") -> bool:
     """Returns whether this is a linear map of a block that policies may round.
 
-    Routers stay, being small and decisive; so do experts, which transformers keep in one tensor without linear modules.
+    Maps that steer others stay, being small and decisive; so do experts that the file itself keeps in one tensor.
     """
-    is_expert = weight.expert is not None or weight.stacked is not None
-    return weight.linear and weight.block is not None and not weight.steers and not is_expert
+    return weight.linear and weight.block is not None and not weight.steers and weight.stacked is None
 
 
 def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":

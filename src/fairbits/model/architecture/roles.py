@@ -77,7 +77,9 @@ def read_block(block: Sequence[Site], *, width: int, activated: frozenset[Key], 
     """
     for site in block:
         if site.times > 1 and not _is_narrow(site, width):
-            raise InputError(f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once")
+            raise InputError(
+                f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once"
+            )
     readings: list[Reading] = []
     rest = list(block)
     for find in (_attentions, partial(_routers, n_experts=n_experts), partial(_feed_forwards, activated=activated)):

@@ -83,8 +83,8 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
     experts = sum(each.block is not None and not each.steers and not is_rounded(each) for each in linears)
     if experts:
         yield (
-            f"{experts} tensors of experts stay as they are: transformers keeps the experts of a block in one tensor, "
-            "and the format stores modules of one linear map each"
+            f"{experts} tensors of experts stay as they are: the file has the experts of a block in one tensor, and "
+            "the format stores one linear map at a time"
         )
     if options.embeddings != "keep":
         yield (

@@ -18,7 +18,15 @@ from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.rounding.hessian import HessianAccumulator
-from fairbits.quantization.rounding.layer import language_scales, layer_result, matrix, round_layer, weight_change
+from fairbits.quantization.rounding.layer import (
+    STARVED,
+    UNSEEN,
+    language_scales,
+    layer_result,
+    matrix,
+    round_layer,
+    weight_change,
+)
 from fairbits.quantization.rounding.ranks import ALONE, Ranks
 from fairbits.quantization.rounding.refinement import NOT_LEARNED, RefineBlock
 
@@ -128,6 +136,8 @@ class BlockRounding:
                     layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=known)
                 except InputError as problem:
                     raise InputError(f"{name}: {problem}") from None
+                if weights[name].expert is not None:
+                    notes = tuple(STARVED if note == UNSEEN else note for note in notes)
                 outcomes[name], changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
                 if self.plan.thresholds and known is not None and known.squares is not None:
                     squares = known.squares[[known.languages.index(code) for code in self.plan.languages]]

@@ -8,7 +8,7 @@ GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from fairbits.model.architecture import Weight
 from fairbits.model.finite import all_finite
 from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
+from fairbits.quantization.rounding.expert_inputs import ExpertCall
 from fairbits.quantization.rounding.gptq import Factor, factorize
 from fairbits.quantization.rounding.observation import (
     ObservedBatch,
@@ -40,12 +41,18 @@ GPU_PANEL = 1024
 
 @dataclass(frozen=True)
 class InputPoint:
-    """An input that linear maps share: a module that sees it, its stack, and which statistics are needed."""
+    """An input that linear maps share: a module that sees it, its stack, and which statistics are needed.
+
+    `expert` and `hidden` are for experts that one module computes: which of them, and whether the input is that of its
+    last map rather than its own.
+    """
 
     module: str
     stack: str
     squares: bool
     products: bool
+    expert: int | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +86,8 @@ def input_points(
         products = scheme.rounding == "gptq"
         squares = thresholds or (scheme.objective is not None and not (products and scheme.objective == "mean"))
         if products or squares:
-            known = points.get(weight.sees, InputPoint(weight.module, stack_of(weight), False, False))
+            new = InputPoint(weight.module, stack_of(weight), False, False, weight.expert, weight.role == "mlp_down")
+            known = points.get(weight.sees, new)
             points[weight.sees] = replace(known, squares=known.squares or squares, products=known.products or products)
     return points
 
@@ -115,9 +123,14 @@ class HessianAccumulator:
         """
         observed = ObservedBatch()
         with removed_hooks() as handles:
-            for name, point in self._points.items():
-                hook = self._hook(name, point, observed, stop=not to_the_end)
-                handles.append(model.get_submodule(point.module).register_forward_pre_hook(hook, with_kwargs=True))
+            hooks = [
+                (point.module, self._hook(name, point, observed, stop=not to_the_end))
+                for name, point in self._points.items()
+                if point.expert is None
+            ]
+            hooks += [(module, self._expert_hook(module, observed, stop=not to_the_end)) for module in self._modules_of_experts]
+            for module, hook in hooks:
+                handles.append(model.get_submodule(module).register_forward_pre_hook(hook, with_kwargs=True))
             yield from self._start_batches(observed)
 
     def _start_batches(self, observed: ObservedBatch) -> Iterator[Callable[[Batch], None]]:
@@ -211,16 +224,45 @@ class HessianAccumulator:
             if x is None:
                 self._scattered.add(name)
                 return
-            lang = self._languages.language_of[observed.document(point.stack)].to(x.device)
-            if self._ranks.alone:
-                self._add(name, x, lang)
-            else:
-                self._held.append((name, x, lang))
-            # experts are called one by one
-            if stop and len(observed.passed) == len(self._points) and not self._scattered:
-                raise StopBlock
+            self._observe(name, x, self._languages.language_of[observed.document(point.stack)].to(x.device))
+            if stop:
+                self._stop_if_passed(observed)
 
         return hook
+
+    @property
+    def _modules_of_experts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(point.module for point in self._points.values() if point.expert is not None))
+
+    def _expert_hook(self, path: str, observed: ObservedBatch, *, stop: bool) -> Callable[..., None]:
+        own = {name: point for name, point in self._points.items() if point.module == path and point.expert is not None}
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            observed.passed.update(own)
+            call = ExpertCall.of(module, (*args, *kwargs.values()))
+            for name, point in own.items() if call is not None else ():
+                documents = observed.documents(point.stack).to(call.states.device)
+                if len(documents) != len(call.states):
+                    continue
+                at = (call.reaches(cast(int, point.expert)) & (documents >= 0)).nonzero()[:, 0]
+                if len(at):
+                    x = call.states[at]
+                    x = (call.hidden(cast(int, point.expert), x) if point.hidden else x).float()
+                    self._observe(name, x, self._languages.language_of.to(x.device)[documents[at]])
+            if stop:
+                self._stop_if_passed(observed)
+
+        return hook
+
+    def _observe(self, name: str, x: Tensor, lang: Tensor) -> None:
+        if self._ranks.alone:
+            self._add(name, x, lang)
+        else:
+            self._held.append((name, x, lang))
+
+    def _stop_if_passed(self, observed: ObservedBatch) -> None:
+        if len(observed.passed) == len(self._points) and not self._scattered:  # experts are called one by one
+            raise StopBlock
 
 
 def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:

@@ -21,6 +21,7 @@ from fairbits.quantization.rounding.hessian import InputStatistics
 from fairbits.theory.grid import Grid
 
 UNSEEN = "its input cannot be observed: rounded to nearest, with scales set by the largest weight"
+STARVED = "no calibration text reached this expert: rounded to nearest, with scales set by the largest weight"
 
 
 def matrix(checkpoint: Checkpoint, weight: Weight, *, read: Callable[[str], Tensor] | None = None) -> Tensor:

@@ -79,6 +79,13 @@ class ObservedBatch:
         """Returns the document of each position that `text_of` returns."""
         return self._positions(stack)[2][::every]
 
+    def documents(self, stack: str) -> Tensor:
+        """Returns the document of every position, -1 where there is no text."""
+        total, at, document = self._positions(stack)
+        found = torch.full((total,), -1, dtype=document.dtype)
+        found[at] = document
+        return found
+
     def _positions(self, stack: str) -> tuple[int, Tensor, Tensor]:
         """Returns the number of positions, those that hold text, and the document of each of these."""
         if stack not in self._text:
