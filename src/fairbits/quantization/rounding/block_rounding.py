@@ -136,7 +136,7 @@ class BlockRounding:
                     layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=known)
                 except InputError as problem:
                     raise InputError(f"{name}: {problem}") from None
-                if weights[name].expert is not None:
+                if inputs is not None and inputs.is_starved(sees):
                     notes = tuple(STARVED if note == UNSEEN else note for note in notes)
                 outcomes[name], changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
                 if self.plan.thresholds and known is not None and known.squares is not None:

@@ -169,7 +169,8 @@ def _calibrate_block(
     modules = dict(model.model.named_modules())
     visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
     schemes = job.schemes(block.index)
-    points = input_points(visible, schemes, thresholds=job.plan.thresholds)
+    experts = {name: weight for name, weight in block.linears.items() if weight.expert is not None}
+    points = input_points({**visible, **experts}, schemes, thresholds=job.plan.thresholds)
     inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds)
     if points:
         if not targets:  # otherwise it was loaded for them

@@ -194,6 +194,10 @@ class HessianAccumulator:
             factor, notes = factorize(H)
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
 
+    def is_starved(self, name: str | None) -> bool:
+        """Returns whether no text reached an expert, whose input this is."""
+        return name in self._points and name not in self._passed | self._scattered
+
     def release(self, name: str | None) -> None:
         """Forgets H of an input, which may be larger than the maps that see it."""
         self._products.pop(str(name), None)
@@ -240,10 +244,12 @@ class HessianAccumulator:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             observed.passed.update(own)
             call = ExpertCall.of(module, (*args, *kwargs.values()))
-            for name, point in own.items() if call is not None else ():
-                documents = observed.documents(point.stack).to(call.states.device)
-                if len(documents) != len(call.states):
-                    continue
+            documents = observed.documents(next(iter(own.values())).stack)
+            if call is None or len(documents) != len(call.states):
+                self._scattered.update(own)
+                return
+            documents = documents.to(call.states.device)
+            for name, point in own.items():
                 at = (call.reaches(cast(int, point.expert)) & (documents >= 0)).nonzero()[:, 0]
                 if len(at):
                     x = call.states[at]

@@ -49,8 +49,6 @@ class OutputErrors:
         observed = ObservedBatch()
         with removed_hooks() as handles:
             for name, (weight, change) in self._changes.items():
-                if weight.expert is not None:
-                    continue  # one module computes all experts, and only their sum can be observed
                 module = model.get_submodule(weight.module)
                 hook = self._hook(name, stack_of(weight), change, observed)
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))

@@ -172,15 +172,15 @@ def test_a_quantized_checkpoint_is_refused(llama: Any) -> None:
         architecture(config, shapes)
 
 
-def test_a_state_space_model_is_described(described: Any) -> None:
-    config, shapes = described(t.MambaForCausalLM, t.MambaConfig(hidden_size=32, num_hidden_layers=2, **VOCAB))
-    with pytest.raises(InputError, match="no attention") as caught:
+def test_layers_that_are_used_again_are_described(described: Any) -> None:
+    size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+    config, shapes = described(t.AlbertForMaskedLM, t.AlbertConfig(**size, embedding_size=32, **VOCAB))
+    with pytest.raises(InputError, match="query' is used 2 times in one forward pass") as caught:
         architecture(config, shapes)
     message = str(caught.value)
-    assert "class MambaForCausalLM" in message
-    assert "backbone.layers (2 x MambaBlock)" in message
-    assert "Conv1d" in message
-    assert "backbone.embeddings.weight" in message
+    assert "class AlbertForMaskedLM" in message
+    assert "albert_layer_groups (1 x AlbertLayerGroup)" in message
+    assert "albert.embeddings" in message
 
 
 def test_a_vision_model_is_described(described: Any) -> None:

@@ -133,8 +133,54 @@ def test_a_bottleneck_is_no_feed_forward_layer(described: Any) -> None:
     assert (roles.count("mlp_up"), roles.count("mlp_down"), roles.count("projection")) == (1, 1, 2)
 
 
-def test_an_attention_with_a_gate_of_its_own_is_refused(described: Any) -> None:
+def test_an_attention_with_a_gate_of_its_own(described: Any) -> None:
     """The gate sees what q, k and v see and has the shape of the output projection."""
     config = t.MiniMaxConfig(**GROUPED, num_local_experts=4, layer_types=["full_attention", "linear_attention"])
-    with pytest.raises(InputError, match=r"no known kind of attention: .*output_gate \(32 -> 32\)"):
-        architecture(*described(t.MiniMaxForCausalLM, config))
+    found = architecture(*described(t.MiniMaxForCausalLM, config))
+    inside = {name.removeprefix("model.layers.1.self_attn."): w for name, w in found.blocks[1].linears.items()}
+    roles = {name: inside[f"{name}.weight"].role for name in ("qkv_proj", "output_gate", "out_proj")}
+    assert roles == {"qkv_proj": "qkv", "output_gate": "projection", "out_proj": "attention_out"}
+    assert inside["output_gate.weight"].sees == inside["qkv_proj.weight"].sees == "blocks.1.attention"
+
+
+def test_latent_attention(described: Any) -> None:
+    """Its maps are found with their inputs; the first ones, which share one, share a scheme."""
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    config = t.DeepseekV3Config(**SIZE, **ranks, num_key_value_heads=4, first_k_dense_replace=2, head_dim=4)
+    block = architecture(*described(t.DeepseekV3ForCausalLM, config)).blocks[0]
+    inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "self_attn" in name}
+    assert {weight.role for weight in inside.values()} == {"projection"}
+    shared = [inside[name] for name in ("q_a_proj", "kv_a_proj_with_mqa")]
+    assert {weight.fused for weight in shared} == {"blocks.0.mixer.projections"}
+    assert {weight.sees for weight in shared} == {"blocks.0.mixer"}
+    assert len({inside[name].sees for name in ("q_b_proj", "kv_b_proj", "o_proj")}) == 3
+
+
+def test_a_state_space(described: Any) -> None:
+    """Its linear maps are found, the narrow one is kept, and so is what is no linear map."""
+    config = t.MambaConfig(hidden_size=32, num_hidden_layers=2, time_step_rank=2, **VOCAB)
+    block = architecture(*described(t.MambaForCausalLM, config)).blocks[0]
+    roles = {name.removeprefix("backbone.layers.0.mixer."): weight.role for name, weight in block.weights.items()}
+    assert roles["in_proj.weight"] == roles["x_proj.weight"] == roles["out_proj.weight"] == "projection"
+    assert (roles["A_log"], roles["conv1d.weight"]) == ("other", "other")
+    assert not block.weights["backbone.layers.0.mixer.dt_proj.weight"].linear  # its module is never called
+
+
+def test_a_narrow_map_steers(described: Any) -> None:
+    config = t.Qwen3NextConfig(
+        **{**GROUPED, "hidden_size": 64},
+        head_dim=16,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=24,
+        shared_expert_intermediate_size=24,
+    )
+    block = architecture(*described(t.Qwen3NextForCausalLM, config)).blocks[0]
+    inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "linear_attn" in name}
+    assert (inside["in_proj_ba"].role, inside["in_proj_ba"].steers) == ("control", True)
+    assert (inside["in_proj_qkvz"].role, inside["in_proj_qkvz"].steers) == ("projection", False)

@@ -13,7 +13,9 @@ from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.run import probe
 from fairbits.model.groups import choose_scales, round_to_nearest
 from fairbits.quantization.rounding.engine import round_model
+from fairbits.quantization.rounding.expert_inputs import ExpertCall
 from fairbits.quantization.rounding.gptq import gptq
+from fairbits.quantization.rounding.layer import STARVED, UNSEEN
 from fairbits.theory.grid import Grid
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
@@ -139,16 +141,58 @@ def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather
         torch.testing.assert_close(first.thresholds[name][i], expected, rtol=1e-4, atol=0)
 
 
-def test_experts_fall_back_and_say_so(reading_model, plan_of, weather):
+def expert_inputs(checkpoint, text):
+    """Returns what reaches the experts of the first block, the chosen ones, the language of each; and the experts."""
+    found = []
+
+    def note(_module, args):
+        found.append([each.detach().clone() for each in args[:2]])
+
+    model, languages = checkpoint.load(), []
+    experts = model.model.layers[0].mlp.experts
+    handle = experts.register_forward_pre_hook(note)
+    with torch.no_grad():
+        for batch in batches(text, positions=256):
+            model(**batch.inputs)
+            at = batch.positions("decoder").text.nonzero()
+            keep = batch.positions("decoder").text.flatten().bool()
+            found[-1] = [each[keep] for each in found[-1]]
+            languages.append(torch.from_numpy(text.language_of)[batch.document[at[:, 0]]])
+    handle.remove()
+    return torch.cat([x for x, _ in found]), torch.cat([chosen for _, chosen in found]), torch.cat(languages), experts
+
+
+def test_experts_have_the_hessian_of_the_text_that_reaches_them(reading_model, plan_of, weather):
     mixtral = reading_model("mixtral")
     plan = plan_of(mixtral, rounding="gptq", languages=LANGUAGES)
-    experts = [name for name, weight in mixtral.architecture.weights.items() if weight.expert is not None]
-    assert experts
-    first = next(round_model(mixtral, plan, text=weather(mixtral)))
+    text = weather(mixtral)
+    first = next(round_model(mixtral, plan, text=text))
+    x, chosen, language, experts = expert_inputs(mixtral, text)
+    shares = torch.tensor([0.5 / int((language == each).sum()) for each in range(2)])[language].sqrt()
+    weights = mixtral.architecture.weights
+    names = [name for name in first.layers if weights[name].expert is not None]
+    assert len(names) == 9
+    for name in names:
+        at = (chosen == weights[name].expert).any(1)
+        seen = x[at]
+        if weights[name].role == "mlp_down":
+            gate, up = (seen @ experts.gate_up_proj[weights[name].expert].T).chunk(2, -1)
+            seen = experts.act_fn(gate) * up
+        seen = seen.detach() * shares[at, None]
+        codes = first.layers[name]
+        expected = gptq(mixtral.read(name), seen.T @ seen, codes.scales, grid=Grid(3, "twos"))
+        assert (codes.codes == expected.codes.codes).float().mean() > 0.99
+
+
+def test_an_expert_that_no_text_reaches_is_rounded_to_nearest(reading_model, plan_of, weather, monkeypatch):
+    mixtral = reading_model("mixtral")
+    reaches = ExpertCall.reaches
+    monkeypatch.setattr(ExpertCall, "reaches", lambda self, expert: reaches(self, expert) & (expert != 1))
+    first = next(round_model(mixtral, plan_of(mixtral, rounding="gptq", languages=LANGUAGES), text=weather(mixtral)))
+    weights = mixtral.architecture.weights
     for each in first.outcomes:
-        routes = "gate" in each.name.split(".")
-        assert bool(each.error) == (each.name not in experts and not routes)
-        assert any("cannot be observed" in note for note in each.notes) == (each.name in experts)
+        assert (STARVED in each.notes) == (weights[each.name].expert == 1)
+        assert UNSEEN not in each.notes
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "gpt2", "mt5", "xlmr"])
