@@ -128,7 +128,10 @@ class HessianAccumulator:
                 for name, point in self._points.items()
                 if point.expert is None
             ]
-            hooks += [(module, self._expert_hook(module, observed, stop=not to_the_end)) for module in self._modules_of_experts]
+            hooks += [
+                (module, self._expert_hook(module, observed, stop=not to_the_end))
+                for module in self._modules_of_experts
+            ]
             for module, hook in hooks:
                 handles.append(model.get_submodule(module).register_forward_pre_hook(hook, with_kwargs=True))
             yield from self._start_batches(observed)

@@ -1,0 +1,81 @@
+"""What fairbits makes of a model class: opened, audited, quantized, loaded again, evaluated; or refused, and why."""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from small_models import small_model
+
+import fairbits as fb
+from fairbits.errors import FairbitsError
+from fairbits.model.architecture import model_class
+from fairbits.model.scheme import Scheme
+
+GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
+LOGITS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a class came: `stage` is "works", or where it was refused with `reason`."""
+
+    kind: str
+    family: str
+    name: str
+    stage: str
+    reason: str = ""
+    quantized: float = 0.0  # share of the weights in blocks
+
+    def as_data(self) -> dict[str, str | float]:
+        """Returns the fields."""
+        return asdict(self)
+
+
+def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: Path) -> Outcome:
+    """Returns what becomes of a small random model; whatever is not an error of fairbits is raised."""
+    from transformers import AutoTokenizer
+
+    original, packed = directory / "model", directory / "packed"
+    vocabulary = len(AutoTokenizer.from_pretrained(tokenizer))
+    try:
+        model = small_model(family, name, vocabulary=vocabulary)
+    except Exception as problem:  # the class's own code: it may need what is not installed, or another configuration
+        return Outcome(kind, family, name, "not built", f"{type(problem).__name__}: {problem}".splitlines()[0])
+    model.save_pretrained(original)
+    for file in tokenizer.iterdir():
+        shutil.copy(file, original)
+    stage = "open"
+    try:
+        checkpoint = fb.Checkpoint(original)
+        blocks = checkpoint.architecture.blocks
+        stage = "audit"
+        fb.audit(checkpoint, languages=LANGUAGES, tokens=TOKENS, scheme=Scheme(4, GROUP))
+        stage = "quantize"
+        plan = fb.plan(checkpoint, policy="gptq", bits=4, group=GROUP, languages=LANGUAGES, tokens=TOKENS)
+        done = fb.quantize(checkpoint, plan, out=packed)
+        stage = "evaluate"
+        fb.evaluate(packed, reference=checkpoint, languages=LANGUAGES, tokens=TOKENS)
+    except FairbitsError as problem:
+        return Outcome(kind, family, name, stage, str(problem))
+    rounded = {each.name for each in done.layers if each.bits is not None}
+    inside = {
+        each.name: torch.Size(checkpoint.tensors[each.name].shape).numel()
+        for b in blocks
+        for each in b.weights.values()
+    }
+    check_reload(checkpoint, packed)
+    share = sum(count for each, count in inside.items() if each in rounded) / sum(inside.values())
+    return Outcome(kind, family, name, "works", quantized=share)
+
+
+def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:
+    """Raises unless transformers itself loads the file with the weights that fairbits evaluates."""
+    ours = fb.Checkpoint(packed).load()
+    cls = model_class(checkpoint.config)
+    theirs = cls.from_pretrained(packed, dtype=torch.float32).eval()
+    ids = torch.arange(5, 37)[None]
+    inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if ours.config.is_encoder_decoder else {})}
+    with torch.no_grad():
+        mine, yours = (each(**inputs, use_cache=False).logits for each in (ours, theirs))
+    torch.testing.assert_close(mine, yours, rtol=0, atol=LOGITS_TOLERANCE)

@@ -1,0 +1,51 @@
+"""Writes the table of model classes in docs/models.md: python tests/architectures/table.py, after make test-classes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "build/architectures.json"
+PAGE = ROOT / "docs/models.md"
+START, END = "<!-- classes: written by tests/architectures/table.py -->", "<!-- end of classes -->"
+PARTLY = 0.9
+"""Below this share of the weights in its blocks, a class is quantized only in part."""
+
+
+def table(outcomes: list[dict[str, Any]]) -> str:
+    """Returns the counts by kind, and the classes that do not work or only in part."""
+    lines = ["| kind | classes | work | in part | refused | not built here |", "|---|---|---|---|---|---|"]
+    for kind in dict.fromkeys(each["kind"] for each in outcomes):
+        own = [each for each in outcomes if each["kind"] == kind]
+        counts = [sum(_state(each) == state for each in own) for state in ("works", "in part", "refused", "not built")]
+        lines.append(f"| {kind} | {len(own)} | " + " | ".join(map(str, counts)) + " |")
+    lines += ["", "| class | kind | |", "|---|---|---|"]
+    for each in sorted(outcomes, key=lambda each: (each["kind"], each["name"])):
+        if (state := _state(each)) != "works":
+            share = f"{each['quantized']:.0%} of the weights in its blocks are quantized; the rest is kept"
+            lines.append(f"| {each['name']} | {each['kind']} | {share if state == 'in part' else _reason(each)} |")
+    return "\n".join(lines)
+
+
+def _state(outcome: dict[str, Any]) -> str:
+    if outcome["stage"] == "works":
+        return "works" if outcome["quantized"] >= PARTLY else "in part"
+    return "not built" if outcome["stage"] == "not built" else "refused"
+
+
+def _reason(outcome: dict[str, Any]) -> str:
+    what = "not built: " if outcome["stage"] == "not built" else f"refused at `{outcome['stage']}`: "
+    return what + outcome["reason"].split(";")[0].replace("|", "\\|")[:200]
+
+
+def main() -> None:
+    """Writes the table into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(START)
+    _, after = rest.split(END)
+    outcomes = json.loads(RESULTS.read_text(encoding="utf-8"))
+    PAGE.write_text(f"{before}{START}\n\n{table(outcomes)}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
