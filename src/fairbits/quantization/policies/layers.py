@@ -91,5 +91,22 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
             "vLLM 0.32 cannot load a quantized embedding: it reads packed ones only, and transformers only those in "
             "whole bytes, which are written; to serve the model with vLLM, keep the embedding (--embeddings keep)"
         )
+    yield from _note_on_others(evidence)
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear maps only"
+
+
+def _note_on_others(evidence: Evidence) -> Iterator[str]:
+    """Yields which weights of blocks are kept because they are no linear maps, if there are many."""
+    inside = [each for each in evidence.checkpoint.architecture.weights.values() if each.block is not None]
+    others = [each for each in inside if not each.linear and len(each.shape) > 1]
+    share = sum(map(_count, others)) / max(sum(map(_count, inside)), 1)
+    if share > 0.01:
+        yield (
+            f"{len(others)} tensors such as {others[0].name} stay as they are, {share:.0%} of the weights in blocks: "
+            "no linear layer uses them"
+        )
+
+
+def _count(weight: Weight) -> int:
+    return math.prod(weight.shape) * (weight.stacked or 1)

@@ -175,7 +175,7 @@ def test_a_narrow_map_steers(described: Any) -> None:
         linear_key_head_dim=32,
         linear_value_head_dim=32,
         layer_types=["linear_attention", "full_attention"],
-        num_experts=4,
+        num_experts=3,
         num_experts_per_tok=2,
         moe_intermediate_size=24,
         shared_expert_intermediate_size=24,
