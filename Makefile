@@ -23,7 +23,7 @@ test-long: .venv/developing  # whole jobs, killed processes, memory, examples an
 	$(PYTEST) -m long tests/unit tests/oracle tests/e2e tests/browser
 
 test-classes: .venv/developing  # half an hour on 2 cores: a small model of every language model class in transformers
-	$(BIN)/pytest tests/architectures
+	$(PYTEST) --dist load tests/architectures
 	$(BIN)/python tests/architectures/table.py
 
 test-gpu: .venv/developing  # skipped without a GPU

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "build/architectures.json"
+RESULTS = ROOT / "build/architectures"
 PAGE = ROOT / "docs/models.md"
 START, END = "<!-- classes: written by tests/architectures/table.py -->", "<!-- end of classes -->"
+ENOUGH = 0.9
+"""The share of causal classes that must work, of those that could be built."""
 PARTLY = 0.9
 """Below this share of the weights in its blocks, a class is quantized only in part."""
 
@@ -43,7 +45,11 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(START)
     _, after = rest.split(END)
-    outcomes = json.loads(RESULTS.read_text(encoding="utf-8"))
+    outcomes = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
+    built = [each for each in outcomes if each["kind"] == "causal" and each["stage"] != "not built"]
+    works = sum(each["stage"] == "works" for each in built)
+    if not built or works < ENOUGH * len(built):
+        raise SystemExit(f"only {works} of {len(built)} causal classes work; {PAGE.name} was not changed")
     PAGE.write_text(f"{before}{START}\n\n{table(outcomes)}\n\n{END}{after}", encoding="utf-8")
 
 

@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from fairbits.errors import InputError
+from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.groups import Codes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
+PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
+"""The parameter in which a module of experts stacks the matrices of a role, with gates and without."""
 
 
 class SwappedModel:
@@ -63,6 +69,8 @@ class SwappedModel:
         """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
         weight = self.checkpoint.architecture.weights[name]
         found = matrix_at(self.model, weight.module, transposed=weight.transposed)
+        if found is None and weight.expert is not None:
+            found = expert_matrix(self.model, weight)
         if found is None or found.shape != shape:
             has = "no matrix" if found is None else f"a matrix of shape {tuple(found.shape)}"
             raise InputError(
@@ -81,3 +89,18 @@ def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tenso
     if not isinstance(parameter, Tensor) or parameter.ndim != 2:
         return None
     return parameter.data.T if transposed else parameter.data
+
+
+def expert_matrix(model: torch.nn.Module, weight: Weight) -> Tensor | None:
+    """Returns the matrix of an expert as a writable (out, in) slice of what its module stacks; None if it has none."""
+    module = model.get_submodule(weight.module)
+    gated = bool(getattr(module, "has_gate", False))
+    stacked = getattr(module, (GATED_EXPERTS if gated else PLAIN_EXPERTS).get(weight.role, ""), None)
+    if not isinstance(stacked, Tensor) or stacked.ndim != 3 or weight.expert is None:
+        return None
+    own = stacked.data[weight.expert]
+    W = own.T if module.is_transposed else own
+    if not gated or weight.role == "mlp_down":
+        return W
+    half, second = len(W) // 2, weight.role == "mlp_up"
+    return W[half * second :][:half] if module.is_concatenated else W[second::2]

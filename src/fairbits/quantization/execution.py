@@ -141,12 +141,12 @@ class _ModelLearner:
         return layers, notes
 
     def _learn(self, rounded: Layers) -> LearningState:
-        """Returns the state after learning the linear maps of all blocks; the other layers keep their codes."""
+        """Returns the state after learning the linear maps of all blocks; experts and other layers keep their codes."""
         weights = self.checkpoint.architecture.weights
         inside = {
             name: (codes, grid_of(self.plan.schemes[name]))
             for name, codes in rounded.items()
-            if weights[name].block is not None
+            if weights[name].block is not None and weights[name].expert is None
         }
         others = {name: codes for name, codes in rounded.items() if name not in inside}
         with Reference.of(self.checkpoint, self.split.text, device=self.device, progress=self.progress) as reference:

@@ -5,7 +5,7 @@ from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.groups import Codes, choose_scales, round_to_nearest
 from fairbits.model.scheme import Scheme
-from fairbits.model.swapped_model import SwappedModel
+from fairbits.model.swapped_model import SwappedModel, expert_matrix
 from fairbits.theory.grid import Grid
 
 
@@ -49,12 +49,38 @@ def test_a_tied_head_follows_its_embedding() -> None:
     assert torch.equal(head, before)
 
 
-def test_stacked_experts_are_refused(reading_model) -> None:
+def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model) -> None:
     checkpoint = reading_model("mixtral")
-    name, weight = next((n, w) for n, w in checkpoint.architecture.linears.items() if w.expert is not None)
-    codes = Codes(torch.zeros(weight.shape, dtype=torch.int8), torch.ones(weight.shape[0], 1), 4)
-    with pytest.raises(InputError, match=r"cannot be replaced: MixtralForCausalLM has no matrix at"):
-        SwappedModel.load(checkpoint).replace({name: codes})
+    swapped = SwappedModel.load(checkpoint)
+    experts = {name: each for name, each in checkpoint.architecture.linears.items() if each.expert is not None}
+    assert {each.role for each in experts.values()} == {"mlp_gate", "mlp_up", "mlp_down"}
+    before = {name: each.clone() for name, each in swapped.model.state_dict().items()}
+    for name, weight in experts.items():  # what lies there is what the file has
+        assert torch.equal(expert_matrix(swapped.model, weight), checkpoint.read(name).float())
+    name, weight = next((n, w) for n, w in experts.items() if w.role == "mlp_up" and w.expert == 1)
+    swapped.replace({name: torch.zeros(weight.shape)})
+    stacked = swapped.model.get_submodule(weight.module).gate_up_proj
+    rows = weight.shape[0]
+    assert not stacked[1, rows:].any()
+    assert stacked[1, :rows].all()
+    assert stacked[0].all()
+    swapped.restore()
+    assert all(torch.equal(each, before[name]) for name, each in swapped.model.state_dict().items())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_gate_and_up_of_an_expert_are_found_however_they_lie(reading_model, transposed, concatenated) -> None:
+    weights = reading_model("mixtral").architecture.linears.values()
+    gate, up = (next(w for w in weights if w.expert == 1 and w.role == role) for role in ("mlp_gate", "mlp_up"))
+    experts = torch.nn.Module()
+    experts.has_gate, experts.is_transposed, experts.is_concatenated = True, transposed, concatenated
+    rows = torch.arange(6.0)[:, None].expand(6, 4)  # row numbers
+    experts.gate_up_proj = torch.stack([rows, rows + 10]).mT if transposed else torch.stack([rows, rows + 10])
+    model = torch.nn.Module()
+    model.get_submodule = lambda _: experts
+    expected = ([10, 11, 12], [13, 14, 15]) if concatenated else ([10, 12, 14], [11, 13, 15])
+    assert tuple(expert_matrix(model, each)[:, 0].tolist() for each in (gate, up)) == expected
 
 
 def test_whatever_happens_the_model_is_restored(reading_model) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fairbits.errors import InputError
 from fairbits.language.documents import seeded_hash
 from fairbits.measure.passes.text import Text
 
@@ -33,6 +34,11 @@ class HoldoutSplit:
         held_out = set[int]()
         for code in text.languages:
             own = np.flatnonzero(text.lang == code)
+            if len(own) < 2:
+                raise InputError(
+                    f"Learned codes need at least 2 documents of every language, one of which is held out; {code} has "
+                    f"{len(own)}: give more or shorter documents, or choose another policy, such as gptq"
+                )
             order = sorted(own.tolist(), key=lambda i: seeded_hash(seed, int(text.document[i])))
             before = np.cumsum(length[order]) - length[order]
             most = min(max(1, round(HELD_OUT_SHARE * len(own))), int((before < HELD_OUT_POSITIONS).sum()))

@@ -11,6 +11,9 @@ from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.evidence import is_rounded
 
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""The names that configurations have for the number of experts."""
+
 
 @dataclass(frozen=True)
 class MapSize:
@@ -184,7 +187,7 @@ def _cut(lengths: Sequence[int], positions: int) -> Iterator[tuple[int, int]]:
 
 
 def _maps(linears: Iterable[Weight], config: object) -> Iterator[MapSize]:
-    experts = next((n for name in ("num_local_experts", "num_experts") if (n := getattr(config, name, None))), 0)
+    experts = next((n for name in EXPERT_COUNTS if (n := getattr(config, name, None))), 0)
     share = min(int(getattr(config, "num_experts_per_tok", None) or experts) / experts, 1.0) if experts else 1.0
     for each in linears:
         out, columns = each.shape[-2:]

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fairbits.errors import InputError
 from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
@@ -48,6 +49,24 @@ def test_no_more_of_a_long_text_is_held_out_than_is_needed(text):
     for code in long.languages:
         own = [long.windows[i] for i in split.held_out if long.lang[long.windows[i].document] == code]
         assert HELD_OUT_POSITIONS <= sum(window.length for window in own) < HELD_OUT_POSITIONS + longest
+
+
+def test_a_language_with_a_single_document_is_refused(text):
+    first = {code: int(np.flatnonzero(text.lang == code)[0]) for code in text.languages}
+    short = replace(
+        text,
+        lang=text.lang[list(first.values())],
+        document=text.document[list(first.values())],
+        size_bytes=text.size_bytes[list(first.values())],
+        windows=tuple(
+            replace(window, document=number)
+            for number, each in enumerate(first.values())
+            for window in text.windows
+            if window.document == each
+        ),
+    )
+    with pytest.raises(InputError, match=r"at least 2 documents of every language.*eng_Latn has 1: give more"):
+        HoldoutSplit.of(short, seed=0)
 
 
 def test_a_shortened_text_has_all_held_out_text_and_about_as_much_of_every_language(text):
