@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.checks import Floats, instance
+from fairbits.cli.tables.audit_experts import experts_section
 from fairbits.cli.tables.layout import (
     BLANK,
     bar,
@@ -56,6 +57,7 @@ def audit_table(audit: Audit) -> Group:
         Text(LEGEND, style="dim"),
         *_gaps(audit),
         *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
+        *([] if audit.experts is None else section("Experts", experts_section(audit.experts))),
         *section("What the founding documents predict", _founders(audit)),
         *section("What is proven", _certificate(audit)),
         *notes_section(audit.subject.notes),

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fairbits.checks import instance
 from fairbits.cli.tables.audit import order_of, shares_of
+from fairbits.cli.tables.audit_experts import experts_table
 from fairbits.cli.tables.layout import BLANK, columns, formatter, section, unit_of
 from fairbits.language.lookup import language_of
 from fairbits.measure.audit.audit import HEADLINE, Audit
@@ -46,6 +47,7 @@ def audit_details(audit: Audit) -> Group:
         *section("Redundancy proxies", [_redundancy(audit, order), Text(PROXIES, style="dim")]),
         *section("Predicted damage by form", [_forms(audit, order), Text(shown, style="dim")]),
         *section("Blocks", [_blocks(audit), Text(BLOCKS, style="dim")]),
+        *([] if audit.experts is None else section("Experts by language", [experts_table(audit.experts, order)])),
         *section("Remarks on the founding documents' conditions", remarks),
     )
 

@@ -20,6 +20,7 @@ from fairbits.measure.audit import audit_display
 from fairbits.measure.audit.audit_file import AUDIT, FORM, AuditedModel
 from fairbits.measure.audit.certificate import Certificate, WeightedError
 from fairbits.measure.audit.damage import PredictedDamage
+from fairbits.measure.audit.expert_use import ExpertUse
 from fairbits.measure.audit.founding_documents import FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.measure.audit.patterns import Pattern
@@ -42,7 +43,8 @@ HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 class Audit(Shown):
     """Which languages a scheme will damage, and why.
 
-    `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern.
+    `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern. `experts` says
+    which of a model's experts get little text of a language; None if it has none.
     """
 
     subject: AuditedModel
@@ -61,6 +63,11 @@ class Audit(Shown):
     weighted_error: WeightedError
     certificate: Certificate
     damage: Mapping[str, PredictedDamage]
+
+    @cached_property
+    def experts(self) -> ExpertUse | None:
+        """How much text of every language reaches each expert; None if the model has none that can be observed."""
+        return ExpertUse(self.languages, self.measured.experts) if self.measured.experts else None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -87,7 +94,10 @@ class Audit(Shown):
         return audit_display.pandas_of(self)
 
     def plot(self, what: str = "languages") -> Figure:
-        """Returns a figure for a notebook: predicted damage of "languages", or how much of it comes from "blocks"."""
+        """Returns a figure for a notebook: predicted damage of "languages", or how much of it comes from "blocks".
+
+        "experts" is the share of experts that get little text of a language, by block.
+        """
         return audit_display.figure_of(self, what)
 
     def _table(self) -> Table:
@@ -115,6 +125,7 @@ class Audit(Shown):
             "left_out": dict(measured.left_out),
             "weighted_error": self.weighted_error.as_data(),
             "certificate": self.certificate.as_data(),
+            "experts": None if self.experts is None else self.experts.as_data(),
         }
         return AUDIT.stamp(content)
 
@@ -125,8 +136,8 @@ class Audit(Shown):
         data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
         write_files({path: to_json(round_floats(data)), beside: arrays})
 
-    def arrays(self) -> dict[str, Floats]:
-        """Returns the arrays too large for JSON: document sums, channel mean squares and, if kept, second moments."""
+    def arrays(self) -> dict[str, Any]:
+        """Returns what is too large for JSON: document sums, channel mean squares, experts, second moments."""
         measured = self.measured
         groups: dict[str, Mapping[str, Floats]] = {
             "channels": measured.channels,
@@ -141,7 +152,8 @@ class Audit(Shown):
             **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
             **{f"documents/damage {form}": each.sums for form, each in self.damage.items()},
         }
-        return {name: np.ascontiguousarray(each) for name, each in (named | documents).items()}
+        counts = {} if self.experts is None else self.experts.arrays()
+        return {name: np.ascontiguousarray(each) for name, each in (named | documents | counts).items()}
 
     def _language(self, code: str) -> dict[str, Any]:
         own = self.measured.lang == code

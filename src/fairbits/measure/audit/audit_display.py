@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from fairbits.checks import one_of
 from fairbits.display.figure import Figure, heatmap
 from fairbits.display.table import Table, data_frame
+from fairbits.errors import InputError
 from fairbits.language.lookup import language_of
 from fairbits.stats.estimates_display import cells, estimate_columns, figure_of_series, worst_first
 
@@ -61,9 +62,13 @@ def pandas_of(audit: "Audit") -> "pandas.DataFrame":
 
 
 def figure_of(audit: "Audit", what: str) -> Figure:
-    """Returns the predicted damage of every language, or of every language by the block that causes it."""
+    """Returns the predicted damage of every language, or of every language by the block that causes it; or experts."""
     scheme = audit.scheme.name
-    if one_of("what", what, ("languages", "blocks")) == "languages":
+    if one_of("what", what, ("languages", "blocks", "experts")) == "experts":
+        if audit.experts is None:
+            raise InputError(f"{audit.subject.target} has no experts whose text was counted; plot languages or blocks")
+        return audit.experts.plot()
+    if what == "languages":
         damage = audit.predicted.bits_per_byte.by_language()
         return figure_of_series({"predicted": damage}, title=f"Predicted damage of {scheme}", unit="bits_per_byte")
     order, own = _order(audit), audit.predicted

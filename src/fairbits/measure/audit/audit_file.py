@@ -149,6 +149,30 @@ class SavedCertificate:
 
 
 @dataclass(frozen=True)
+class SavedBlockExperts:
+    """The experts of a block, and by language how many positions were `routed` and how many experts get few or none.
+
+    A position counts once for each of its experts. `unreached` are the experts that no text reaches.
+    """
+
+    block: Count
+    experts: Count
+    per_position: Count
+    unreached: Count
+    routed: Mapping[str, Count]
+    starved: Mapping[str, Count]
+    empty: Mapping[str, Count]
+
+
+@dataclass(frozen=True)
+class SavedExperts:
+    """The blocks that have experts; those with fewer than `least` positions of a language are starved of it."""
+
+    least: Count
+    blocks: tuple[SavedBlockExperts, ...]
+
+
+@dataclass(frozen=True)
 class ArraysFile:
     """The file next to the audit that holds the large arrays, and its SHA-256."""
 
@@ -158,7 +182,7 @@ class ArraysFile:
 
 @dataclass(frozen=True)
 class AuditFile:
-    """The content of audit.json."""
+    """The content of audit.json; `experts` is not in files of 0.1.0, and None if the model has none."""
 
     model: AuditedModel
     scheme: AuditedScheme
@@ -176,6 +200,7 @@ class AuditFile:
     weighted_error: SavedError
     certificate: SavedCertificate
     arrays: ArraysFile
+    experts: SavedExperts | None = None
 
     def __post_init__(self) -> None:
         """Checks that the parts shown in reports are present for every language and block."""
@@ -186,6 +211,9 @@ class AuditFile:
             _check_rows(f"damage.{form}.by_block", each.by_block, len(self.blocks))
             if each.nats_per_token.keys() != self.languages.keys() or each.by_block.keys() != self.languages.keys():
                 raise InputError(f"damage.{form} and languages must name the same languages")
+        for block in () if self.experts is None else self.experts.blocks:
+            if any(each.keys() != self.languages.keys() for each in (block.routed, block.starved, block.empty)):
+                raise InputError(f"experts of block {block.block} and languages must name the same languages")
 
     @property
     def trusted(self) -> frozenset[str]:
@@ -209,4 +237,4 @@ def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int) -> No
         raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per block")
 
 
-AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile)
+AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile, optional=("experts",))

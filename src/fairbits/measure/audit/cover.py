@@ -8,6 +8,7 @@ import numpy as np
 
 from fairbits.checks import Floats, same_shape, whole
 from fairbits.errors import InputError
+from fairbits.measure.audit.audit_arrays import stored_arrays
 from fairbits.measure.audit.audit_file import AUDIT, AuditFile
 from fairbits.theory.allocation.facilities import choose_facilities
 
@@ -122,14 +123,5 @@ def transfer_costs(distances: Floats, damage: Floats) -> Floats:
 
 def _input_moments(path: Path, found: AuditFile) -> list[Floats]:
     """Returns E_λ[x_j²] of every input of linear maps, from the second file of an audit."""
-    from safetensors import SafetensorError, safe_open
-
-    beside = path.with_name(found.arrays.file)
     names = [f"channels/{point.name}" for point in found.points if point.kind == "input"]
-    try:
-        with safe_open(beside, framework="numpy") as arrays:
-            return [arrays.get_tensor(name) for name in names]
-    except (OSError, SafetensorError) as problem:
-        raise InputError(
-            f"{beside}, the second file of {path}, cannot be read ({problem}); keep both files together, or audit again"
-        ) from None
+    return stored_arrays(path, found, names)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fairbits.errors import InputError
+from fairbits.measure.passes.expert_counter import ExpertCounter, expert_points
 from fairbits.measure.passes.recorder import Recorder, points_of, probed_linears
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
@@ -37,13 +38,15 @@ class Job:
         linears, left_out = probed_linears(self.checkpoint.architecture, model)
         if not linears:
             raise InputError(f"{self.checkpoint.target} has no linear map whose activations can be observed")
+        languages = torch.from_numpy(self.text.language_of)
         return Recorder(
             model,
             points_of(self.checkpoint.architecture, model),
             linears,
-            documents=torch.from_numpy(self.text.language_of),
+            documents=languages,
             schemes=self.schemes,
             second_moments=self.second_moments,
             left_out=left_out,
+            experts=ExpertCounter(expert_points(self.checkpoint.architecture), languages, device=self.device),
             device=self.device,
         )

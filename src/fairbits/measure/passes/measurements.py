@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbits.checks import Floats
+from fairbits.measure.passes.block_experts import BlockExperts
 from fairbits.measure.passes.point import Point, PointKind
 from fairbits.measure.passes.text import Task
 from fairbits.memory import ERROR_ROWS
@@ -37,7 +38,7 @@ class Measurements:
     why.
 
     `estimated` is how many documents have an estimated size, as in `Text`; `dtype` is what the model computed in, and
-    `notes` are what a reader must know about the pass.
+    `notes` are what a reader must know about the pass; `experts` are the blocks that have experts.
 
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
     """
@@ -65,6 +66,7 @@ class Measurements:
     estimated: int = 0
     dtype: str = "float32"
     notes: tuple[str, ...] = ()
+    experts: tuple[BlockExperts, ...] = ()
 
     def blocks(self, kind: PointKind) -> list[int]:
         """Returns the blocks that have a point of this kind."""

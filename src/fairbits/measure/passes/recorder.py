@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
+from fairbits.measure.passes.expert_counter import ExpertCounter
 from fairbits.measure.passes.point import Point, PointKind
 from fairbits.model.architecture import Architecture, Weight
 from fairbits.model.device import is_gpu
@@ -107,13 +108,14 @@ class Recorder:
         schemes: tuple[Scheme, ...],
         second_moments: bool,
         left_out: Mapping[str, str] | None = None,
+        experts: ExpertCounter | None = None,
         device: str | torch.device | None = None,
     ) -> None:
         """`documents` holds the language of each document, by index; `device` is by default that of the model.
 
-        `left_out` says which linear maps are not measured, and why.
+        `left_out` says which linear maps are not measured, and why; `experts` counts what reaches each expert.
         """
-        self.left_out = left_out or {}
+        self.left_out, self.experts = left_out or {}, experts
         self._languages = documents
         self._device = torch.device(model.device if device is None else device)
         self._modules = dict(model.named_modules())
@@ -148,6 +150,8 @@ class Recorder:
         self._damage = torch.zeros(len(self.schemes), len(FORMS), rows, len(self._linear_columns), device=device)
         stacks = {self.points[column].stack for column in self._point_columns}
         self._positions = {stack: batch.positions(stack).on(device) for stack in stacks}
+        if self.experts is not None:
+            self.experts.start(batch)
 
     def finish(self) -> None:
         """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
@@ -184,6 +188,8 @@ class Recorder:
                 scales, _ = choose_scales(self._matrix(weight), scheme, dtype=torch.float32)
                 self._scales[scheme, name] = scales.to(self._device)
         handles = self._attach(own)
+        if self.experts is not None:
+            handles += self.experts.attach(self._modules, block=block)
         try:
             yield
         finally:

@@ -170,7 +170,8 @@ def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[s
         unigrams=unigrams(text),
         estimated=text.estimated,
         dtype=str(job.dtype).removeprefix("torch."),
-        notes=notes,
+        notes=notes if recorder.experts is None else (*notes, *recorder.experts.notes),
+        experts=() if recorder.experts is None else recorder.experts.tables(),
     )
 
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
+from fairbits.measure.passes.expert_call import ExpertCall
 from fairbits.measure.passes.lockstep import StopBlock
 from fairbits.model.architecture import Weight
 from fairbits.model.finite import all_finite
 from fairbits.model.groups import Notes
 from fairbits.model.scheme import Scheme
-from fairbits.quantization.rounding.expert_inputs import ExpertCall
 from fairbits.quantization.rounding.gptq import Factor, factorize
 from fairbits.quantization.rounding.observation import (
     ObservedBatch,

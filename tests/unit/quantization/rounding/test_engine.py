@@ -10,10 +10,10 @@ import transformers as t
 from fairbits.errors import InputError
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.expert_call import ExpertCall
 from fairbits.measure.passes.run import probe
 from fairbits.model.groups import choose_scales, round_to_nearest
 from fairbits.quantization.rounding.engine import round_model
-from fairbits.quantization.rounding.expert_inputs import ExpertCall
 from fairbits.quantization.rounding.gptq import gptq
 from fairbits.quantization.rounding.layer import STARVED, UNSEEN
 from fairbits.theory.grid import Grid
