@@ -33,7 +33,7 @@ FILES = {
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.sources"],
     "compare": ["fairbits.verbs.comparison"],
-    "verdict": ["fairbits.verbs.verdict"],
+    "verdict": ["fairbits.verbs.verdict", "fairbits.verbs.gate_samples"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.sources", "fairbits.verbs.run.job"],
     "research": ["fairbits.science.experiments.result"],

@@ -10,7 +10,7 @@ from typing import Literal
 from fairbits.errors import InputError
 from fairbits.model.embedded import PREFIX, find_embedded
 from fairbits.model.files.gguf import dequantized
-from fairbits.model.files.safetensors_files import INDEX, SINGLE
+from fairbits.model.files.safetensors_files import INDEX, SINGLE, no_weights
 
 Kind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -66,7 +66,7 @@ def _is_weight_file(path: Path) -> bool:
 
 
 def _check_format(directory: Path) -> None:
-    """Raises if the weights in `directory` are only pickled or in GGUF; the error says how to convert them."""
+    """Raises if `directory` has no weights, or has them only pickled or in GGUF; says how to convert them."""
     if (directory / SINGLE).exists() or (directory / INDEX).exists():
         return
     try:
@@ -78,6 +78,8 @@ def _check_format(directory: Path) -> None:
             raise InputError(_pickle_advice(directory, name))
         if Path(name).suffix == ".gguf":
             raise InputError(f"{directory} holds GGUF files; pass the file itself: {directory / name}")
+    if "config.json" not in names:  # which may name other files
+        raise no_weights(directory)
 
 
 def _pickle_advice(directory: Path, name: str) -> str:

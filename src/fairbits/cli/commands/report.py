@@ -71,7 +71,7 @@ def report(
       fairbits report run
       fairbits report scores.json --against baseline.json --audit audit.json
       fairbits report run --format md >> README.md
-      fairbits report run --format hub --base-model org/model --repo me/model-W4A16-G128
+      fairbits report run --format hub --base-model org/model
     """
     from fairbits.artifacts import write_files  # heavy: only when the verb runs
     from fairbits.reports.content import check_name, format_of

@@ -161,7 +161,12 @@ def read_weights(directory: Path, explicit: object = None) -> tuple[dict[str, St
         return _read_shards(index)
     if single.is_file():
         return read_header(single), ()
-    raise InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
+    raise no_weights(directory)
+
+
+def no_weights(directory: Path) -> InputError:
+    """Returns the error for a directory without weights."""
+    return InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
 
 
 def _read_explicit(directory: Path, name: object) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
