@@ -178,3 +178,34 @@ def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> N
     column = head.index(next(title for title in head if title.endswith("bits per byte, low")))
     assert cells[column : column + 2] == ["", ""]
     assert opened.quiet()
+
+
+def test_experts_are_shown_where_the_model_has_some(show, measured) -> None:
+    own = copy.deepcopy(measured)
+    codes = [row["code"] for row in own["languages"]]
+    own["experts"] = {
+        "least": 32,
+        "blocks": [1, 3],
+        "experts": [8, 16],
+        "per_position": [2, 2],
+        "unreached": [0, 1],
+        "languages": codes,
+        "starved": [[2, 4 + i] for i in range(len(codes))],
+        "empty": [[0, 1] for _ in codes],
+        "mean": [[50.0, 25.0] for _ in codes],
+    }
+    opened = show(own)
+    assert "1 expert gets no text of any language." in opened.page.locator("#experts").inner_text()
+    assert opened.plotted("experts")[0]["x"] == [1, 3]
+    assert opened.plotted("experts")[0]["z"] == [[25.0, 100 * (4 + i) / 16] for i in range(len(codes))]
+    opened.page.locator("#fig-experts .plot").focus()
+    opened.page.keyboard.press("ArrowDown")
+    opened.page.keyboard.press("ArrowRight")
+    said = opened.page.locator("#status").text_content()
+    assert "block 3: 4 of 16 experts below 32 positions, 1 without text; mean 25 positions" in " ".join(said.split())
+    opened.page.check("input[name=experts][value=empty]")
+    assert opened.plotted("experts")[0]["z"] == [[0.0, 6.25]] * len(codes)
+    head, *lines = opened.downloaded("experts")
+    assert head[2:] == ["block 1, under 32", "block 1, none", "block 3, under 32", "block 3, none"]
+    assert lines[1][2:] == ["2", "0", "5", "1"]
+    assert opened.quiet()

@@ -48,6 +48,28 @@ def causes(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def experts(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | None:
+    """Returns how many experts of every block get little or no text of every language; None without experts.
+
+    `mean` is how many positions of a language an expert of the block gets on average.
+    """
+    found = audit.experts
+    if found is None:
+        return None
+    known = [code for code in languages if code in audit.languages]
+    return {
+        "least": found.least,
+        "blocks": [each.block for each in found.blocks],
+        "experts": [each.experts for each in found.blocks],
+        "per_position": [each.per_position for each in found.blocks],
+        "unreached": [each.unreached for each in found.blocks],
+        "languages": known,
+        "starved": [[each.starved[code] for each in found.blocks] for code in known],
+        "empty": [[each.empty[code] for each in found.blocks] for code in known],
+        "mean": [[each.routed[code] / each.experts for each in found.blocks] for code in known],
+    }
+
+
 def allocation(plan: Plan) -> dict[str, Any]:
     """Returns the bits of every map by block and role, and the bytes of what was quantized by block."""
     roles = list(dict.fromkeys(each.role for each in plan.layers if each.block is not None))

@@ -1,12 +1,18 @@
 """What a small run leaves, and the content of its report."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairbits.measure.audit.audit_file import AUDIT
+from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.scheme import Scheme
 from fairbits.reports import Sources
 from fairbits.reports.content import content
+from fairbits.verbs.audit import audit
 from fairbits.verbs.report import sources_of_run
 
 
@@ -20,3 +26,14 @@ def sources(finished_run: Path) -> Sources:
 def found(sources: Sources) -> dict[str, Any]:
     """Returns the content of a report of a run; a test that changes it copies it first."""
     return content(sources)
+
+
+@pytest.fixture(scope="session")
+def routed(
+    sources: Sources, reading_model: Callable[[str], Checkpoint], tmp_path_factory: pytest.TempPathFactory
+) -> Sources:
+    """Returns the same with the experts of an audit of a small Mixtral in the same languages."""
+    path = tmp_path_factory.mktemp("routed") / "audit.json"
+    audit(reading_model("mixtral"), languages=sources.after.languages, tokens=64, scheme=Scheme(3, None)).save(path)
+    assert sources.audit is not None
+    return replace(sources, audit=replace(sources.audit, experts=AUDIT.read(path).experts))

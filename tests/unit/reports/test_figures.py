@@ -37,6 +37,17 @@ def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
     assert found["certificate"]["bound_by_linear"] >= found["certificate"]["actual"]
 
 
+def test_experts_are_those_of_the_audit(found, routed) -> None:
+    assert found["experts"] is None
+    own, saved = content(routed)["experts"], routed.audit.experts
+    assert own["languages"] == [row["code"] for row in found["languages"]]
+    assert (own["blocks"], own["experts"], own["per_position"], own["least"]) == ([0, 1], [3, 3], [2, 2], 32)
+    for line, none, mean, code in zip(own["starved"], own["empty"], own["mean"], own["languages"], strict=True):
+        assert line == [each.starved[code] for each in saved.blocks]
+        assert none == [each.empty[code] for each in saved.blocks]
+        assert mean == [each.routed[code] / 3 for each in saved.blocks]
+
+
 def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> None:
     own = found["prediction"]
     assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", True, "W3 per channel")

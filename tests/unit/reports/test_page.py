@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fairbits.reports.content import content as content_of
 from fairbits.reports.page import EARLY, SCRIPTS, page
 from fairbits.units import MEASURES, UNITS
 
@@ -130,6 +131,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         },
         "patterns": {"blocks": places, "languages": codes, "share": found},
         "causes": {"blocks": places, "languages": codes, "damage": found, "scheme": "W4"},
+        "experts": None,
         "prediction": {
             "scheme": "W4",
             "method": 0,
@@ -169,6 +171,16 @@ def bare() -> dict[str, Any]:
 
 def test_all_figures_stand_in_the_page() -> None:
     assert Elements(page(full())).ids("figure") == FIGURES
+
+
+def test_experts_have_a_figure_where_the_model_has_some(routed) -> None:
+    found, without = Elements(page(content_of(routed))), Elements(page(full()))
+    assert found.ids("figure") == FIGURES | {"fig-experts"}
+    assert "experts" in found.ids("section") - without.ids("section")
+    assert json.loads(found.scripts[1])["experts"]["experts"] == [3, 3]
+    assert "fewer than 32 positions of calibration text" in found.words
+    assert "Starved expert" in found.words
+    assert "experts" not in without.words
 
 
 def test_what_was_not_measured_is_one_quiet_line() -> None:

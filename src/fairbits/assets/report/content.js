@@ -25,6 +25,7 @@ const state = {
   shown: new Set(content.methods.map((_, index) => index).filter((index) => index < 2)),
   relative: true,
   absolute: true,
+  empty: false,
 };
 
 const $ = (selector) => document.querySelector(selector);

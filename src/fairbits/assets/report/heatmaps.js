@@ -1,4 +1,5 @@
-// Two maps of blocks by languages: how much a language uses a block, and how much of its damage arises there.
+// Maps of blocks by languages: how much a language uses a block, how much of its damage arises there, and which
+// experts get little of its text.
 
 const MAP_ROW = 24;
 
@@ -12,14 +13,15 @@ function scale(twoSided) {
   return names.map((name, index) => [index / (names.length - 1), colour(name)]);
 }
 
-/** Returns a map. `values` is one line per language; `words` says a value; `twoSided` puts nothing in the middle. */
-function mapFigure({ width, found, blocks, values, words, twoSided, title, suffix = "" }) {
+/** Returns a map. `values` is one line per language; `words` says a value, given its places in the figure's data; `twoSided` puts nothing in the middle.
+ *  The scale of colours ends at `floor` or above. */
+function mapFigure({ width, found, blocks, values, words, twoSided, title, suffix = "", floor = 1e-12 }) {
   const narrow = width < NARROW;
   const rows = found.map(([row]) => row);
   const hover = rows.map((row, i) =>
-    blocks.map((block, j) => `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>block ${block}: ${words(values[i][j])}`),
+    blocks.map((block, j) => `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>block ${block}: ${words(values[i][j], found[i][1], j)}`),
   );
-  const most = Math.max(1e-12, ...values.flat().map(Math.abs));
+  const most = Math.max(floor, ...values.flat().map(Math.abs));
   const labels = rows.map((row) => (narrow ? plain(fitting(row, true).name) : languageLabel(row, false)));
   return {
     traces: [
@@ -86,5 +88,19 @@ function causesFigure(width) {
     width, found, blocks, values, twoSided: values.flat().some((each) => each < 0), suffix: state.absolute ? "" : " %",
     title: state.absolute ? "predicted damage, nats per token" : "share of its predicted damage",
     words: (value) => (state.absolute ? `${fixed(value, 5)} nats per token` : `${fixed(value, 1)} % of its predicted damage`),
+  });
+}
+
+function expertsFigure(width) {
+  const { blocks, languages, experts, starved, empty, mean, least } = content.experts;
+  const found = visibleOf(languages);
+  if (!found.length) return null;
+  const counts = state.empty ? empty : starved;
+  const values = found.map(([, i]) => counts[i].map((each, j) => (100 * each) / experts[j]));
+  return mapFigure({
+    width, found, blocks, values, twoSided: false, suffix: " %", floor: 1,
+    title: state.empty ? "experts without any text" : `experts with fewer than ${least} positions`,
+    words: (_, i, j) =>
+      `${starved[i][j]} of ${experts[j]} experts below ${least} positions,<br>${empty[i][j]} without text; mean ${short(mean[i][j])} positions`,
   });
 }

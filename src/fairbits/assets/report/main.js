@@ -5,11 +5,12 @@ const FIGURES = {
   kappa: kappaFigure,
   patterns: patternsFigure,
   causes: causesFigure,
+  experts: expertsFigure,
   bits: bitsFigure,
   widths: widthsFigure,
   prediction: predictionFigure,
 };
-const OF_LANGUAGES = ["languages", "patterns", "causes", "widths", "prediction"];
+const OF_LANGUAGES = ["languages", "patterns", "causes", "experts", "widths", "prediction"];
 
 const pending = new Set();
 let drawing = null;
@@ -104,13 +105,16 @@ function listenToTables() {
   }
 }
 
-/** Gives the two maps their choices. */
+/** Gives the maps their choices. */
 function listenToMaps() {
   for (const choice of document.querySelectorAll("input[name=patterns]")) {
     choice.addEventListener("change", () => ((state.relative = choice.value === "relative"), draw("patterns")));
   }
   for (const choice of document.querySelectorAll("input[name=causes]")) {
     choice.addEventListener("change", () => ((state.absolute = choice.value === "absolute"), draw("causes")));
+  }
+  for (const choice of document.querySelectorAll("input[name=experts]")) {
+    choice.addEventListener("change", () => ((state.empty = choice.value === "empty"), draw("experts")));
   }
 }
 

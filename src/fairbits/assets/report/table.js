@@ -162,6 +162,11 @@ const tables = {
   ],
   patterns: () => gridTable({ ...content.patterns, values: content.patterns.share, heads: content.patterns.blocks }),
   causes: () => gridTable({ ...content.causes, values: content.causes.damage, heads: content.causes.blocks }),
+  experts: () => {
+    const { blocks, least, languages, starved, empty } = content.experts;
+    const heads = blocks.flatMap((block) => [`block ${block}, under ${least}`, `block ${block}, none`]);
+    return gridTable({ languages, heads, values: starved.map((line, i) => line.flatMap((each, j) => [each, empty[i][j]])) });
+  },
   bits: () => [
     ["role", ...content.allocation.blocks],
     ...content.allocation.roles.map((role, i) => [role, ...content.allocation.bits[i]]),
