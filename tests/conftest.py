@@ -35,6 +35,7 @@ TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_i
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
 GROUPED = {**SIZE, "num_key_value_heads": 2}
 MT5_SIZE = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, **TOKENS}
+LLAMA4_SIZE = {**GROUPED, "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 3, "num_experts_per_tok": 2}
 NO_START = {"bos_token": None}
 MASK = {"mask_token": "<unk>"}
 
@@ -46,6 +47,7 @@ READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     "mt5": (t.MT5ForConditionalGeneration, lambda: t.MT5Config(**MT5_SIZE, decoder_start_token_id=3), {}),
     "xlmr": (t.XLMRobertaForMaskedLM, lambda: t.XLMRobertaConfig(**SIZE, max_position_embeddings=68), MASK),
     "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, num_local_experts=3), {}),
+    "llama4": (t.Llama4ForCausalLM, lambda: t.Llama4TextConfig(**LLAMA4_SIZE, interleave_moe_layer_step=1), {}),
 }
 """Class, configuration and what its tokenizer has beside (or without) the embedded one's."""
 

@@ -4,6 +4,7 @@ import copy
 import difflib
 import hashlib
 import json
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from fairbits.model.files.safetensors_files import (
     read_tensor,
     read_weights,
 )
-from fairbits.model.files.stored_weights import scale_dtype
+from fairbits.model.files.stored_weights import is_stack, scale_dtype
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from fairbits.model.architecture import Architecture
+    from fairbits.model.architecture.stacked_experts import ExpertSlice
 
 __all__ = ["Checkpoint", "TensorInfo"]
 
@@ -53,8 +55,9 @@ class Checkpoint:
     `target`     the model as requested
     `directory`  holds configuration, tokenizer and safetensors
     `kind`       "directory", "hub", "gguf" or "embedded"
-    `tensors`    name, type and shape of every tensor, in file order
-    `files`      where in the files each of them is
+    `tensors`    name, type and shape of every tensor, in file order; experts that a file stacks in one tensor are told
+                 apart, if loaders can read them so
+    `files`      the tensors as they are in the files, and where
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
     """
 
@@ -70,7 +73,6 @@ class Checkpoint:
         self._raw_config = read_object(self.directory / "config.json", finite=False)
         tensors, oddities = read_weights(self.directory, self._raw_config.get(EXPLICIT))
         self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
-        self.tensors: Mapping[str, TensorInfo] = self.files
         quantized = _quantization_note(self._raw_config)
         self.notes: tuple[str, ...] = (*source.notes, *_inherited_notes(self.directory), *oddities, *quantized)
 
@@ -84,15 +86,20 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """Returns one tensor, memory-mapped: only the parts that are used are read. Do not write to it."""
-        return map_tensor(self.files[self._info(name).name])
+        name = self._info(name).name
+        if name in self.slices:
+            # contiguous, as if the file had it so
+            return self.slices[name].cut(map_tensor(self._location(name))).contiguous()
+        return map_tensor(self.files[name])
 
     def read_pinned(self, name: str) -> torch.Tensor:
         """Returns one tensor in memory from which a GPU copies it without waiting. Do not write to it."""
-        return read_tensor(self.files[name], pinned=True)
+        stored = read_tensor(self._location(name), pinned=True)
+        return self.slices[name].cut(stored) if name in self.slices else stored
 
     def announce(self, name: str) -> None:
         """Says that a tensor will be read soon, so that the system reads it meanwhile."""
-        announce_read(self.files[name])
+        announce_read(self._location(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
         """Yields all tensors, or those in `names`, one at a time in file order.
@@ -121,6 +128,31 @@ class Checkpoint:
     def config(self) -> "PretrainedConfig":
         """The configuration, as transformers understands it."""
         return load_config(self.directory, self._raw_config, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Name, type and shape of every tensor."""
+        return MappingProxyType(dict(_apart(self._whole, self.slices)))
+
+    @cached_property
+    def slices(self) -> Mapping[str, "ExpertSlice"]:
+        """The experts that the files stack in one tensor, by the names under which they are read one by one."""
+        stacks = {name: info.shape for name, info in self._whole.items() if is_stack(name, info.shape)}
+        if not stacks or "quantization_config" in self._raw_config:
+            return {}  # without transformers, whose import takes seconds
+        from fairbits.model.architecture.stacked_experts import expert_slices
+
+        return expert_slices(self.config, stacks, trust_remote_code=self.trust_remote_code)
+
+    @property
+    def _whole(self) -> Mapping[str, TensorInfo]:
+        """The tensors before experts are told apart."""
+        return self.files
+
+    def _location(self, name: str) -> StoredTensor:
+        """Returns where in the files a tensor is, or all that belongs to its expert."""
+        own = self.slices.get(name)
+        return self.files[name] if own is None else own.place(self.files[own.stacked])
 
     @cached_property
     def architecture(self) -> "Architecture":
@@ -189,6 +221,19 @@ class Checkpoint:
             near = difflib.get_close_matches(str(name), self.tensors, n=3)
             raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
         return self.tensors[name]
+
+
+def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, "ExpertSlice"]) -> Iterator[tuple[str, TensorInfo]]:
+    """Yields the tensors, with all experts of one that stacks them in its place."""
+    experts: dict[str, list[str]] = {}
+    for name, own in slices.items():
+        experts.setdefault(own.stacked, []).append(name)
+    for name, info in stored.items():
+        for each in experts.get(name, ()):
+            shape = slices[each].shape
+            yield each, TensorInfo(each, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
+        if name not in experts:
+            yield name, info
 
 
 def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:

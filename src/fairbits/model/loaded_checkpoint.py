@@ -51,7 +51,6 @@ class LoadedCheckpoint(Checkpoint):
         self.trust_remote_code = False
         self._state = saved_state(model)
         self.files: Mapping[str, StoredTensor] = MappingProxyType({})
-        self.tensors = MappingProxyType({name: _info(name, tensor) for name, tensor in self._state.items()})
         self._place = _TemporaryPlace()
         self.directory = self._place.path
         _write_companions(self.directory, model, tokenizer)
@@ -66,18 +65,23 @@ class LoadedCheckpoint(Checkpoint):
 
     def read(self, name: str) -> Tensor:
         """Returns one tensor on the CPU: the model's own if it is there. Do not write to it."""
-        return self._state[self._info(name).name].cpu()
+        return self.read_pinned(self._info(name).name).cpu()
 
     def read_pinned(self, name: str) -> Tensor:
         """Returns one tensor where it is. Do not write to it."""
-        return self._state[name]
+        own = self.slices.get(name)
+        return self._state[name] if own is None else own.cut(self._state[own.stacked][own.expert])
 
     def announce(self, name: str) -> None:
         """Does nothing: the tensor is in memory."""
 
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
-        for name, info in sorted(self.tensors.items()):
-            yield info, 0, self.read(name).contiguous().reshape(-1).view(torch.uint8).numpy().data
+        for name, info in sorted(self._whole.items()):
+            yield info, 0, self._state[name].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+    @cached_property
+    def _whole(self) -> Mapping[str, TensorInfo]:
+        return MappingProxyType({name: _info(name, tensor) for name, tensor in self._state.items()})
 
     @property
     def size_bytes(self) -> int:

@@ -14,9 +14,10 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from fairbits.errors import InputError
+from fairbits.model.architecture.stacked_experts import slices_of
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.formats import DEFAULT_FORMAT
-from fairbits.model.files.stored_weights import tied_parameters
+from fairbits.model.files.stored_weights import is_stack, tied_parameters
 from fairbits.model.groups import Codes, divisors, split_like
 from fairbits.model.loaded_checkpoint import saved_state
 
@@ -69,7 +70,7 @@ class PackedOnSave(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: "PreTrainedModel") -> tuple[dict[str, Tensor], dict[str, str]]:
         """Returns the tensors to save: packed where they are quantized."""
-        state = saved_state(model)
+        state = _experts_apart(model, saved_state(model))
         for name, scales in self._scales.items():
             weight = self._weights[name]
             stored = state.pop(name)
@@ -94,6 +95,16 @@ class PackedOnSave(HfQuantizer):
         if isinstance(dtype, torch.dtype):  # transformers may give its name
             torch.nn.Module.to(model, dtype)
         return model
+
+
+def _experts_apart(model: "PreTrainedModel", state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors with experts that are stacked told apart, as in a checkpoint."""
+    stacks = {name: tuple(each.shape) for name, each in state.items() if is_stack(name, each.shape)}
+    if not stacks:
+        return state
+    slices = slices_of(model, stacks)
+    whole = {name: each for name, each in state.items() if name not in {own.stacked for own in slices.values()}}
+    return whole | {name: own.cut(state[own.stacked][own.expert]) for name, own in slices.items()}
 
 
 def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:

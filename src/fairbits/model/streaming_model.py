@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from fairbits.errors import InputError
 from fairbits.model.architecture import Block, model_class
 from fairbits.model.architecture.names import resolve
+from fairbits.model.architecture.stacked_experts import conversions
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import is_gpu
 from fairbits.model.files.stored_weights import scale_dtype
@@ -216,7 +216,7 @@ def _converters(
     model: PreTrainedModel, names: Iterable[str], entries: dict[str, Tensor]
 ) -> dict[str, tuple[WeightConverter, dict[str, str]]]:
     """Returns the rule of each parameter that is made from several tensors, and the pattern of each tensor in it."""
-    transforms = get_model_conversion_mapping(model)
+    transforms = conversions(model)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}

@@ -15,7 +15,6 @@ from fairbits.model.groups import Codes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-
 GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
 PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
 """The parameter in which a module of experts stacks the matrices of a role, with gates and without."""
@@ -93,14 +92,17 @@ def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tenso
 
 def expert_matrix(model: torch.nn.Module, weight: Weight) -> Tensor | None:
     """Returns the matrix of an expert as a writable (out, in) slice of what its module stacks; None if it has none."""
+    from fairbits.model.architecture.stacked_experts import is_replaced
+
     module = model.get_submodule(weight.module)
-    gated = bool(getattr(module, "has_gate", False))
+    replaced = is_replaced(module)
+    gated = replaced or bool(getattr(module, "has_gate", False))
     stacked = getattr(module, (GATED_EXPERTS if gated else PLAIN_EXPERTS).get(weight.role, ""), None)
     if not isinstance(stacked, Tensor) or stacked.ndim != 3 or weight.expert is None:
         return None
     own = stacked.data[weight.expert]
-    W = own.T if module.is_transposed else own
+    W = own.T if replaced or module.is_transposed else own
     if not gated or weight.role == "mlp_down":
         return W
     half, second = len(W) // 2, weight.role == "mlp_up"
-    return W[half * second :][:half] if module.is_concatenated else W[second::2]
+    return W[half * second :][:half] if replaced or module.is_concatenated else W[second::2]

@@ -115,7 +115,7 @@ class Evidence:
 def is_rounded(weight: "Weight") -> bool:
     """Returns whether this is a linear map of a block that policies may round.
 
-    Maps that steer others stay, being small and decisive; so do experts that the file itself keeps in one tensor.
+    Maps that steer others stay, being small and decisive; so do experts that no file can hold one by one.
     """
     return weight.linear and weight.block is not None and not weight.steers and weight.stacked is None
 

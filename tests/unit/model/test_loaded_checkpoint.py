@@ -15,7 +15,7 @@ from fairbits.model.architecture import model_class
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.loaded_checkpoint import LoadedCheckpoint
 
-FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral")
+FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral", "llama4")
 
 
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": 96}

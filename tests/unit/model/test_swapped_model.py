@@ -49,8 +49,9 @@ def test_a_tied_head_follows_its_embedding() -> None:
     assert torch.equal(head, before)
 
 
-def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model) -> None:
-    checkpoint = reading_model("mixtral")
+@pytest.mark.parametrize("family", ["mixtral", "llama4"])
+def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model, family) -> None:
+    checkpoint = reading_model(family)
     swapped = SwappedModel.load(checkpoint)
     experts = {name: each for name, each in checkpoint.architecture.linears.items() if each.expert is not None}
     assert {each.role for each in experts.values()} == {"mlp_gate", "mlp_up", "mlp_down"}
@@ -60,6 +61,7 @@ def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model) -> N
     name, weight = next((n, w) for n, w in experts.items() if w.role == "mlp_up" and w.expert == 1)
     swapped.replace({name: torch.zeros(weight.shape)})
     stacked = swapped.model.get_submodule(weight.module).gate_up_proj
+    stacked = stacked.mT if family == "llama4" else stacked
     rows = weight.shape[0]
     assert not stacked[1, rows:].any()
     assert stacked[1, :rows].all()

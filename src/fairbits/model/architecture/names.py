@@ -10,10 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import Transpose, WeightConverter, WeightRenaming, rename_source_key
+from transformers.core_model_loading import (
+    Transpose,
+    WeightConverter,
+    WeightRenaming,
+    WeightTransform,
+    rename_source_key,
+)
 
 from fairbits.errors import InputError
+from fairbits.model.architecture.stacked_experts import conversions
 
 Shape = tuple[int, ...]
 
@@ -42,10 +48,8 @@ class Names:
 
 def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
     """Returns where every tensor goes; raises if one is missing, out of place or of another shape."""
-    transforms = get_model_conversion_mapping(model)
-    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
-    converters = [t for t in transforms if isinstance(t, WeightConverter)]
-    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
+    transforms = conversions(model)
+    by_pattern = {pattern: c for c in transforms if isinstance(c, WeightConverter) for pattern in c.source_patterns}
     entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))  # parameters and persistent buffers
 
     sources: dict[str, Source] = {}
@@ -53,7 +57,7 @@ def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
     taken: dict[str, str] = {}
     joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, shape in shapes.items():
-        target, pattern = _target(name, renamings, converters, model=model, entries=entries)
+        target, pattern = target_of(name, transforms, model=model, entries=entries)
         if target not in entries:
             unused[name] = target
         elif pattern is None:
@@ -73,14 +77,13 @@ def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
     return Names({name: sources[name] for name in shapes if name in sources}, ignored, tied, tied_to)
 
 
-def _target(
-    name: str,
-    renamings: list[WeightRenaming],
-    converters: list[WeightConverter],
-    *,
-    model: PreTrainedModel,
-    entries: dict[str, torch.Tensor],
+def target_of(
+    name: str, transforms: Iterable[WeightTransform], *, model: PreTrainedModel, entries: dict[str, torch.Tensor]
 ) -> tuple[str, str | None]:
+    """Returns the parameter that a tensor becomes, and the pattern of its name if it is converted on the way."""
+    listed = list(transforms)
+    renamings = [each for each in listed if isinstance(each, WeightRenaming)]
+    converters = [each for each in listed if isinstance(each, WeightConverter)]
     target, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, entries)
     if target not in entries:  # a name that is right as it is may look like one to convert
         plain, _ = rename_source_key(name, [], [], model.base_model_prefix, entries)

@@ -165,7 +165,7 @@ def why_not(weight: "Weight", scheme: Scheme) -> str | None:
     if weight.stacked is not None:
         return (
             f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one linear map at a "
-            "time: keep it, or start from a checkpoint with one tensor per expert"
+            "time, and transformers has no names for single experts of this class: keep it"
         )
     return _no_linear(weight, "a transposed map (in, out), like GPT-2's Conv1D") if weight.transposed else None
 

@@ -1,5 +1,6 @@
-"""What any file format must know about the tensors of a model: embeddings, tied parameters, the type of scales."""
+"""What any file format must know about tensors: embeddings, tied parameters, stacked experts, the type of scales."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -7,6 +8,14 @@ import torch
 if TYPE_CHECKING:
     from fairbits.model.architecture import Weight
     from fairbits.model.checkpoint import Checkpoint
+
+STACKS = frozenset({"gate_up_proj", "gate_proj", "up_proj", "down_proj"})
+"""The names that transformers' own kernels expect of the parameters of a module of experts."""
+
+
+def is_stack(name: str, shape: Sequence[int]) -> bool:
+    """Returns whether a tensor may hold the matrices of all experts of a block."""
+    return len(shape) == 3 and name.rpartition(".")[2] in STACKS
 
 
 def scale_dtype(checkpoint: "Checkpoint") -> torch.dtype:

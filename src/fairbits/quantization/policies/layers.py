@@ -83,8 +83,9 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
     experts = sum(each.block is not None and not each.steers and not is_rounded(each) for each in linears)
     if experts:
         yield (
-            f"{experts} tensors of experts stay as they are: the file has the experts of a block in one tensor, and "
-            "the format stores one linear map at a time"
+            f"{experts} tensors of experts stay as they are: each holds the experts of a block, the format stores one "
+            f"linear map at a time, and in transformers {evidence.checkpoint.architecture.class_name} has no names for "
+            "single experts"
         )
     if options.embeddings != "keep":
         yield (

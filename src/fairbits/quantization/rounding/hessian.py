@@ -248,14 +248,14 @@ class HessianAccumulator:
             observed.passed.update(own)
             call = ExpertCall.of(module, (*args, *kwargs.values()))
             documents = observed.documents(next(iter(own.values())).stack)
-            if call is None or len(documents) != len(call.states):
+            if call is None or len(documents) != call.positions:
                 self._scattered.update(own)
                 return
             documents = documents.to(call.states.device)
             for name, point in own.items():
                 at = (call.reaches(cast(int, point.expert)) & (documents >= 0)).nonzero()[:, 0]
                 if len(at):
-                    x = call.states[at]
+                    x = call.inputs(cast(int, point.expert), at)
                     x = (call.hidden(cast(int, point.expert), x) if point.hidden else x).float()
                     self._observe(name, x, self._languages.language_of.to(x.device)[documents[at]])
             if stop:

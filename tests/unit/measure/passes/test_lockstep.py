@@ -12,7 +12,7 @@ from fairbits.measure.passes.lockstep import lockstep
 from fairbits.model.streaming_model import StreamingModel
 
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
-FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral")
+FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral", "llama4")
 OTHERS = {
     "bloom": lambda: t.BloomForCausalLM(t.BloomConfig(hidden_size=32, n_head=4, n_layer=2, **TOKENS)),
     "opt": lambda: t.OPTForCausalLM(

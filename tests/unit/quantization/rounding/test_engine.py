@@ -184,6 +184,38 @@ def test_experts_have_the_hessian_of_the_text_that_reaches_them(reading_model, p
         assert (codes.codes == expected.codes.codes).float().mean() > 0.99
 
 
+def test_experts_of_llama_4_have_the_hessian_of_their_scaled_inputs(reading_model, plan_of, weather):
+    """Its router scales what goes into an expert, and sends zeros to the experts that it does not choose."""
+    llama4, found, languages = reading_model("llama4"), [], []
+    text, model = weather(llama4), llama4.load()
+    moe = model.model.layers[0].feed_forward
+    moe.register_forward_pre_hook(lambda _module, args: found.append(args[0].detach()))
+    for batch in batches(text, positions=256):
+        keep = batch.positions("decoder").text
+        model(**batch.inputs)
+        found[-1] = found[-1][keep.bool()]
+        languages.append(torch.from_numpy(text.language_of)[batch.document[keep.nonzero()[:, 0]]])
+    x, language = torch.cat(found), torch.cat(languages)
+    shares = torch.tensor([0.5 / int((language == each).sum()) for each in range(2)])[language].sqrt()
+    routed = x @ moe.router.weight.detach().T
+    first = next(round_model(llama4, plan_of(llama4, rounding="gptq", languages=LANGUAGES), text=text))
+    weights = llama4.architecture.weights
+    names = [name for name in first.layers if weights[name].expert is not None]
+    assert len(names) == 9
+    for name in names:
+        expert = weights[name].expert
+        at = (routed.topk(2).indices == expert).any(1)
+        assert 0 < int(at.sum()) < len(x)
+        seen = x[at] * routed[at, expert, None].sigmoid()
+        if weights[name].role == "mlp_down":
+            gate, up = (seen @ moe.experts.gate_up_proj[expert].detach()).chunk(2, -1)
+            seen = torch.nn.functional.silu(gate) * up
+        seen = seen * shares[at, None]
+        codes = first.layers[name]
+        expected = gptq(llama4.read(name), seen.T @ seen, codes.scales, grid=Grid(3, "twos"))
+        assert (codes.codes == expected.codes.codes).float().mean() > 0.99
+
+
 def test_an_expert_that_no_text_reaches_is_rounded_to_nearest(reading_model, plan_of, weather, monkeypatch):
     mixtral = reading_model("mixtral")
     reaches = ExpertCall.reaches
