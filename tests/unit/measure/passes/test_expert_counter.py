@@ -8,6 +8,7 @@ import transformers as t
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes import run
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.expert_call import ExpertCall
 from fairbits.measure.passes.expert_counter import ExpertPoint, expert_points
 from fairbits.measure.passes.run import probe
 
@@ -99,11 +100,17 @@ def test_points_are_the_modules_of_experts(reading_model):
     assert found == tuple(ExpertPoint(i, "decoder", f"model.layers.{i}.mlp.experts", 3) for i in range(2))
 
 
-def test_experts_whose_modules_do_not_get_the_choice_are_told(saved):
-    """Llama 4 gives every expert all positions, weighted."""
-    config = t.Llama4TextConfig(
-        **SIZE, **TOKENS, num_hidden_layers=2, num_local_experts=3, head_dim=8, intermediate_size_mlp=48
-    )
-    measured = probe(saved(t.Llama4ForCausalLM(config)), WEATHER, request=TextRequest(tokens=64))
+def test_the_choice_of_llama_4_is_seen_in_what_its_experts_get(reading_model, weather):
+    """Llama 4 gives every expert all positions, weighted: by zero if it is not chosen."""
+    llama4 = reading_model("llama4")
+    measured = probe(llama4, WEATHER, request=TextRequest(tokens=64))
+    assert [(each.block, each.per_position) for each in measured.experts] == [(0, 2), (1, 2)]
+    expected = direct_counts(llama4, weather(llama4))
+    np.testing.assert_array_equal([each.counts for each in measured.experts], expected)
+
+
+def test_experts_whose_modules_do_not_get_the_choice_are_told(reading_model, monkeypatch):
+    monkeypatch.setattr(ExpertCall, "of", lambda _module, _arguments: None)
+    measured = probe(reading_model("mixtral"), WEATHER, request=TextRequest(tokens=64))
     assert measured.experts == ()
     assert "experts of blocks 0, 1 is not counted" in " ".join(measured.notes)
