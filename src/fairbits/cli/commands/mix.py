@@ -7,9 +7,9 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.files import write_out
-from fairbits.cli.options import Json, Model, Revision, Seed, TextFrom, Trust, flag, out_option
+from fairbits.cli.options import Device, Json, Model, Revision, Seed, TextFrom, Trust, flag, out_option
 from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
+from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
 from fairbits.errors import InputError
 
 
@@ -47,6 +47,13 @@ def mix(
         Path | None,
         typer.Option(help="With --cover: an audit of the model in all languages it will serve.", metavar="AUDIT.json"),
     ] = None,
+    experts: Annotated[
+        int | None,
+        typer.Option(
+            help="Read N times as many samples, and keep those that reach the experts with the least text.", metavar="N"
+        ),
+    ] = None,
+    device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     as_json: Json = False,
@@ -57,7 +64,9 @@ def mix(
       fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
+      fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
+    from fairbits.checks import whole
     from fairbits.cli.tables.languages import language_notes, mix_table
     from fairbits.language import udhr  # heavy: only when the verb runs
     from fairbits.language.mix import build_mix, parse_weights
@@ -70,6 +79,7 @@ def mix(
     if (cover is None) != (audit is None):
         missing, given = ("--audit AUDIT.json", "--cover") if audit is None else ("--cover N", "--audit")
         raise InputError(f"{given} is given without {missing}; give both, or neither: fairbits audit writes an audit")
+    times = 1 if experts is None else whole("--experts", experts, least=2)
     names = names_of(languages)
     if audit is not None and names is None and text is None:
         names = list(audited_languages(audit))
@@ -84,7 +94,7 @@ def mix(
             corpus,
             checkpoint.tokenizer(),
             weights=parse_weights(weights),
-            tokens=tokens,
+            tokens=None if tokens is None else tokens * times,
             sequence=sequence,
             seed=seed,
             repeat=repeat,
@@ -92,6 +102,10 @@ def mix(
             notes=(*checkpoint.notes, *chosen),
             progress=show,
         )
+        if experts is not None:
+            from fairbits.measure.audit.even_experts import even_experts  # loads torch
+
+            result = even_experts(checkpoint, result, one_in=times, device=chosen_device(device), progress=show)
     write_out(out_file, result.save)
     print_notes((*language_notes(names or ()), *result.notes))
     if as_json:

@@ -1,9 +1,13 @@
 """The text of a corpus, prepared for a model."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
+from fairbits.language.mix_file import Sample
 from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
 from fairbits.measure.passes.token_bytes import encoder_of
@@ -55,6 +59,24 @@ def text_for(
             "they must belong together"
         )
     return text
+
+
+def text_of_samples(checkpoint: Checkpoint, samples: Sequence[Sample]) -> Text:
+    """Returns the samples of a mix as the documents of a text, each whole, for a model that predicts the next token."""
+    task = task_of(checkpoint)
+    if task != "causal":
+        raise InputError(f"{checkpoint.target} does not predict the next token; samples are read only by such models")
+    tokenizer = checkpoint.tokenizer()
+    cut = cutter_for(tokenizer, task, length=longest_input(checkpoint), seed=0, start=None)
+    encoded = encoder_of(tokenizer)([each.text for each in samples])
+    return Text(
+        tuple(dict.fromkeys(each.lang for each in samples)),
+        np.array([each.lang for each in samples]),
+        np.arange(len(samples)),
+        np.array([float(len(each.text.encode())) for each in samples]),
+        tuple(window for i, each in enumerate(encoded) for window in cut.windows(i, each.ids)),
+        _padding(tokenizer, checkpoint.config.get_text_config().vocab_size),
+    )
 
 
 def tokens_of(text: Text) -> dict[str, int]:
