@@ -108,6 +108,7 @@ def quantize(
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
         if ranks.leads:  # all weights are read: one rank is enough
+            _check_format(plan, checkpoint)
             check_made_for(plan, checkpoint)
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
@@ -158,6 +159,7 @@ def _in_memory(
         raise InputError(f"{what} needs the directory of the quantized model; give out=…")
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
+    _check_format(plan, checkpoint)
     check_made_for(plan, checkpoint)
     words = calibration_text(checkpoint, plan, text)
     workload = quantize_workload(checkpoint, plan, words, device=device)
@@ -171,6 +173,12 @@ def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
         raise InputError(
             f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
         )
+
+
+def _check_format(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Raises if no file can hold what a plan makes of this model, before any weight is read."""
+    if plan.schemes.keys() <= checkpoint.architecture.weights.keys():  # otherwise it was made for another
+        DEFAULT_FORMAT.check(checkpoint, plan.schemes)
 
 
 @dataclass(frozen=True, eq=False)

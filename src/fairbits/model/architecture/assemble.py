@@ -1,6 +1,6 @@
 """The architecture map of a checkpoint, assembled from its tensor names, its blocks and their inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,16 @@ from fairbits.model.architecture.blocks import Walk, prefixes, stream_width, wal
 from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
 from fairbits.model.architecture.roles import is_norm
-from fairbits.model.architecture.skeleton import Call, Key, describe_modules, identity, model_class, skeleton, trace
+from fairbits.model.architecture.skeleton import (
+    Call,
+    Key,
+    describe_modules,
+    identity,
+    initializes,
+    model_class,
+    skeleton,
+    trace,
+)
 
 # The names that transformers' own kernels expect of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {
@@ -59,17 +68,32 @@ def architecture(
         ) from error
     view = _View(model, calls, steps, names)
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
+    stacks, head = [view.stack(path, "other") for path in steps.blocks], view.head
+    if _asks_for_weights(model, weights.values()):  # the last use of the model
+        weights = {name: replace(each, needs_weight=each.linear) for name, each in weights.items()}
     members: list[dict[str, Weight]] = [{} for _ in steps.blocks]
     for name, weight in weights.items():
         if weight.block is not None:
             members[weight.block][name] = weight
     blocks = tuple(
-        Block(i, view.stack(path, "other"), path, inside)
-        for i, (path, inside) in enumerate(zip(steps.blocks, members, strict=True))
+        Block(i, stack, path, inside)
+        for i, (stack, path, inside) in enumerate(zip(stacks, steps.blocks, members, strict=True))
     )
     return Architecture(
-        config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, weights.get(view.head or "")
+        config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, weights.get(head or "")
     )
+
+
+def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool:
+    """Returns whether transformers fails to load the model if the linear maps of its blocks have no X.weight.
+
+    Packed maps have none. The model loses these weights.
+    """
+    for weight in weights:
+        module = model.get_submodule(weight.module)
+        if weight.linear and weight.block is not None and not weight.steers and isinstance(module, nn.Linear):
+            module._parameters.pop("weight", None)
+    return not initializes(model)
 
 
 def _check_depth(config: PretrainedConfig, tensors: int) -> None:

@@ -57,6 +57,7 @@ class Weight:
     expert: int | None = None
     stacked: int | None = None  # how many experts a tensor with three dimensions holds
     layout: tuple[Part, ...] = ()  # rows of q, k, v (gate, up) in a fused tensor; empty if unknown or not fused
+    needs_weight: bool = False  # transformers loads it only if the file has X.weight, so it cannot be packed
 
     @property
     def steers(self) -> bool:

@@ -70,6 +70,20 @@ def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
     return model
 
 
+def initializes(model: Model) -> bool:
+    """Returns whether transformers initializes a model that lacks some weights, as from_pretrained does.
+
+    Packed layers have no X.weight at that time, and the code of some classes, such as T5's, asks for it.
+    """
+    for module in model.modules():
+        module._is_hf_initialized = False  # type: ignore[assignment]
+    try:
+        model.initialize_weights()  # type: ignore[no-untyped-call]
+    except AttributeError:
+        return False
+    return True
+
+
 def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
     """Returns a one-line description of a model that cannot be mapped."""
     kinds = Counter(type(m).__name__ for m in model.modules() if not any(True for _ in m.children()))

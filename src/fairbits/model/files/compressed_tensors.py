@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairbits.model.files.packed import packed_tensors, read_packed, stored_bytes, table_tensors
-from fairbits.model.files.quantization_config import TABLE_BITS, check_storable, quantization_config, why_not
+from fairbits.model.files.packed import byte_tensors, packed_tensors, read_packed, stored_bytes
+from fairbits.model.files.quantization_config import BYTE_BITS, check_storable, quantization_config, why_not
 from fairbits.model.files.shapes_apart import shapes_apart
-from fairbits.model.files.stored_weights import is_table
+from fairbits.model.files.stored_weights import in_whole_bytes, is_table
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CompressedTensors:
     """The output format of compressed-tensors; `OutputFormat` says what its methods return."""
 
-    embedding_bits = TABLE_BITS
+    embedding_bits = BYTE_BITS
 
     def why_not(self, weight: "Weight", scheme: Scheme) -> str | None:
         """Returns why a tensor cannot be stored with this scheme; None if it can."""
@@ -33,18 +33,20 @@ class CompressedTensors:
 
     def layer_bytes(self, weight: "Weight", scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
         """Returns the bytes of a tensor; a parameter that is tied to an embedding has scales of its own."""
-        table = is_table(weight)
         scale_bytes = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
-        return stored_bytes(weight.shape, scheme, dtype, table=table) + (tied * scale_bytes if table else 0)
+        others = tied * scale_bytes if is_table(weight) else 0
+        return stored_bytes(weight.shape, scheme, dtype, whole=in_whole_bytes(weight)) + others
 
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        """Returns a packed linear map, or an embedding in whole bytes."""
-        return table_tensors(weight.name, codes, tied=tied) if is_table(weight) else packed_tensors(weight.name, codes)
+        """Returns a packed linear map, or what cannot be packed in whole bytes."""
+        if not in_whole_bytes(weight):
+            return packed_tensors(weight.name, codes)
+        return byte_tensors(weight.name, codes, tied=tied if is_table(weight) else ())
 
     def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:
         """Returns the shapes that vLLM cannot load."""
         weights = checkpoint.architecture.weights
-        return shapes_apart(checkpoint.architecture, [name for name in schemes if not is_table(weights[name])])
+        return shapes_apart(checkpoint.architecture, [name for name in schemes if not in_whole_bytes(weights[name])])
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         """Returns the codes of a linear map or an embedding."""

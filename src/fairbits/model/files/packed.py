@@ -1,4 +1,4 @@
-"""The layout of compressed-tensors for a linear map, `pack-quantized`, and for an embedding; and their bytes.
+"""The layouts of compressed-tensors: `pack-quantized` for a linear map, whole bytes for what cannot be packed.
 
 A map X.weight (out, in) is stored as
 
@@ -6,8 +6,9 @@ A map X.weight (out, in) is stored as
     X.weight_scale   (out, groups), in the type that the loader computes in
     X.weight_shape   int64 (2,)
 
-An embedding cannot be packed, as transformers 5.22 does not load it so; it is stored as whole bytes (`int-quantized`):
-X.weight int8 (out, in) and X.weight_scale. A head that is tied to it has no weight, and a scale of its own.
+transformers 5.22 does not load embeddings so, nor the linear maps of T5 and its like. They are stored as whole bytes
+(`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no weight, and a
+scale of its own.
 """
 
 import math
@@ -61,14 +62,14 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     return words.reshape(out, -1)[:, : -(-columns * bits // WORD_BITS)].contiguous()
 
 
-def table_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Returns the tensors that hold the embedding `name`; `tied` are the other parameters that are the same."""
+def byte_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Returns the tensors that hold `name` in whole bytes; `tied` are the other parameters that are the same."""
     scales = {f"{each}_scale": codes.scales.contiguous() for each in (name, *tied)}
     return {name: codes.codes.contiguous()} | scales
 
 
 def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-    """Returns the codes of `bits` bits that `packed_tensors` or `table_tensors` wrote."""
+    """Returns the codes of `bits` bits that `packed_tensors` or `byte_tensors` wrote."""
     try:
         scales = tensors[f"{name}_scale"].clone()
         if name in tensors:
@@ -84,7 +85,7 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
     return Codes(torch.cat(codes), scales, bits)
 
 
-def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, table: bool = False) -> int:
+def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, whole: bool = False) -> int:
     """Returns the bytes of a map (out, in) with scales of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
 
     >>> stored_bytes((10, 64), Scheme(3, 32), torch.float16)
@@ -92,7 +93,7 @@ def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, 
     """
     out, columns = shape
     scale_bytes = out * scheme.groups(columns) * dtype.itemsize
-    if table:
+    if whole:
         return out * columns + scale_bytes
     return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
 

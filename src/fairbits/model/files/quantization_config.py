@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairbits.errors import InputError
-from fairbits.model.files.stored_weights import is_table, scale_dtype, tied_copies, tied_parameters
+from fairbits.model.files.stored_weights import in_whole_bytes, is_table, scale_dtype, tied_copies, tied_parameters
 from fairbits.model.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-TABLE_BITS = 8
+BYTE_BITS = 8
+"""The bits of what is stored in whole bytes."""
 EXPERTS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
 PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
 DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
-TABLE_VERSION = "0.20.0"  # the one that embeddings were tried with
+BYTES_VERSION = "0.20.0"  # the one that whole bytes were tried with
 
 
 def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> None:
@@ -72,11 +73,13 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
         named = {weights[name].module for name, other in maps.items() if other == how}
         experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
         alike = [*EXPERTS * experts, *sorted(named & heads), "Linear"]
-        groups.append(_group(alike if inside == {how} else sorted(named), how, PACKED))
+        whole = all(in_whole_bytes(weights[name]) for name in maps)
+        groups.append(_group(alike if inside == {how} else sorted(named), how, BYTES if whole else PACKED))
+    layouts = {group["format"] for group in groups}
     entry = {
         "quant_method": "compressed-tensors",
-        "version": _needed_version(stored.values(), tables=bool(tables)),
-        "format": MIXED if tables and maps else BYTES if tables else PACKED,
+        "version": _needed_version(stored.values(), whole=BYTES in layouts),
+        "format": layouts.pop() if len(layouts) == 1 else MIXED,
         "quantization_status": "compressed",
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
         "ignore": _ignored(checkpoint, stored),
@@ -116,10 +119,10 @@ def _group(targets: list[str], how: Scheme, layout: str) -> dict[str, Any]:
     }
 
 
-def _needed_version(stored: Iterable[Scheme], *, tables: bool) -> str:
+def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
     """Returns the oldest compressed-tensors that reads the file."""
-    if tables:
-        return TABLE_VERSION
+    if whole:
+        return BYTES_VERSION
     return DENSE_VERSION if any(how.bits not in (2, 4, 8) for how in stored) else PLAIN_VERSION
 
 
@@ -152,10 +155,10 @@ def why_not(weight: "Weight", scheme: Scheme) -> str | None:
     if is_table(weight):
         return (
             None
-            if scheme.bits == TABLE_BITS
+            if scheme.bits == BYTE_BITS
             else (
                 f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
-                f"compressed-tensors only as whole bytes: give it {TABLE_BITS} bits, or keep it"
+                f"compressed-tensors only as whole bytes: give it {BYTE_BITS} bits, or keep it"
             )
         )
     if not weight.linear:
@@ -167,13 +170,21 @@ def why_not(weight: "Weight", scheme: Scheme) -> str | None:
             f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one linear map at a "
             "time, and transformers has no names for single experts of this class: keep it"
         )
-    return _no_linear(weight, "a transposed map (in, out), like GPT-2's Conv1D") if weight.transposed else None
+    if weight.transposed:
+        return _no_linear(weight, "a transposed map (in, out), like GPT-2's Conv1D")
+    if weight.needs_weight and scheme.bits != BYTE_BITS:
+        return (
+            f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
+            f"class, as its code asks for X.weight meanwhile; it loads whole bytes: use {BYTE_BITS} bits, or measure "
+            "other widths in memory (fairbits compare, fairbits sweep)"
+        )
+    return None
 
 
 def _no_linear(weight: "Weight", what: str) -> str:
     return (
-        f"{weight.name} is {what}; compressed-tensors holds nn.Linear only: keep it, or quantize a model of another "
-        "family (Llama, Qwen, Gemma, BLOOM, OPT, GPT-NeoX …)"
+        f"{weight.name} is {what}; compressed-tensors unpacks nn.Linear only, so that no file can hold the quantized "
+        "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
     )
 
 
@@ -181,7 +192,7 @@ def _check_ties(weight: "Weight", architecture: "Architecture", *, copies: froze
     if weight.name in copies:
         raise InputError(
             f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
-            f"embedding, with {TABLE_BITS} bits), or keep both"
+            f"embedding, with {BYTE_BITS} bits), or keep both"
         )
     others = [other for other in architecture.weights.values() if other.tied_to == weight.name]
     if weight.tied_to is not None or any(other.name not in copies for other in others):
@@ -219,7 +230,9 @@ def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -
 
 
 def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Scheme]) -> None:
-    """Raises unless every map is an nn.Linear, and transformers initializes a model that lacks their weights."""
+    """Raises unless every map is an nn.Linear, and transformers initializes a model that lacks the packed weights."""
+    from fairbits.model.architecture.skeleton import initializes
+
     weights = checkpoint.architecture.weights
     packed: list[nn.Module] = []
     for name in stored:
@@ -229,16 +242,12 @@ def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored
         module = model.get_submodule(weight.module)
         if not isinstance(module, nn.Linear):
             raise InputError(_no_linear(weight, f"in a {type(module).__name__}"))
-        packed.append(module)
+        if not weight.needs_weight:
+            packed.append(module)
     for module in packed:
         del module.weight
-    for module in model.modules():
-        module._is_hf_initialized = False  # type: ignore[assignment]
-    try:
-        # what from_pretrained calls before it fills in the file; it is there that some families ask for X.weight
-        model.initialize_weights()  # type: ignore[no-untyped-call]
-    except AttributeError as problem:
+    if not initializes(model):  # such as a head that the code of its class asks for
         raise InputError(
-            f"transformers cannot load packed layers into {type(model).__name__} ({problem}); keep this model as it "
-            "is, or quantize one of another family (Llama, Qwen, Gemma, BLOOM, OPT, GPT-NeoX …)"
-        ) from None
+            f"transformers cannot load packed layers into {type(model).__name__}, whose code asks for X.weight "
+            "meanwhile; keep embedding and head (--embeddings keep)"
+        )

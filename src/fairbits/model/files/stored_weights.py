@@ -32,6 +32,11 @@ def is_table(weight: "Weight") -> bool:
     return weight.role == "embedding"
 
 
+def in_whole_bytes(weight: "Weight") -> bool:
+    """Returns whether codes of a tensor must be stored one per byte: transformers does not load it packed."""
+    return is_table(weight) or weight.needs_weight
+
+
 def tied_parameters(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
     """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
     architecture = checkpoint.architecture

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.packed import pack_codes, packed_tensors, read_packed, stored_bytes, table_tensors
+from fairbits.model.files.packed import byte_tensors, pack_codes, packed_tensors, read_packed, stored_bytes
 from fairbits.model.files.quantization_config import check_storable, quantization_config
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies
 from fairbits.model.groups import Codes
@@ -77,7 +77,7 @@ def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_embedding_is_stored_in_bytes_with_a_scale_for_each_tied_parameter() -> None:
     codes = random_codes(8, groups=4)
-    tensors = table_tensors("e.weight", codes, tied=("lm_head.weight",))
+    tensors = byte_tensors("e.weight", codes, tied=("lm_head.weight",))
     assert set(tensors) == {"e.weight", "e.weight_scale", "lm_head.weight_scale"}
     assert torch.equal(read_packed(tensors, "e.weight", bits=8).codes, codes.codes)
 
@@ -93,9 +93,9 @@ def test_missing_tensor_is_named() -> None:
 def test_size_is_that_of_the_tensors(stored: Scheme) -> None:
     codes = random_codes(stored.bits, groups=stored.groups(44))
     for table in (False, True):
-        tensors = table_tensors("w.weight", codes) if table else packed_tensors("w.weight", codes)
+        tensors = byte_tensors("w.weight", codes) if table else packed_tensors("w.weight", codes)
         size = sum(x.nbytes for x in tensors.values())
-        assert stored_bytes((5, 44), stored, torch.float16, table=table) == size
+        assert stored_bytes((5, 44), stored, torch.float16, whole=table) == size
 
 
 def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Reading) -> None:
@@ -136,7 +136,7 @@ REFUSED = [
         "mt5",
         "encoder.block.0.layer.0.SelfAttention.o.weight",
         Scheme(4, "channel"),
-        "cannot load packed layers into MT5",
+        "use 8 bits, or measure other widths in memory",
     ),
     ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear map"),
     ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
