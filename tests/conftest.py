@@ -36,6 +36,14 @@ SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "in
 GROUPED = {**SIZE, "num_key_value_heads": 2}
 MT5_SIZE = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, **TOKENS}
 LLAMA4_SIZE = {**GROUPED, "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 3, "num_experts_per_tok": 2}
+M2M100_SIZE = {
+    **TOKENS,
+    "d_model": 32,
+    "max_position_embeddings": 128,
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
+}
 NO_START = {"bos_token": None}
 MASK = {"mask_token": "<unk>"}
 
@@ -45,6 +53,7 @@ READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     "gemma3": (t.Gemma3ForCausalLM, lambda: t.Gemma3TextConfig(**GROUPED, head_dim=16, sliding_window=8), {}),
     "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **TOKENS), {}),
     "mt5": (t.MT5ForConditionalGeneration, lambda: t.MT5Config(**MT5_SIZE, decoder_start_token_id=3), {}),
+    "m2m100": (t.M2M100ForConditionalGeneration, lambda: t.M2M100Config(**M2M100_SIZE, decoder_start_token_id=3), {}),
     "xlmr": (t.XLMRobertaForMaskedLM, lambda: t.XLMRobertaConfig(**SIZE, max_position_embeddings=68), MASK),
     "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, num_local_experts=3), {}),
     "llama4": (t.Llama4ForCausalLM, lambda: t.Llama4TextConfig(**LLAMA4_SIZE, interleave_moe_layer_step=1), {}),

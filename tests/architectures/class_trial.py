@@ -49,10 +49,11 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
     try:
         checkpoint = fb.Checkpoint(original)
         blocks = checkpoint.architecture.blocks
+        bits = 8 if any(each.needs_weight for each in checkpoint.architecture.weights.values()) else 4
         stage = "audit"
         fb.audit(checkpoint, languages=LANGUAGES, tokens=TOKENS, scheme=Scheme(4, GROUP))
         stage = "quantize"
-        plan = fb.plan(checkpoint, policy="gptq", bits=4, group=GROUP, languages=LANGUAGES, tokens=TOKENS)
+        plan = fb.plan(checkpoint, policy="gptq", bits=bits, group=GROUP, languages=LANGUAGES, tokens=TOKENS)
         done = fb.quantize(checkpoint, plan, out=packed)
         stage = "evaluate"
         fb.evaluate(packed, reference=checkpoint, languages=LANGUAGES, tokens=TOKENS)

@@ -1,4 +1,7 @@
-"""Models that cannot be packed: mT5 is written in whole bytes, GPT-2 is refused at once and compared in memory."""
+"""Models that cannot be packed: mT5 is written in whole bytes, GPT-2 is refused at once and compared in memory.
+
+Other encoder-decoders are packed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +53,17 @@ def test_mt5_in_whole_bytes_loads_with_the_computed_weights(reading_model: Readi
     for each in plan.schemes:
         assert torch.equal(saved[each], files.read(each))
     scores = fb.evaluate(out, reference=mt5, languages=LANGUAGES, tokens=96)
+    assert scores.languages == ("eng_Latn", "heb_Hebr")
+
+
+def test_other_encoder_decoders_are_packed(reading_model: Reading, tmp_path: Path) -> None:
+    model, out = reading_model("m2m100"), tmp_path / "w4"
+    plan = fb.plan(model, policy="gptq", bits=4, **SHORT)
+    fb.quantize(model, plan, out=out)
+    theirs = t.M2M100ForConditionalGeneration.from_pretrained(out, dtype=torch.float32).eval()
+    torch.testing.assert_close(logits(theirs), logits(fb.quantize(model, plan)), rtol=0, atol=1e-5)
+    assert all(f"{name}_packed" in Checkpoint(out).files for name in plan.schemes)
+    scores = fb.evaluate(out, reference=model, languages=LANGUAGES, tokens=96)
     assert scores.languages == ("eng_Latn", "heb_Hebr")
 
 

@@ -162,7 +162,9 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
             model(**inputs, use_cache=False)
     except Exception as error:  # a model's own code, which may need images or sound instead
-        raise InputError(f"no token ids pass through it ({type(error).__name__}: {error})") from error
+        other = model.main_input_name
+        why = f"{type(error).__name__}: {error}" if other == "input_ids" else f"its input is {other}, and not text"
+        raise InputError(f"no token ids pass through it ({why})") from error
     finally:
         for handle in handles:
             handle.remove()
