@@ -13,6 +13,8 @@ WRITTEN_BYTES = 16 * MIB
 
 PART_BYTES = 4 * MIB
 """Bytes of a file that are read at a time, where all of it passes: hashing takes longer than a call."""
+REQUEST_BYTES = 16 * MIB
+"""Bytes of a file on the Hub that are asked for at a time: at 100 MB/s an answer takes longer than the way there."""
 WAITING_BLOCKS = 3
 """Blocks of codes that are being written or wait for it while the next one is computed, each one byte per weight."""
 

@@ -25,9 +25,9 @@ from fairbits.model.files.safetensors_files import (
     map_tensor,
     read_bytes,
     read_tensor,
-    read_weights,
 )
 from fairbits.model.files.stored_weights import is_stack, scale_dtype
+from fairbits.model.files.weight_files import Directory, Folder, read_weights
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
@@ -71,10 +71,13 @@ class Checkpoint:
             self.directory = directory_with_outliers(Checkpoint(source.directory), source.outliers)
         self.trust_remote_code = trust_remote_code
         self._raw_config = read_object(self.directory / "config.json", finite=False)
-        tensors, oddities = read_weights(self.directory, self._raw_config.get(EXPLICIT))
+        self._read_headers(Directory(self.directory), source.notes)
+
+    def _read_headers(self, folder: Folder, notes: tuple[str, ...] = ()) -> None:
+        tensors, oddities = read_weights(folder, self._raw_config.get(EXPLICIT))
         self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
         quantized = _quantization_note(self._raw_config)
-        self.notes: tuple[str, ...] = (*source.notes, *_inherited_notes(self.directory), *oddities, *quantized)
+        self.notes: tuple[str, ...] = (*notes, *_inherited_notes(self.directory), *oddities, *quantized)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.target!r})"
@@ -169,13 +172,16 @@ class Checkpoint:
         The hash covers config.json as sorted compact JSON without incidental entries and then, ordered by name, each
         tensor's name, dtype and shape as JSON and its bytes. Each text ends with a line feed.
         """
-        config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
-        digest = hashlib.sha256(_json_line(config))
+        digest = self._hash_config()
         for info, at, part in self._bytes():
             if at == 0:
-                digest.update(_json_line([info.name, str(info.dtype), info.shape]))
+                hash_name(digest, info)
             digest.update(part)
         return digest.hexdigest()
+
+    def _hash_config(self) -> "hashlib._Hash":
+        config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
+        return hashlib.sha256(_json_line(config))
 
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
         """Yields the bytes of all tensors by name, in parts: the tensor, where in it the part begins, and the part."""
@@ -273,6 +279,11 @@ def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     method = settings.get("quant_method", "method not named") if isinstance(settings, dict) else "method not named"
     return (f"{QUANTIZED} ({method})",)
+
+
+def hash_name(digest: "hashlib._Hash", info: TensorInfo) -> None:
+    """Adds name, type and shape of a tensor to a fingerprint, before its bytes."""
+    digest.update(_json_line([info.name, str(info.dtype), info.shape]))
 
 
 def _json_line(value: object) -> bytes:

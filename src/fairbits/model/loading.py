@@ -73,7 +73,7 @@ def load_model(
 
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
     try:
-        with _no_progress_bar():
+        with no_progress_bars():
             model, report = cls.from_pretrained(
                 directory,
                 config=_unpacking(config),
@@ -119,7 +119,7 @@ def _plain(model: Any) -> Any:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Hides the progress bars of transformers and compressed-tensors, and restores the user's settings afterwards."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging

@@ -164,9 +164,12 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None
             skipped[info.name] = f"it holds {tensor.numel()} element(s) of {info.dtype}"
         else:
             tensors[info.name] = moments_of(tensor, name=info.name)
+        del tensor  # before the next one is read
         done += info.nbytes
         if progress is not None:
             progress("reading weights", done, total)
+    tensors = {name: tensors[name] for name in checkpoint.tensors if name in tensors}  # in file order
+    skipped = {name: skipped[name] for name in checkpoint.tensors if name in skipped}
     model = ModelMoments(MappingProxyType(tensors), (), MappingProxyType(skipped))
     return ModelMoments(model.tensors, tuple(model.merge(block.linears) for block in blocks), model.skipped)
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,9 @@ from typing import Literal
 from fairbits.errors import InputError
 from fairbits.model.embedded import PREFIX, find_embedded
 from fairbits.model.files.gguf import dequantized
-from fairbits.model.files.safetensors_files import INDEX, SINGLE, no_weights
+from fairbits.model.files.hub_files import unreachable
+from fairbits.model.files.safetensors_files import INDEX, SINGLE
+from fairbits.model.files.weight_files import no_weights
 
 Kind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -37,7 +39,7 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     if not isinstance(target, str | Path) or not str(target):
         raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
     path = Path(os.path.expanduser(target))
-    is_id = not os.path.exists(path) and re.fullmatch(HUB_ID, str(target)) and not _is_weight_file(path)
+    is_id = is_hub_id(target)
     if revision is not None and not is_id:
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
@@ -53,16 +55,19 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
 
 
+def is_hub_id(target: str | Path) -> bool:
+    """Returns whether `target` can only be the id of a model on the Hub."""
+    path = Path(os.path.expanduser(target))
+    named = re.fullmatch(HUB_ID, str(target)) is not None
+    return named and not os.path.exists(path) and path.suffix not in PICKLES | {".gguf", ".safetensors"}
+
+
 def _from_file(path: Path) -> Source:
     if path.suffix == ".gguf":
         return Source("gguf", *dequantized(path))
     if path.suffix in PICKLES:
-        raise InputError(_pickle_advice(path.parent, path.name))
+        raise InputError(pickle_advice(path.parent, path.name))
     raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
-
-
-def _is_weight_file(path: Path) -> bool:
-    return path.suffix in PICKLES | {".gguf", ".safetensors"}
 
 
 def _check_format(directory: Path) -> None:
@@ -73,16 +78,24 @@ def _check_format(directory: Path) -> None:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as problem:
         raise InputError(f"{directory} cannot be listed ({problem.strerror}); it must be readable") from None
+    pickled = find_pickle(names)
+    if pickled is not None:
+        raise InputError(pickle_advice(directory, pickled))
     for name in names:
-        if Path(name).suffix in PICKLES and not name.startswith(("training_args", "optimizer", "scheduler")):
-            raise InputError(_pickle_advice(directory, name))
         if Path(name).suffix == ".gguf":
             raise InputError(f"{directory} holds GGUF files; pass the file itself: {directory / name}")
     if "config.json" not in names:  # which may name other files
         raise no_weights(directory)
 
 
-def _pickle_advice(directory: Path, name: str) -> str:
+def find_pickle(names: Iterable[str]) -> str | None:
+    """Returns the first of these files that holds pickled weights."""
+    others = ("training_args", "optimizer", "scheduler")
+    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(others)), None)
+
+
+def pickle_advice(directory: Path, name: str) -> str:
+    """Returns why a pickle is not read, and how to convert it."""
     return (
         f"{directory / name} is a pickle, and reading one can run any code in it; weights must be in safetensors. "
         f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer '
@@ -98,11 +111,7 @@ def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)
     except Exception as problem:  # no connection, no such model, no permission, no space: each with its own class
-        reason = str(problem).strip().partition("\n")[0]
-        raise InputError(
-            f"{repo_id} is not a local directory, and it cannot be downloaded from the Hugging Face Hub ({reason}). "
-            f"Pass a local directory; where there is a connection, `hf download {repo_id} --local-dir DIR` makes one"
-        ) from problem
+        raise unreachable(repo_id, problem, done="downloaded") from problem
     directory = Path(os.fspath(snapshot))
     if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
         raise InputError(

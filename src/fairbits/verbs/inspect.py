@@ -1,9 +1,11 @@
 """Inspect: what is known of a model without running it: its blocks, its tensors, the moments of their weights."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.hub_checkpoint import open_to_read
 from fairbits.model.moments import ModelMoments, weight_moments
 from fairbits.model.opening import Model, open_checkpoint
 from fairbits.progress import Progress
@@ -39,6 +41,6 @@ class Inspection:
 
 
 def inspect(model: Model, *, progress: Progress | None = None) -> Inspection:
-    """Returns a model and the moments of its weights, after one pass over its files."""
-    checkpoint = open_checkpoint(model)
+    """Returns a model and the moments of its weights, after one pass over its files; on the Hub, if they are there."""
+    checkpoint = open_to_read(model) if isinstance(model, str | Path) else open_checkpoint(model)
     return Inspection(checkpoint, weight_moments(checkpoint, progress=progress))

@@ -14,6 +14,7 @@ from fairbits.errors import FairbitsError, InputError
 from fairbits.measure.audit.founding_documents import FoundingView, founding_statistics, founding_view
 from fairbits.measure.audit.outliers import OutlierBlocks, robust_outliers
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.hub_checkpoint import open_to_read, split_revision
 from fairbits.model.moments import weight_moments
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress, within
@@ -153,7 +154,8 @@ def screen(
 ) -> Screening:
     """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
 
-    C2 and the predicted damage need text. Stages reported to `progress` begin with the target.
+    C2 and the predicted damage need text. Without text, a model on the Hub (an id, or ID@REVISION) is read there, one
+    tensor after the other; with text it is downloaded. Stages reported to `progress` begin with the target.
     """
     named = sequence("targets", targets)
     if not named:
@@ -163,7 +165,9 @@ def screen(
     for target in named:
         row = Row(str(target))
         try:
-            checkpoint = Checkpoint(target, trust_remote_code=trust_remote_code)
+            name, revision = split_revision(target)
+            opened = open_to_read if corpus is None else Checkpoint  # text needs the whole model
+            checkpoint = opened(name, trust_remote_code=trust_remote_code, revision=revision)
             weights = _read_weights(checkpoint, progress)
             row = Row(row.target, weights, view=founding_view(weights.kappa, outlier_share=None, bits=bits))
             if corpus is not None:

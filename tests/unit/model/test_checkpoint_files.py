@@ -14,7 +14,8 @@ from safetensors.torch import save, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.files.safetensors_files import DTYPES, read_header, read_weights
+from fairbits.model.files.safetensors_files import DTYPES, read_header
+from fairbits.model.files.weight_files import Directory, read_weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -148,14 +149,16 @@ def test_an_empty_tensor_may_start_where_another_does(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_in_order(tmp_path: Path) -> None:
-    tensors, notes = read_weights(sharded(tmp_path, total_size=52))
+    tensors, notes = read_weights(Directory(sharded(tmp_path, total_size=52)))
     assert list(tensors) == ["x", "y", "z"]
     assert tensors["z"].file == tmp_path / "b.safetensors"
     assert notes == ()
 
 
 def test_a_wrong_total_size_is_noted(tmp_path: Path) -> None:
-    assert read_weights(sharded(tmp_path, total_size=51))[1] == ("the index states 51 bytes, the shards hold 52",)
+    assert read_weights(Directory(sharded(tmp_path, total_size=51)))[1] == (
+        "the index states 51 bytes, the shards hold 52",
+    )
 
 
 BAD_MAPS = {

@@ -21,11 +21,11 @@ def inspect(
       fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
     from fairbits.cli.tables.inspect import inspect_table
-    from fairbits.model import Checkpoint  # heavy: only when the verb runs
+    from fairbits.model.hub_checkpoint import open_to_read  # heavy: only when the verb runs
     from fairbits.verbs.inspect import inspect as run_inspect
 
-    checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
-    with stages("reading weights") as show:
+    with stages("opening the model") as show:
+        checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
         found = run_inspect(checkpoint, progress=show)
     if as_json:
         print_json(found.as_data())

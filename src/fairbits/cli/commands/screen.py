@@ -14,7 +14,7 @@ def screen(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Directories, .gguf files, model ids on the Hub, or embedded:tiny.",
+            help="Directories, .gguf files, model ids on the Hub (ID or ID@REVISION), or embedded:tiny.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),

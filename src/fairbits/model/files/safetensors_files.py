@@ -1,4 +1,4 @@
-"""The safetensors files of a model: one file, or shards with an index. Headers are checked before they are believed.
+"""Safetensors files: their headers, which are checked before they are believed, and their tensors.
 
 The file: 8 bytes that give the header's length N (little endian), N bytes of JSON
 `{name: {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {…}}`, then the data.
@@ -8,9 +8,8 @@ The tensors must cover the data exactly: nothing outside, no overlap, no gap.
 import math
 import mmap
 import os
-import re
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.memory import JSON_BYTES, PART_BYTES
-from fairbits.records import parse_object, read_object
+from fairbits.records import parse_object
 
 LENGTH_BYTES = 8
 PARTS_AHEAD = 3  # of a file, which are read while the one before is used
@@ -73,7 +72,23 @@ class StoredTensor(TensorInfo):
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Returns the tensors of a safetensors file by name, in the order of their bytes; no weight is read."""
-    header, data_start, size = _header_bytes(path)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return parse_header(path, size, lambda _start, count: file.read(count))
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a safetensors file") from None
+
+
+def parse_header(path: Path, size: int, read: Callable[[int, int], bytes]) -> dict[str, StoredTensor]:
+    """Returns the same of a file with `size` bytes, of which `read(start, count)` gives some, the first ones first."""
+    length = int.from_bytes(read(0, min(LENGTH_BYTES, size)), "little")
+    if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, JSON_BYTES):
+        raise InputError(
+            f"{path} says that its header is {length:,} bytes long, and the file has {size:,}; it is truncated "
+            f"or no safetensors file (a header has at most {JSON_BYTES:,} bytes): fetch it again"
+        )
+    header, data_start = read(LENGTH_BYTES, length), LENGTH_BYTES + length
     entries = parse_object(header, f"the header of {path}")
     entries.pop("__metadata__", None)
     infos = sorted(
@@ -82,22 +97,6 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     )
     _check_coverage(infos, path, data_start=data_start, size=size)
     return {info.name: info for info in infos}
-
-
-def _header_bytes(path: Path) -> tuple[bytes, int, int]:
-    """Returns the header, where the data start, and the size of the file."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, JSON_BYTES):
-                raise InputError(
-                    f"{path} says that its header is {length:,} bytes long, and the file has {size:,}; it is truncated "
-                    f"or no safetensors file (a header has at most {JSON_BYTES:,} bytes): fetch it again"
-                )
-            return file.read(length), LENGTH_BYTES + length, size
-    except OSError as problem:
-        raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a safetensors file") from None
 
 
 def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> StoredTensor:
@@ -142,43 +141,8 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX = f"model{INDEX_SUFFIX}"
-FILE_NAME = r"[^/\\:\0]+"  # leads nowhere else
 EXPLICIT = "transformers_weights"
 """The entry of config.json that names another file, or index of files, for transformers to read."""
-
-
-def read_weights(directory: Path, explicit: object = None) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    """Returns every tensor of the model in `directory`, in file order, and notes on what is odd about the files.
-
-    `explicit` is the entry EXPLICIT of config.json, which transformers follows before it looks for other files.
-    """
-    if explicit is not None:
-        return _read_explicit(directory, explicit)
-    single, index = directory / SINGLE, directory / INDEX
-    if single.is_file() and index.is_file():
-        raise InputError(f"{directory} holds both {SINGLE} and {INDEX}; keep the one that belongs to the model")
-    if index.is_file():
-        return _read_shards(index)
-    if single.is_file():
-        return read_header(single), ()
-    raise no_weights(directory)
-
-
-def no_weights(directory: Path) -> InputError:
-    """Returns the error for a directory without weights."""
-    return InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
-
-
-def _read_explicit(directory: Path, name: object) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    if not isinstance(name, str) or not re.fullmatch(rf"{FILE_NAME}({re.escape(INDEX_SUFFIX)}|\.safetensors)", name):
-        raise InputError(
-            f"{directory / 'config.json'} names the weights {name!r:.80} ({EXPLICIT}); it must be a .safetensors file "
-            "or its index beside it"
-        )
-    path = directory / name
-    if not path.is_file():
-        raise InputError(f"{directory / 'config.json'} names the weights {name}, which are missing; fetch them")
-    return _read_shards(path) if name.endswith(INDEX_SUFFIX) else (read_header(path), ())
 
 
 def map_tensor(info: StoredTensor) -> torch.Tensor:
@@ -216,27 +180,34 @@ def read_tensor(info: StoredTensor, *, pinned: bool = False) -> torch.Tensor:
     return data.view(info.dtype).reshape(info.shape)
 
 
-def read_bytes(infos: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor, int, bytearray]]:
+def read_bytes(
+    infos: Iterable[StoredTensor],
+    read: "Callable[[memoryview, StoredTensor, int], None] | None" = None,
+    *,
+    size: int = PART_BYTES,
+    ahead: int = PARTS_AHEAD,
+) -> Iterator[tuple[StoredTensor, int, bytearray]]:
     """Yields the bytes of tensors in parts: the tensor, where in it the part begins, and the part.
 
-    A few parts are read ahead by threads. A tensor without elements has one part.
+    A few parts are read ahead by threads. A tensor without elements has one part. `read` fills memory with the bytes
+    of a tensor from a place in it; by default it reads the file.
     """
-    parts = ((info, at) for info in infos for at in range(0, max(info.nbytes, 1), PART_BYTES))
+
+    def read_part(info: StoredTensor, at: int) -> bytearray:
+        data = bytearray(min(size, info.nbytes - at))
+        (read or _read_into)(memoryview(data), info, at)
+        return data
+
+    parts = ((info, at) for info in infos for at in range(0, max(info.nbytes, 1), size))
     reading: deque[tuple[StoredTensor, int, Future[bytearray]]] = deque()
-    with ThreadPoolExecutor(PARTS_AHEAD) as threads:
+    with ThreadPoolExecutor(ahead) as threads:
         for info, at in parts:
-            reading.append((info, at, threads.submit(_read_part, info, at)))
-            if len(reading) > PARTS_AHEAD:
+            reading.append((info, at, threads.submit(read_part, info, at)))
+            if len(reading) > ahead:
                 first, begin, future = reading.popleft()
                 yield first, begin, future.result()
         for first, begin, future in reading:
             yield first, begin, future.result()
-
-
-def _read_part(info: StoredTensor, at: int) -> bytearray:
-    data = bytearray(min(PART_BYTES, info.nbytes - at))
-    _read_into(memoryview(data), info, at)
-    return data
 
 
 def _read_into(view: memoryview, info: StoredTensor, at: int) -> None:
@@ -259,59 +230,3 @@ def announce_read(info: StoredTensor) -> None:
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError), info.file.open("rb") as file:
             os.posix_fadvise(file.fileno(), info.start, info.nbytes, os.POSIX_FADV_WILLNEED)
-
-
-def _read_shards(path: Path) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    index = read_object(path)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise InputError(f"{path} has no weight_map from tensor names to file names; fetch it again")
-    expected: dict[str, set[str]] = defaultdict(set)
-    for name, shard in weight_map.items():
-        expected[shard].add(name)
-    tensors: dict[str, StoredTensor] = {}
-    for shard in sorted(expected):
-        found = read_header(_shard_path(path, shard))
-        _check_agreement(path, shard, expected=expected[shard], found=found.keys())
-        tensors |= found
-    return tensors, _size_note(index, sum(info.nbytes for info in tensors.values()))
-
-
-def _shard_path(index: Path, shard: str) -> Path:
-    """Returns where the shard lies, which must be beside its index.
-
-    The file may be a link (in the cache of the Hub every file is one): whoever can place links can place files too.
-    The name comes from the index, and must not lead elsewhere.
-    """
-    if not re.fullmatch(rf"{FILE_NAME}\.safetensors", shard):
-        raise InputError(f"{index} names the shard {shard!r:.80}; a shard must be a .safetensors file beside the index")
-    path = index.with_name(shard)
-    if not path.is_file():
-        raise InputError(f"{index} names the shard {shard}, which is missing; fetch it into {index.parent}")
-    return path
-
-
-def _check_agreement(index: Path, shard: str, *, expected: set[str], found: Iterable[str]) -> None:
-    missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
-    if missing or extra:
-        troubles = [f"lacks {_some(missing)}"] * bool(missing) + [f"also holds {_some(extra)}"] * bool(extra)
-        raise InputError(
-            f"{index} does not fit {shard}, which {' and '.join(troubles)}; "
-            "index and shards must come from the same model: fetch them again"
-        )
-
-
-def _size_note(index: Mapping[str, object], size: int) -> tuple[str, ...]:
-    # Not an error: conversions that drop tied copies leave the old total behind, and every shard has been checked.
-    metadata = index.get("metadata")
-    stated = metadata.get("total_size", size) if isinstance(metadata, dict) else size
-    return () if stated == size else (f"the index states {stated!r:.40} bytes, the shards hold {size}",)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _listing(directory: Path) -> str:
-    names = sorted(path.name for path in directory.iterdir())
-    return (", ".join(names[:8]) + (" …" if len(names) > 8 else "")) or "nothing"

@@ -14,8 +14,8 @@ from fairbits.model import Checkpoint
 from fairbits.model.files import quantization_config as module
 from fairbits.model.files.formats import DEFAULT_FORMAT, FORMATS, OutputFormat, planned_bytes
 from fairbits.model.files.packed import stored_bytes
-from fairbits.model.files.safetensors_files import read_weights
 from fairbits.model.files.stored_weights import scale_dtype
+from fairbits.model.files.weight_files import Directory, read_weights
 from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
@@ -126,7 +126,7 @@ def test_another_format_needs_nothing_but_its_methods(reading_model: Reading, tm
     assert found is not None
     assert torch.equal(found.layers[UP].codes, torch.zeros(48, 32, dtype=torch.int8))
     writer.finish()
-    tensors, _ = read_weights(tmp_path / "out")
+    tensors, _ = read_weights(Directory(tmp_path / "out"))
     assert {f"{UP}.bytes", f"{UP}.scales"} <= tensors.keys()
     assert UP not in tensors
     assert sum(info.nbytes for info in tensors.values()) == planned_bytes(output, llama, schemes) == writer.size_bytes
