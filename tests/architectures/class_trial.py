@@ -26,6 +26,7 @@ class Outcome:
     stage: str
     reason: str = ""
     quantized: float = 0.0  # share of the weights in blocks
+    bits: int = 0  # the width that was written
 
     def as_data(self) -> dict[str, str | float]:
         """Returns the fields."""
@@ -67,7 +68,7 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
     }
     check_reload(checkpoint, packed)
     share = sum(count for each, count in inside.items() if each in rounded) / sum(inside.values())
-    return Outcome(kind, family, name, "works", quantized=share)
+    return Outcome(kind, family, name, "works", quantized=share, bits=bits)
 
 
 def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:

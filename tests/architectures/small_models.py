@@ -140,6 +140,8 @@ def _smaller(config: PretrainedConfig, *, vocabulary: int) -> dict[str, Any]:
         found["head_dim"] = found.get("qk_rope_head_dim", 16)
     if "qk_rope_head_dim" in found:  # latent attention makes keys and values for every head
         found["num_key_value_heads"] = found["num_attention_heads"]
+    if fields.get("is_encoder_decoder"):
+        found["decoder_start_token_id"] = TOKENS["decoder_start_token_id"]
     if "per_layer_config" in fields:
         found["per_layer_config"] = {}
     return found

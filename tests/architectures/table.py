@@ -10,8 +10,8 @@ PAGE = ROOT / "docs/models.md"
 START, END = "<!-- classes: written by tests/architectures/table.py -->", "<!-- end of classes -->"
 ENOUGH = 0.9
 """The share of causal classes that must work, of those that could be built."""
-PARTLY = 0.9
-"""Below this share of the weights in its blocks, a class is quantized only in part."""
+PARTLY, BITS = 0.9, 4
+"""Below this share of the weights in its blocks, or in more bits, a class is quantized only in part."""
 
 
 def table(outcomes: list[dict[str, Any]]) -> str:
@@ -24,15 +24,21 @@ def table(outcomes: list[dict[str, Any]]) -> str:
     lines += ["", "| class | kind | |", "|---|---|---|"]
     for each in sorted(outcomes, key=lambda each: (each["kind"], each["name"])):
         if (state := _state(each)) != "works":
-            share = f"{each['quantized']:.0%} of the weights in its blocks are quantized; the rest is kept"
-            lines.append(f"| {each['name']} | {each['kind']} | {share if state == 'in part' else _reason(each)} |")
+            lines.append(
+                f"| {each['name']} | {each['kind']} | {_part(each) if state == 'in part' else _reason(each)} |"
+            )
     return "\n".join(lines)
 
 
 def _state(outcome: dict[str, Any]) -> str:
     if outcome["stage"] == "works":
-        return "works" if outcome["quantized"] >= PARTLY else "in part"
+        return "works" if outcome["quantized"] >= PARTLY and outcome["bits"] == BITS else "in part"
     return "not built" if outcome["stage"] == "not built" else "refused"
+
+
+def _part(outcome: dict[str, Any]) -> str:
+    share = f"{outcome['quantized']:.0%} of the weights in its blocks are quantized; the rest is kept"
+    return ("" if outcome["bits"] == BITS else f"{outcome['bits']} bits only; ") + share
 
 
 def _reason(outcome: dict[str, Any]) -> str:

@@ -17,9 +17,11 @@ SECONDS = 240
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a directory with a small multilingual tokenizer."""
+    """Returns a directory with a small multilingual tokenizer, which also knows how to mask a token."""
     directory = tmp_path_factory.mktemp("tokenizer")
-    Checkpoint("embedded:tiny").tokenizer().save_pretrained(directory)
+    found = Checkpoint("embedded:tiny").tokenizer()
+    found.add_special_tokens({"mask_token": "<mask>"})
+    found.save_pretrained(directory)
     return directory
 
 

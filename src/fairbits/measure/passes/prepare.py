@@ -132,7 +132,9 @@ def longest_input(checkpoint: Checkpoint) -> int:
     stated = stated_positions(checkpoint)
     # position tables like that of RoBERTa start after the padding token
     table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
-    return stated - ((checkpoint.config.pad_token_id or 0) + 1 if table and task_of(checkpoint) == "masked" else 0)
+    return stated - (
+        (getattr(checkpoint.config, "pad_token_id", None) or 0) + 1 if table and task_of(checkpoint) == "masked" else 0
+    )
 
 
 def stated_positions(checkpoint: Checkpoint) -> int:

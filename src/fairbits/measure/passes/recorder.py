@@ -228,10 +228,11 @@ class Recorder:
         return hook
 
     def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            if output.requires_grad:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            given = _tensor(output)
+            if given.requires_grad:
                 x = _tensor(args or tuple(kwargs.values())).detach()
-                output.register_hook(  # type: ignore[no-untyped-call]
+                given.register_hook(  # type: ignore[no-untyped-call]
                     lambda g: self._gradient(index, name, stack, x, g.detach())
                 )
 
@@ -306,4 +307,10 @@ def _tensor(value: Any) -> Tensor:
 
 def _rows_of(x: Tensor, positions: Tensor) -> Tensor:
     """Returns activations as (rows, length, width); some families flatten rows and length."""
+    found = x.numel() // x.shape[-1]
+    if found != positions.numel():
+        raise InputError(
+            f"a layer of this model sees {found} positions of a text that has {positions.numel()}; fairbits measures "
+            "models whose layers see every token once"
+        )
     return x if x.ndim == 3 else x.reshape(*positions.shape, -1)

@@ -5,13 +5,15 @@ large one, only one block is (`streaming`).
 """
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fairbits.checks import Floats
-from fairbits.errors import InputError
+from fairbits.errors import InputError, is_out_of_memory
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import batches
@@ -120,7 +122,7 @@ def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
     split = split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
     try:
-        with recorder.attached():
+        with recorder.attached(), _refused_if_unusual(model, lambda: done > 0):
             for batch in batches(text, positions=positions_at_once(model, split)):
                 recorder.start(batch)
                 with recompute_in_backward(blocks):
@@ -134,6 +136,20 @@ def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     finally:
         model.disable_input_require_grads()  # type: ignore[no-untyped-call]
     return recorder, scores
+
+
+@contextmanager
+def _refused_if_unusual(model: "PreTrainedModel", begun: Callable[[], bool]) -> Iterator[None]:
+    """Turns what the code of a class raises on its first text into an error that says so."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if begun() or is_out_of_memory(problem):
+            raise
+        raise InputError(
+            f"{type(model).__name__} cannot be measured: its code does not take a batch of texts, or gradients, as "
+            f"other language models do ({str(problem).partition(chr(10))[0]}); --policy rtn needs no text"
+        ) from problem
 
 
 def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[str, ...]) -> Measurements:

@@ -16,6 +16,7 @@ from fairbits.model.architecture.roles import is_norm
 from fairbits.model.architecture.skeleton import (
     Call,
     Key,
+    check_stream,
     describe_modules,
     identity,
     initializes,
@@ -61,6 +62,7 @@ def architecture(
     try:
         calls = trace(model)
         steps = walk(model, calls)
+        check_stream(config, calls[steps.blocks[0]][0])
     except InputError as error:
         raise InputError(
             f"{cls.__name__} cannot be mapped: {error}; token ids must pass through a list of "

@@ -171,6 +171,15 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     return calls
 
 
+def check_stream(config: PretrainedConfig, call: Call) -> None:
+    """Raises unless the first block sees (texts, tokens, channels), of as many channels as the configuration says."""
+    if getattr(config.get_text_config(), "hidden_size", None) is None:
+        raise InputError(f"its configuration ({type(config).__name__}) has no hidden_size")
+    seen = _first_tensor((*call.args, *call.kwargs.values()))
+    if seen is not None and seen.ndim == 3 and seen.shape[:2] == (TOKENS, 1):
+        raise InputError("its blocks see the tokens of all texts one after the other, not one text after the other")
+
+
 def identity(tensor: Tensor | None) -> Key | None:
     """Returns the identity of a tensor. Reshaping keeps it; slicing, copying or changing it in place does not."""
     if tensor is None:
