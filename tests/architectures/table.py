@@ -21,11 +21,11 @@ def table(outcomes: list[dict[str, Any]]) -> str:
         own = [each for each in outcomes if each["kind"] == kind]
         counts = [sum(_state(each) == state for each in own) for state in ("works", "in part", "refused", "not built")]
         lines.append(f"| {kind} | {len(own)} | " + " | ".join(map(str, counts)) + " |")
-    lines += ["", "| class | kind | |", "|---|---|---|"]
+    lines += ["", "| class | model_type | kind | |", "|---|---|---|---|"]
     for each in sorted(outcomes, key=lambda each: (each["kind"], each["name"])):
         if (state := _state(each)) != "works":
             lines.append(
-                f"| {each['name']} | {each['kind']} | {_part(each) if state == 'in part' else _reason(each)} |"
+                f"| {each['name']} | {each['family']} | {each['kind']} | {_part(each) if state == 'in part' else _reason(each)} |"
             )
     return "\n".join(lines)
 
@@ -54,9 +54,9 @@ def main() -> None:
     outcomes = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
     built = [each for each in outcomes if each["kind"] == "causal" and each["stage"] != "not built"]
     works = sum(each["stage"] == "works" for each in built)
-    if not built or works < ENOUGH * len(built):
-        raise SystemExit(f"only {works} of {len(built)} causal classes work; {PAGE.name} was not changed")
     PAGE.write_text(f"{before}{START}\n\n{table(outcomes)}\n\n{END}{after}", encoding="utf-8")
+    if not built or works < ENOUGH * len(built):
+        raise SystemExit(f"only {works} of {len(built)} causal classes work")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_tokens_before_texts(saved) -> None:
 @pytest.mark.parametrize(
     ("family", "name", "reason"),
     [
-        ("ctrl", "CTRLLMHeadModel", r"CTRLLMHeadModel cannot be measured: .*in-place operation.*--policy rtn"),
+        ("inkling_text", "InklingForCausalLM", r"InklingForCausalLM cannot be measured: .*--policy rtn needs no text"),
         ("reformer", "ReformerModelWithLMHead", r"sees \d+ positions of a text that has \d+"),
     ],
 )

@@ -65,6 +65,20 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
             del block.forward  # the method of its class becomes visible again
 
 
+@contextmanager
+def input_gradients(model: "PreTrainedModel") -> Iterator[None]:
+    """Makes what the embedding gives the start of the graph, so that activations have gradients and weights none.
+
+    It gives a copy, as the code of some classes changes it in place.
+    """
+    embedding: torch.nn.Module = model.get_input_embeddings()
+    handle = embedding.register_forward_hook(lambda _module, _args, output: output.detach().requires_grad_().clone())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls `forward` under checkpointing, with all arguments by position, because only these carry gradients.
 

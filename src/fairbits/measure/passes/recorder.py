@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairbits.errors import InputError
+from fairbits.measure.passes.batch_records import Application, BatchRows
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.expert_counter import ExpertCounter
 from fairbits.measure.passes.point import Point, PointKind
@@ -73,17 +73,6 @@ FORMS = ("kronecker", "token", "diagonal")
 KRONECKER, TOKEN, DIAGONAL = range(3)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The sums of the rows of one batch, on the device, for some columns of the tables of documents."""
-
-    document: Tensor
-    point_columns: list[int]
-    linear_columns: list[int]
-    activity: Tensor
-    damage: Tensor
-
-
 class Recorder:
     """The sums over all batches so far, in float64 except second moments.
 
@@ -135,12 +124,13 @@ class Recorder:
         }
         self._point_columns: list[int] = []
         self._linear_columns: list[int] = []
-        self._pending: list[_Rows] = []
+        self._pending: list[BatchRows] = []
 
     def start(self, batch: Batch) -> None:
         """Makes this batch the one that the hooks record."""
         self._batch = batch
         self._reported = {name: 0 for index, name in enumerate(self.linears) if index in self._linear_columns}
+        self._applications: dict[str, Application] = {}
         self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
         languages = self._languages[batch.document]
         members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
@@ -155,13 +145,16 @@ class Recorder:
 
     def finish(self) -> None:
         """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
+        for name, application in self._applications.items():
+            if not self._reported[name]:  # no gradient flows through what chooses positions, as in sparse attention
+                self._gradient(*application.without_gradient(self._device))
         for name, times in self._reported.items():
             if times != 1:
                 raise InputError(
                     f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
                 )
         columns = self._point_columns, self._linear_columns
-        self._pending.append(_Rows(self._batch.document, *columns, self._activity, self._damage))
+        self._pending.append(BatchRows(self._batch.document, *columns, self._activity, self._damage))
         if not is_gpu(self._device):
             self.collect()
 
@@ -229,9 +222,9 @@ class Recorder:
 
     def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            given = _tensor(output)
+            given, x = _tensor(output), _tensor(args or tuple(kwargs.values())).detach()
+            self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
             if given.requires_grad:
-                x = _tensor(args or tuple(kwargs.values())).detach()
                 given.register_hook(  # type: ignore[no-untyped-call]
                     lambda g: self._gradient(index, name, stack, x, g.detach())
                 )

@@ -18,7 +18,7 @@ from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
-from fairbits.measure.passes.forward import Split, recompute_in_backward, split_head
+from fairbits.measure.passes.forward import Split, input_gradients, recompute_in_backward, split_head
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.measurements import Measurements
 from fairbits.measure.passes.prepare import task_of, text_for
@@ -116,25 +116,21 @@ def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     recorder, scores = job.recorder(model), LossSums(len(text.lang))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
     device, draws = model.device, NormalDraws(job.seed, model.device)
     total, done = sum(window.length for window in text.windows), 0
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
     split = split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
-    try:
-        with recorder.attached(), _refused_if_unusual(model, lambda: done > 0):
-            for batch in batches(text, positions=positions_at_once(model, split)):
-                recorder.start(batch)
-                with recompute_in_backward(blocks):
-                    features = split.body(batch.on(device))
-                gradient = fisher_gradient(features, batch, split, scores=scores, draws=draws)
-                torch.autograd.backward(features, gradient)
-                recorder.finish()
-                done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
-                if job.progress is not None:
-                    job.progress("reading text", min(done, total), total)
-    finally:
-        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+    with recorder.attached(), input_gradients(model), _refused_if_unusual(model, lambda: done > 0):
+        for batch in batches(text, positions=positions_at_once(model, split)):
+            recorder.start(batch)
+            with recompute_in_backward(blocks):
+                features = split.body(batch.on(device))
+            gradient = fisher_gradient(features, batch, split, scores=scores, draws=draws)
+            torch.autograd.backward(features, gradient)
+            recorder.finish()
+            done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
+            if job.progress is not None:
+                job.progress("reading text", min(done, total), total)
     return recorder, scores
 
 

@@ -62,7 +62,7 @@ def architecture(
     try:
         calls = trace(model)
         steps = walk(model, calls)
-        check_stream(config, calls[steps.blocks[0]][0])
+        check_stream(model, calls, steps.blocks[0])
     except InputError as error:
         raise InputError(
             f"{cls.__name__} cannot be mapped: {error}; token ids must pass through a list of "

@@ -125,6 +125,7 @@ class Call:
     width: int | None  # features of the input
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    several: bool = False  # something else than one tensor came out
 
 
 def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
@@ -145,7 +146,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
             given = _first_tensor((output,))
             alive.append(given)
-            calls[path][-1] = replace(calls[path][-1], gives=identity(given))
+            calls[path][-1] = replace(calls[path][-1], gives=identity(given), several=not isinstance(output, Tensor))
 
         return hook
 
@@ -171,10 +172,15 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     return calls
 
 
-def check_stream(config: PretrainedConfig, call: Call) -> None:
-    """Raises unless the first block sees (texts, tokens, channels), of as many channels as the configuration says."""
-    if getattr(config.get_text_config(), "hidden_size", None) is None:
-        raise InputError(f"its configuration ({type(config).__name__}) has no hidden_size")
+def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> None:
+    """Raises unless an embedding makes one tensor of tokens, and block `first` sees (texts, tokens, channels)."""
+    if getattr(model.config.get_text_config(), "hidden_size", None) is None:
+        raise InputError(f"its configuration ({type(model.config).__name__}) has no hidden_size")
+    embedding = model.get_input_embeddings()
+    for path, module in model.named_modules():
+        if module is embedding and any(call.several for call in calls.get(path, ())):
+            raise InputError(f"{path}, its embedding, gives several tensors at once")
+    call = calls[first][0]
     seen = _first_tensor((*call.args, *call.kwargs.values()))
     if seen is not None and seen.ndim == 3 and seen.shape[:2] == (TOKENS, 1):
         raise InputError("its blocks see the tokens of all texts one after the other, not one text after the other")
