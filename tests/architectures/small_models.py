@@ -62,7 +62,7 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dbrx.ffn_config": {"hidden_size": 64, "ffn_hidden_size": 64},
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    "esm": {"mask_token_id": 4, "pad_token_id": 3},
+    "esm": {"vocab_size": 16385, "mask_token_id": 4, "pad_token_id": 3},
     "esmc": {"num_key_value_heads": 4},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n.text_config": {"activation_sparsity_pattern": None, "num_kv_shared_layers": 0},

@@ -24,9 +24,8 @@ def table(outcomes: list[dict[str, Any]]) -> str:
     lines += ["", "| class | model_type | kind | |", "|---|---|---|---|"]
     for each in sorted(outcomes, key=lambda each: (each["kind"], each["name"])):
         if (state := _state(each)) != "works":
-            lines.append(
-                f"| {each['name']} | {each['family']} | {each['kind']} | {_part(each) if state == 'in part' else _reason(each)} |"
-            )
+            what = _part(each) if state == "in part" else _reason(each)
+            lines.append(f"| {each['name']} | {each['family']} | {each['kind']} | {what} |")
     return "\n".join(lines)
 
 
