@@ -7,11 +7,33 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 
-class Llama(nn.Module):
-    """The language model; `forward` returns the loss of every position in nats."""
+class Wrapped(nn.Module):
+    """A language model of transformers; `forward` returns the loss of every position in nats."""
+
+    def __init__(self, model: PreTrainedModel, *, dropout: float) -> None:
+        super().__init__()
+        self.model = model
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        embedded = self.dropout(self.model.get_input_embeddings()(tokens))
+        return self.loss(self.model(inputs_embeds=embedded, use_cache=False), targets)
+
+    def loss(self, output: Any, targets: Tensor) -> Tensor:
+        """Returns the loss of every position, given the output of the model."""
+        flat = output.logits.flatten(0, 1).float()
+        return functional.cross_entropy(flat, targets.flatten(), reduction="none").view_as(targets)
+
+    def as_transformers(self, settings: dict[str, Any]) -> PreTrainedModel:
+        """Returns the model of transformers that it holds."""
+        self.model.config.max_position_embeddings = settings["training"]["sequence"]
+        return self.model
+
+
+class Llama(Wrapped):
+    """Llama, with a head that is tied to the embedding."""
 
     def __init__(self, *, vocabulary: int, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
-        super().__init__()
         config = LlamaConfig(
             vocab_size=vocabulary,
             hidden_size=width,
@@ -24,17 +46,4 @@ class Llama(nn.Module):
             eos_token_id=2,
             pad_token_id=3,
         )
-        self.model = LlamaForCausalLM(config)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        embedded = self.dropout(self.model.get_input_embeddings()(tokens))
-        logits = self.model(inputs_embeds=embedded, use_cache=False).logits
-        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(
-            targets
-        )
-
-    def as_transformers(self, settings: dict[str, Any]) -> PreTrainedModel:
-        """Returns the model of transformers that it holds."""
-        self.model.config.max_position_embeddings = settings["training"]["sequence"]
-        return self.model
+        super().__init__(LlamaForCausalLM(config), dropout=dropout)

@@ -1,6 +1,7 @@
 """Trains a model on one GPU: `python training/train.py CORPUS TOKENIZER_DIR OUT [--set training.epochs=3]`.
 
-`--config llama.toml` trains the second model, for benchmarks, instead of the embedded one. Writes a transformers
+`--config llama.toml` trains the second model, for benchmarks, instead of the embedded one, and `mixtral.toml` a small
+one with experts, for which a CPU is enough (`--device cpu`). Writes a transformers
 checkpoint in float16 with shards of at most 15 MB, and `training.json`: the settings, the share of each language, and
 the loss on held-out documents as training went on.
 """
@@ -22,11 +23,12 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from bloom import Bloom
-from llama import Llama
+from llama import Llama, Wrapped
+from mixtral import Mixtral
 from text import encode
 
 Tokens = NDArray[np.int32]
-ARCHITECTURES = {"bloom": Bloom, "llama": Llama}
+ARCHITECTURES = {"bloom": Bloom, "llama": Llama, "mixtral": Mixtral}
 
 
 def epoch(documents: list[Tokens], *, size: int, generator: np.random.Generator) -> Tensor:
@@ -64,7 +66,7 @@ def held_out_loss(
         flat = np.concatenate(documents)
         size = choice["sequence"] + 1
         rows = torch.from_numpy(np.resize(flat, (math.ceil(flat.size / size), size))).to(device).long()
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             # the same shape as in training, so that nothing is compiled twice
             parts = [
                 torch.cat([part, part[-1:].expand(choice["batch"] - len(part), -1)])
@@ -76,7 +78,7 @@ def held_out_loss(
     return losses
 
 
-def build(settings: dict[str, Any], *, vocabulary: int) -> Bloom | Llama:
+def build(settings: dict[str, Any], *, vocabulary: int) -> Bloom | Wrapped:
     """Returns the model before training."""
     shape = dict(settings["model"])
     kind = ARCHITECTURES[shape.pop("architecture")]
@@ -87,13 +89,13 @@ def adamw(parameters: Iterable[Tensor], choice: dict[str, Any]) -> AdamW:
     """Returns the optimizer of some parameters; matrices decay, gains and biases do not."""
     chosen = list(parameters)
     groups = [
-        {"params": [p for p in chosen if p.ndim == 2], "weight_decay": choice["weight_decay"]},
+        {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": choice["weight_decay"]},
         {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0},
     ]
     return AdamW(groups, lr=1e-3, betas=tuple(choice["betas"]), fused=True)
 
 
-def optimizers(model: Bloom | Llama, choice: dict[str, Any]) -> list[Optimizer]:
+def optimizers(model: Bloom | Wrapped, choice: dict[str, Any]) -> list[Optimizer]:
     """Returns what moves the weights."""
     return [adamw(model.parameters(), choice)]
 
@@ -103,10 +105,10 @@ def train(
     split: dict[str, Any],
     *,
     vocabulary: int,
-    build: Callable[..., Bloom | Llama] = build,
+    build: Callable[..., Bloom | Wrapped] = build,
     optimizers: Callable[..., list[Optimizer]] = optimizers,
     device: str = "cuda",
-) -> tuple[Bloom | Llama, list[dict[str, Any]]]:
+) -> tuple[Bloom | Wrapped, list[dict[str, Any]]]:
     """Returns the trained model and its history on held-out documents, where there are any."""
     choice = settings["training"]
     torch.manual_seed(choice["seed"])
@@ -123,7 +125,7 @@ def train(
     for step, rows in zip(range(steps), batches(documents, choice, device=device), strict=False):
         for group in (each for mover in movers for each in mover.param_groups):
             group["lr"] = learning_rate(step, steps, choice)
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             loss = compiled(rows[:, :-1], rows[:, 1:]).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), choice["clip"])
@@ -146,7 +148,7 @@ def train(
     return model, history
 
 
-def save(model: Bloom | Llama, tokenizer_dir: Path, out: Path, settings: dict[str, Any]) -> None:
+def save(model: Bloom | Wrapped, tokenizer_dir: Path, out: Path, settings: dict[str, Any]) -> None:
     """Writes the model as a transformers checkpoint."""
     from transformers import GenerationConfig, PreTrainedTokenizerFast
 
@@ -173,6 +175,7 @@ def main() -> None:
     for name in ("corpus", "tokenizer", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--config", default="config.toml", help="the settings, a file beside this one")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     options = parser.parse_args()
     settings = settings_of(options.config, options.set)
@@ -180,7 +183,7 @@ def main() -> None:
     split = encode(options.corpus, tokenizer, settings["text"])
     tokens = {lang: sum(map(len, kept)) for lang, (kept, _) in split.items()}
     print(f"{sum(tokens.values()) / 1e6:.1f} M tokens: {tokens}", flush=True)
-    model, history = train(settings, split, vocabulary=tokenizer.get_vocab_size())
+    model, history = train(settings, split, vocabulary=tokenizer.get_vocab_size(), device=options.device)
     options.out.mkdir(parents=True, exist_ok=True)
     save(model, options.tokenizer, options.out, settings)
     record = {"settings": settings, "tokens": tokens, "history": history, "torch": torch.__version__}

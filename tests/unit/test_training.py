@@ -25,7 +25,7 @@ SETTINGS = tomllib.loads((TRAINING / "config.toml").read_text(encoding="utf-8"))
 @pytest.fixture(scope="module")
 def train() -> Iterator[ModuleType]:
     """The script `training/train.py`, which finds its neighbours as a script does."""
-    names = ("train", "bloom", "llama", "text")
+    names = ("train", "bloom", "llama", "mixtral", "text")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TRAINING)
         yield importlib.import_module("train")
@@ -117,3 +117,21 @@ def test_the_learning_rate_rises_and_falls_to_zero(train) -> None:
     assert max(rates) == pytest.approx(0.1) == rates[10]
     assert all(before > after for before, after in pairwise(rates[10:]))
     assert rates[100] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_model_with_experts_learns_and_all_its_weights_are_moved(train) -> None:
+    settings = train.settings_of(
+        "mixtral.toml", ["training.batch=4", "training.warmup=2", "training.epochs=24", "model.layers=1"]
+    )
+    text = np.tile(np.arange(4, 30, dtype=np.int32), 80)  # 16 rows that can be learned by heart
+    model, history = train.train(settings, {"xx": ([text], [text[:200]])}, vocabulary=32, device="cpu")
+    assert history[-1]["held_out"]["xx"] < history[0]["held_out"]["xx"] - 1
+    moved = {
+        id(each)
+        for mover in train.optimizers(model, settings["training"])
+        for g in mover.param_groups
+        for each in g["params"]
+    }
+    assert moved == {id(each) for each in model.parameters()}
+    assert any(each.ndim == 3 for each in model.parameters())
+    assert model.as_transformers(settings).config.num_local_experts == 8
