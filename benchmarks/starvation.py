@@ -75,7 +75,7 @@ def corpus_of(mix: Mix) -> Corpus:
 def run(options: argparse.Namespace) -> None:
     """Measures what is not there yet."""
     start = time.perf_counter()
-    checkpoint, corpus = Checkpoint(options.model), open_corpus(str(options.text))
+    checkpoint, corpus = Checkpoint(options.model), open_corpus(str(options.text), None)
     codes = [language.code for language in corpus.languages]
     texts = {"declaration": udhr(codes), "own text": corpus}
     trial = Trial(str(options.model), options.setting, texts, tokens=options.evaluation_tokens, device="cpu")
