@@ -10,6 +10,9 @@ import pytest
 
 import fairbits as fb
 from fairbits.errors import InputError
+from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.run import probe
 from fairbits.model.scheme import Scheme
 
 LANGUAGES = ("eng", "heb")
@@ -52,6 +55,15 @@ def test_tokens_before_texts(saved) -> None:
 def test_what_cannot_be_measured(saved, family, name, reason) -> None:
     with pytest.raises(InputError, match=reason):
         fb.audit(saved(family, name), languages=LANGUAGES, tokens=64, scheme=Scheme(4, 16))
+
+
+def test_a_map_that_chooses_positions_has_no_gradient_and_its_block_has_some(saved) -> None:
+    checkpoint = saved("deepseek_v32", "DeepseekV32ForCausalLM")
+    measured = probe(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=64, sequence=64))
+    silent = {name for name, each in measured.gradients.items() if not each.any()}
+    assert silent
+    assert all(".indexer." in name for name in silent)
+    assert len(silent) < len(measured.gradients) / 2
 
 
 def test_what_transformers_joins_cannot_be_written(saved, tmp_path) -> None:

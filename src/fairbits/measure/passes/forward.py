@@ -67,16 +67,22 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def input_gradients(model: "PreTrainedModel") -> Iterator[None]:
-    """Makes what the embedding gives the start of the graph, so that activations have gradients and weights none.
+    """Makes what the embeddings give the start of the graph, so that activations have gradients and weights none.
 
-    It gives a copy, as the code of some classes changes it in place.
+    They give a copy, as the code of some classes changes it in place.
     """
-    embedding: torch.nn.Module = model.get_input_embeddings()
-    handle = embedding.register_forward_hook(lambda _module, _args, output: output.detach().requires_grad_().clone())
+    model.enable_input_require_grads()  # type: ignore[no-untyped-call]
+    handles = [
+        each.register_forward_hook(lambda _module, _args, output: output.clone() if output.requires_grad else None)
+        for each in model.modules()
+        if isinstance(each, nn.Embedding)
+    ]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
 
 
 def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

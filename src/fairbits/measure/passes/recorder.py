@@ -145,8 +145,10 @@ class Recorder:
 
     def finish(self) -> None:
         """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
+        learned = {self.linears[name].block for name, times in self._reported.items() if times}
         for name, application in self._applications.items():
-            if not self._reported[name]:  # no gradient flows through what chooses positions, as in sparse attention
+            # no gradient flows through what chooses positions in sparse attention; the rest of its block has some
+            if not self._reported[name] and self.linears[name].block in learned:
                 self._gradient(*application.without_gradient(self._device))
         for name, times in self._reported.items():
             if times != 1:
