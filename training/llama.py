@@ -7,6 +7,22 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 
+def fields(*, vocabulary: int, layers: int, width: int, heads: int, inner: int) -> dict[str, Any]:
+    """Returns the fields of a configuration that Llama and its kin share."""
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 3,
+    }
+
+
 class Wrapped(nn.Module):
     """A language model of transformers; `forward` returns the loss of every position in nats."""
 
@@ -33,17 +49,5 @@ class Wrapped(nn.Module):
 class Llama(Wrapped):
     """Llama, with a head that is tied to the embedding."""
 
-    def __init__(self, *, vocabulary: int, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
-        config = LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=width,
-            intermediate_size=inner,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads // 2,
-            tie_word_embeddings=True,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=3,
-        )
-        super().__init__(LlamaForCausalLM(config), dropout=dropout)
+    def __init__(self, *, dropout: float, **shape: int) -> None:
+        super().__init__(LlamaForCausalLM(LlamaConfig(**fields(**shape))), dropout=dropout)

@@ -5,38 +5,14 @@ from typing import Any
 from torch import Tensor
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from llama import Wrapped
+from llama import Wrapped, fields
 
 
 class Mixtral(Wrapped):
     """A mixture of experts, two of which each position reaches; a penalty of weight `balance` keeps them all in use."""
 
-    def __init__(
-        self,
-        *,
-        vocabulary: int,
-        layers: int,
-        width: int,
-        heads: int,
-        inner: int,
-        experts: int,
-        balance: float,
-        dropout: float,
-    ) -> None:
-        config = MixtralConfig(
-            vocab_size=vocabulary,
-            hidden_size=width,
-            intermediate_size=inner,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads // 2,
-            num_local_experts=experts,
-            num_experts_per_tok=2,
-            tie_word_embeddings=True,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=3,
-        )
+    def __init__(self, *, experts: int, balance: float, dropout: float, **shape: int) -> None:
+        config = MixtralConfig(**fields(**shape), num_local_experts=experts, num_experts_per_tok=2)
         super().__init__(MixtralForCausalLM(config), dropout=dropout)
         self.balance = balance
 
