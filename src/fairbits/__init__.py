@@ -6,11 +6,13 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from fairbits.version import __version__
 
+TYPE_CHECKING = False  # true for type checkers, who know the name; importing `typing` would take most of the time
 if TYPE_CHECKING:
+    from typing import Any
+
     from fairbits.language import Corpus as Corpus
     from fairbits.language import help_text as help_text
     from fairbits.language import read_corpus as read_corpus
@@ -71,7 +73,7 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Returns a public name, imported now."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fairbits' has no attribute {name!r}")

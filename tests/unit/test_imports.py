@@ -48,7 +48,7 @@ def test_verbs_that_only_read_files_do_not_wait_for_torch(verb) -> None:
 @pytest.mark.parametrize(
     ("statement", "own", "others"),
     [
-        ("import fairbits", 2, 40),
+        ("import fairbits", 2, 10),
         ("from fairbits.quantization.policies import POLICIES", 25, 90),
         ("import fairbits.cli", 65, 260),
         (HELP.format([]), 65, 400),  # rich reads Markdown

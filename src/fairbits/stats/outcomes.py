@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy  # its modules are loaded when they are used
+import scipy  # its modules are loaded when they are used; scipy.stats alone would take a second
 from numpy.typing import ArrayLike, NDArray
 
 from fairbits.checks import Floats, in_range, nonnegative_array, same_shape
@@ -63,7 +63,7 @@ def mcnemar_p(lost: ArrayLike, gained: ArrayLike) -> Floats:
     """
     b, c = nonnegative_array("lost", lost, ndim=1), nonnegative_array("gained", gained, ndim=1)
     same_shape("gained", c.shape, "the shape of lost", b.shape)
-    found: Floats = np.minimum(1.0, 2 * scipy.stats.binom.cdf(np.minimum(b, c), b + c, 0.5))
+    found: Floats = np.minimum(1.0, 2 * scipy.special.bdtr(np.minimum(b, c), (b + c).astype(np.int64), 0.5))
     return found
 
 
@@ -173,8 +173,9 @@ def _normal_scores(correlation: Floats, count: int, rng: np.random.Generator) ->
     """Returns normal numbers (count, language) with these correlations, whose quantiles in each column are exact."""
     spread, vectors = np.linalg.eigh(correlation)
     z = rng.standard_normal((count, len(spread))) @ (vectors * np.sqrt(np.maximum(spread, 0.0))).T
-    scores = scipy.stats.norm.ppf(np.arange(1, count + 1) / (count + 1))
-    found: Floats = np.take(scores, np.argsort(np.argsort(z, axis=0), axis=0))
+    scores = scipy.special.ndtri(np.arange(1, count + 1) / (count + 1))
+    found: Floats = np.empty_like(z)
+    np.put_along_axis(found, np.argsort(z, axis=0), scores[:, None], axis=0)
     return found
 
 
@@ -188,7 +189,7 @@ def noise_floor(frame: LanguageFrame, *, level: float = 0.05, power: float = 0.8
     in_range("power", power, above=0, below=1)
     drawn = frame.bounded
     levels = (1 - level / 2, 1 - level / 2 / max(len(drawn.languages), 1), power)
-    alone, together, reached = (float(scipy.stats.norm.ppf(each)) for each in levels)
+    alone, together, reached = (float(scipy.special.ndtri(each)) for each in levels)
     return {
         lang: (alone * error, (together + reached) * error)
         for lang, error in zip(drawn.languages, drawn.error.tolist(), strict=True)

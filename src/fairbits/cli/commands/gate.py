@@ -1,5 +1,6 @@
 """The verb `gate` on the command line."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -124,6 +125,8 @@ def _gate_samples(
     limits: dict[str, float | None],
 ) -> NoReturn:
     """Gates two runs of lm-eval, and ends the command."""
+    # before numpy is loaded; the matrices are small, and threads that wait for each other take longer than they save
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fairbits.artifacts import write_files
     from fairbits.cli.tables.samples import samples_table
     from fairbits.verbs.gate_samples import gate_samples  # heavy: only when the verb runs

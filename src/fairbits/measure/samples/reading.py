@@ -1,7 +1,8 @@
 """The samples of one task: what every item scored, and the hashes of its document, prompt and target.
 
 A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them
-last, so that only the end of a line is parsed. A line in another order is parsed as a whole.
+last, so that only the end of a line is read, and an end that differs from an earlier one in nothing but its hashes is
+not parsed again: most items are right or wrong. A line in another order is parsed as a whole.
 """
 
 import codecs
@@ -22,15 +23,23 @@ KINDS = (("doc_id", int), ("filter", str), ("metrics", list), *((name, str) for 
 FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
 END = b', "filter": '
 """Begins the end of a line. In text of a document its quotation marks would be escaped."""
+METRICS = b', "metrics": '
+HASHED = re.compile(b", ".join(rb'"%b": "([0-9a-f]{64})"' % name.encode() for name in HASHES))
 BUFFER = 2**20
+KNOWN = 1000
+"""Ends of lines that are remembered for each file."""
 DECODED = 20
 """Lines of a file that are decoded as a whole, to refuse files in other encodings; of the others, only the end."""
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
 
 Value = float | tuple[float, float]
 """What an item scored; a pair is a log-likelihood and the number of bytes or words that it is of."""
-Items = dict[int, tuple[tuple[str, str, str], dict[str, Any]]]
-"""By document id: the hashes in the order of HASHES, and the scores by metric."""
+Hashes = tuple[str, str, str]
+"""In the order of HASHES."""
+Items = dict[int, tuple[Hashes, dict[str, Any]]]
+"""By document id: the hashes, and the scores by metric."""
+Ends = dict[tuple[bytes, bytes], tuple[str, dict[str, Any]]]
+"""By what the end of a line says before and after its hashes: the filter, and the scores by metric."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +77,16 @@ class TaskSamples:
 def read_samples(task: str, path: Path) -> TaskSamples:
     """Returns the samples of a task; refuses lines that cannot be read, and an item that occurs twice."""
     filters: dict[str, Items] = {}
+    known: Ends = {}
     for number, line in _lines(path):
-        record = _record(line, path, number)
-        document, items = record["doc_id"], filters.setdefault(record["filter"], {})
+        document, name, hashes, scores = _item(line, known, path=path, number=number)
+        items = filters.setdefault(name, {})
         if document in items:
             raise InputError(
-                f"{path}, line {number}: document {document} occurs twice (filter {record['filter']}); each must occur "
-                "once: two runs may have written to this file, run lm-eval again"
+                f"{path}, line {number}: document {document} occurs twice (filter {name}); each must occur once: two "
+                "runs may have written to this file, run lm-eval again"
             )
-        scores = {metric: record[metric] for metric in record["metrics"]}
-        items[document] = ((record["doc_hash"], record["prompt_hash"], record["target_hash"]), scores)
+        items[document] = hashes, scores
     if not filters:
         raise InputError(f"{path} is empty; {ADVICE}")
     return TaskSamples(task, path, filters)
@@ -96,6 +105,29 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except OSError as problem:
         raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
+
+
+def _item(line: bytes, known: Ends, *, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
+    """Returns the document of a line, its filter, hashes and scores; `known` has the ends of the lines before it."""
+    first, at = FIRST.match(line), line.rfind(END)
+    hashed = HASHED.search(line, at) if at >= 0 else None
+    if first is None or hashed is None:
+        return _parts(_record(line, path, number))
+    end = line[at : hashed.start()], line[hashed.end() :]
+    if end in known and number > DECODED:
+        name, scores = known[end]
+        document, prompt, target = hashed.groups()
+        return int(first[1]), name, (document.decode(), prompt.decode(), target.decode()), scores
+    found = _parts(_record(line, path, number))
+    if METRICS in end[0] and len(known) < KNOWN:  # without it, the end alone does not say what the line is
+        known[end] = found[1], found[3]
+    return found
+
+
+def _parts(record: dict[str, Any]) -> tuple[int, str, Hashes, dict[str, Any]]:
+    """Returns what `_item` returns, of a record that has no fault."""
+    hashes = record["doc_hash"], record["prompt_hash"], record["target_hash"]
+    return record["doc_id"], record["filter"], hashes, {metric: record[metric] for metric in record["metrics"]}
 
 
 def _record(line: bytes, path: Path, number: int) -> Any:

@@ -39,6 +39,29 @@ def test_a_line_in_another_order_is_read_as_a_whole(read, lm_eval_sample) -> Non
     assert read(turned).filters == read(line).filters
 
 
+def test_ends_of_lines_that_were_seen_before_are_read_like_others(read, lm_eval_sample, monkeypatch) -> None:
+    scores = [i % 3 / 2 for i in range(60)]
+    lines = [lm_eval_sample(i, {"acc": each, "f1": 1 - each}) for i, each in enumerate(scores)]
+    found = read(*lines)
+    monkeypatch.setattr("fairbits.measure.samples.reading.KNOWN", 0)
+    assert found == read(*lines)
+    assert found.values("none", "f1") == {i: 1 - each for i, each in enumerate(scores)}
+    assert found.filters["none"][59][0] == (f"{59:064x}",) * 3
+
+
+def test_an_end_that_lacks_something_is_not_taken_for_the_whole_line(read, lm_eval_sample) -> None:
+    """Here the metrics come before the filter, and only they differ between lines with the same end."""
+    lines = []
+    for i in range(50):
+        line = lm_eval_sample(i, {"acc": 1.0, "f1": 0.0})
+        chosen = {"metrics": [("acc", "f1")[i % 2]]}
+        lines.append(
+            {"doc_id": i, **chosen, **{name: line[name] for name in line if name not in ("doc_id", "metrics")}}
+        )
+    found = read(*lines).filters["none"]
+    assert [list(scores) for _, scores in found.values()] == [["acc"], ["f1"]] * 25
+
+
 def test_answers_may_have_several_filters(read, lm_eval_sample) -> None:
     found = read(*(lm_eval_sample(i, {"exact_match": i}, filter=name) for name in ("strict", "loose") for i in (0, 1)))
     assert found.metrics == {"strict": ["exact_match"], "loose": ["exact_match"]}
