@@ -108,7 +108,7 @@ HEAD = """# Command line
 
 Look up every command and option here; `fairbits VERB --help` shows the same. Results go to stdout; notes, progress and
 errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
-bug in fairbits, 130 interrupted. These options can be given before or after the verb:
+bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the verb:
 """
 PYTHON = """# Python
 

@@ -1,63 +1,117 @@
-"""Locks: one process at a time works in a directory."""
+"""Locks: one process at a time works in a directory, and none that is dead keeps others out."""
 
 import os
-import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
-
 from fairbits.errors import InputError
+from fairbits.owners import Owner
+
+if sys.platform != "win32":
+    import fcntl
 
 LOCK = ".lock"
-UNLOCKED = "this file system has no locks: nothing prevents a second run in the same directory"
+UNLOCKED = "this file system has no locks: only runs on the same machine are kept apart"
+HELD = (BlockingIOError, PermissionError)
+"""What systems say of a lock that another process holds."""
+LONGEST = 400  # of what is read of a lock's file
 
 
 @contextmanager
 def lock_directory(directory: Path, *, option: str = "--out") -> Iterator[str | None]:
     """Locks a directory against other runs; yields a note if the file system has no locks.
 
-    The system releases the lock whatever ends the process. The file of the lock stays, and names the process while
-    it holds the lock. `option` is the one that names the directory on the command line.
+    `option` is the one that names the directory on the command line.
     """
-    file = directory / LOCK
-    file.touch()  # raises what the caller reports if the directory cannot be written
-    lock = FileLock(file)
+    with lock_file(directory / LOCK, directory, option=option) as note:
+        yield note
+
+
+@contextmanager
+def lock_file(file: Path, directory: Path, *, option: str = "--out") -> Iterator[str | None]:
+    """Locks a directory as `lock_directory` does, by a file that may lie elsewhere.
+
+    The system releases the lock whatever ends the process. The file names the process that holds the lock, and is
+    removed with it. Where the system has no locks, the file itself is the lock, and one that names a process of this
+    machine that has ended is void.
+    """
+    descriptor = _take(file, directory, option)
     try:
-        yield None if _acquire(lock, directory, option) else UNLOCKED
+        yield None if descriptor is not None else UNLOCKED
     finally:
-        if lock.is_locked:
-            _name_holder(lock, file, "")
-        lock.release()
+        with suppress(OSError):
+            file.unlink()  # while it is held: who opened it before takes a new one
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _acquire(lock: BaseFileLock, directory: Path, option: str) -> bool:
-    """Returns whether the lock is held now; False if the system has none, as on some network file systems."""
-    file = directory / LOCK
+def check_free(file: Path, directory: Path, *, option: str = "--out") -> None:
+    """Raises if another process holds a lock."""
+    if file.exists():
+        with lock_file(file, directory, option=option):
+            pass
+
+
+def _take(file: Path, directory: Path, option: str) -> int | None:
+    """Returns the descriptor that holds the lock; None where the system has no locks."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # raises what the caller reports
+        try:
+            held = _lock(descriptor)
+            if held is False:
+                raise _busy(file, directory, option)
+            if held is None:
+                owner = Owner.parse(_said(file))
+                if owner is not None and not owner.is_dead and owner != Owner.here():
+                    raise _busy(file, directory, option)
+            if held is None or _is_same(descriptor, file):
+                with suppress(OSError):  # a full disk: the lock is held all the same
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, f"{Owner.here()}\n".encode())
+                if held is None:
+                    os.close(descriptor)
+                    return None
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the file was removed by the process that held it: another one has its name
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Returns whether the lock is held now; None if the system has none, as on some network file systems."""
+    if sys.platform == "win32":
+        return None
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise InputError(
-            f"another run{_holder(file)} is using {directory}; wait until it ends, "
-            f"or give another directory with {option}"
-        ) from None
-    except (OSError, NotImplementedError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except HELD:
         return False
-    _name_holder(lock, file, f"process {os.getpid()} on {socket.gethostname()}\n")
+    except OSError:
+        return None
     return True
 
 
-def _name_holder(lock: BaseFileLock, file: Path, name: str) -> None:
-    if not isinstance(lock, SoftFileLock):  # which keeps its own record in the file
-        with suppress(OSError):  # Windows lets nobody write to it
-            file.write_text(name, encoding="utf-8")
-
-
-def _holder(file: Path) -> str:
-    """Returns which process holds the lock, in parentheses, if its file says so."""
+def _is_same(descriptor: int, file: Path) -> bool:
+    """Returns whether an open file still has its name."""
     try:
-        found = file.read_text(encoding="utf-8").strip()
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _busy(file: Path, directory: Path, option: str) -> InputError:
+    owner = Owner.parse(_said(file))
+    named = "" if owner is None or owner.is_dead else f" ({owner})"
+    return InputError(
+        f"another run{named} is using {directory}; wait until it ends, or give another directory with {option}"
+    )
+
+
+def _said(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            return opened.read(LONGEST)
     except (OSError, ValueError):
         return ""
-    return f" ({found:.80})" if found.startswith("process ") else ""

@@ -6,15 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fairbits.errors import InputError
 from fairbits.locks import LOCK, UNLOCKED, lock_directory
+from fairbits.owners import Owner
 
 HOLD = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 from fairbits.locks import lock_directory
 with lock_directory(Path(sys.argv[1])):
@@ -56,7 +60,7 @@ def test_a_lock_can_be_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
         with lock_directory(tmp_path) as note:
             assert note is None
-        assert (tmp_path / LOCK).read_text() == ""
+        assert not (tmp_path / LOCK).exists()
 
 
 @pytest.mark.parametrize("content", ["", "\x1b[2J", "a" * 5000])
@@ -80,3 +84,42 @@ def test_where_the_system_has_no_locks_a_note_says_so(tmp_path: Path, monkeypatc
 def test_a_directory_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), lock_directory(tmp_path / "none"):
         pass
+
+
+def test_without_locks_the_file_names_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    parent = psutil.Process(os.getppid())
+    other = Owner(parent.pid, parent.create_time(), Owner.here().machine)
+    (tmp_path / LOCK).write_text(f"{other}\n")
+    with pytest.raises(InputError, match=rf"another run \(process {other.process} "), lock_directory(tmp_path):
+        pass
+    assert (tmp_path / LOCK).exists()
+    # a process that was given the number of one that is dead is not taken for it
+    for dead in (replace(other, started=other.started - 60), replace(other, process=2**22 + 1)):
+        (tmp_path / LOCK).write_text(f"{dead}\n")
+        with lock_directory(tmp_path) as note:
+            assert note == UNLOCKED
+        assert not (tmp_path / LOCK).exists()
+    (tmp_path / LOCK).write_text(f"{replace(other, started=1.0, machine='elsewhere')}\n")  # nothing is known of it
+    with pytest.raises(InputError, match="on elsewhere"), lock_directory(tmp_path):
+        pass
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = fcntl.flock, []
+
+    def flock(descriptor: int, how: int) -> None:
+        if not calls:
+            (tmp_path / LOCK).unlink()  # the holder ends between opening and locking
+        calls.append(descriptor)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_directory(tmp_path):
+        assert len(calls) == 2
+        monkeypatch.undo()
+        with pytest.raises(InputError, match=rf"process {os.getpid()} "), lock_directory(tmp_path):
+            pass

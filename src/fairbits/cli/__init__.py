@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fairbits.cli.command import Verb
+from fairbits.cli.command import Verb, end_on_sigterm
 from fairbits.cli.commands.audit import audit
 from fairbits.cli.commands.compare import compare
 from fairbits.cli.commands.diff import diff
@@ -68,7 +68,7 @@ def fairbits(
 
     Results go to stdout (as JSON with --json), progress and notes to stderr.
     Exit codes: 0 success, 1 a gate did not pass, 2 wrong usage or input,
-    3 a bug in fairbits, 130 interrupted.
+    3 a bug in fairbits, 130 interrupted, 143 terminated.
 
     Examples:
     fairbits run
@@ -94,6 +94,7 @@ for panel, verbs in VERBS.items():
 def main() -> None:
     """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.command`."""
     hush(False)
+    end_on_sigterm()
     if not this_process().leads:
         silence()
     app(obj={})

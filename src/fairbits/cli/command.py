@@ -2,8 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -23,12 +26,28 @@ EVERYWHERE = ("quiet", "debug")
 """Options of `fairbits` itself that may also follow the verb."""
 SHARED = ("quantize",)
 """Verbs whose work several processes can share."""
-BAD_INPUT, DEFECT, INTERRUPTED = 2, 3, 130
+BAD_INPUT, DEFECT, INTERRUPTED, TERMINATED = 2, 3, 130, 143
+DISK = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ESTALE)
+"""Errors of the system that are no defect of fairbits, wherever they occur."""
 HOW_TO_CONTINUE = {
     "run": "run the same command again to continue",
     "quantize": "run the same command with --resume to continue after the last finished block",
 }
 """What to do after a verb was interrupted."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a scheduler sends it: it ends a verb as Ctrl-C does, so that nothing half written is left."""
+
+
+def end_on_sigterm() -> None:
+    """Has SIGTERM raise `Terminated`, if this process may decide so."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 class Verb(TyperCommand):
@@ -89,6 +108,8 @@ def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
         return "; ".join(filter(None, (str(error), _continue_when(verb, later)))), BAD_INPUT
     if isinstance(error, FairbitsError):
         return str(error), BAD_INPUT
+    if isinstance(error, Terminated):
+        return "; ".join(filter(None, ("terminated", HOW_TO_CONTINUE.get(verb)))), TERMINATED
     if isinstance(error, KeyboardInterrupt):
         return "; ".join(filter(None, ("interrupted", HOW_TO_CONTINUE.get(verb)))), INTERRUPTED
     if is_out_of_memory(error):
@@ -97,6 +118,9 @@ def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" for {error.filename}" if error.filename else ""
         return f"there is no room left on the disk{where} ({error.strerror}); free some and run it again", BAD_INPUT
+    if isinstance(error, OSError) and error.errno in DISK:
+        where = error.filename or "a file"
+        return f"{where} cannot be read or written ({error.strerror}); check the disk and run it again", BAD_INPUT
     advice = "this is a bug in fairbits: run it again with --debug and report the output"
     return f"unexpected {type(error).__name__}: {_first_line(error)}; {advice}", DEFECT
 

@@ -1,24 +1,26 @@
 """Overlays on disk: one safetensors file each, and a manifest, `overlays.json`, that describes them."""
 
+import hashlib
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairbits.artifacts import TEMPORARY, clear_temporary, uninterrupted, write_whole
 from fairbits.errors import InputError
+from fairbits.locks import LOCK, lock_directory
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import WORD_BITS, read_packed
 from fairbits.model.files.safetensors_files import map_tensor, read_header
-from fairbits.model.files.safetensors_writing import in_memory, sha256_of, write_tensors, write_whole
+from fairbits.model.files.safetensors_writing import Piece, in_memory, sha256_of, tensor_chunks
 from fairbits.overlays.activation_table import ActivationTable
 from fairbits.overlays.manifest import MANIFEST, OVERLAYS, Manifest, OverlayEntry, PatchEntry, TableEntry
 from fairbits.overlays.overlay import BASE, Overlay, Patch
@@ -28,6 +30,9 @@ SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
 PLAIN = re.compile(r"\w[\w-]*")
 """Allowed names of overlays; the name is part of the file name."""
+WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
+"""Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
+and new overlays never touch the files of those that they replace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,32 +73,36 @@ class Overlays:
 
     def save(self, directory: str | Path) -> None:
         """Writes all files, the manifest last; until then older overlays in the directory stay valid."""
-        place = Path(directory)
-        written: list[Path] = []
+        with open_for_writing(Path(directory)) as place:
+            self.write(place)
+
+    def write(self, place: Path) -> None:
+        """Writes all files to a directory that `open_for_writing` has given."""
+        files: dict[Path, list[Piece]] = {}
+        entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
+        for each in self.overlays:
+            if id(each.patches) not in entries:
+                file, entry = _overlay_entry(place, each)
+                files[file], entries[id(each.patches)] = in_memory(each.tensors()), entry
+        table = None
+        if self.activations is not None:
+            pieces = in_memory(self.activations.tensors())
+            file, digest = _place_for(place, THRESHOLDS, pieces)
+            files[file], table = pieces, TableEntry(file.name, digest, **vars(self.activations.saved()))
+        overlays = tuple(
+            replace(entries[id(each.patches)], name=each.name, languages=each.languages) for each in self.overlays
+        )
+        manifest = Manifest(self.base, dict(self.languages), overlays, dict(self.record), table)
+        content = to_json(OVERLAYS.stamp(asdict(manifest)))
+        older = _named_files(place) or ()
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            older = _files_of(place / MANIFEST)
-            entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
-            for each in self.overlays:
-                if id(each.patches) not in entries:
-                    written.append(_free(place, each.name))
-                    entries[id(each.patches)] = _write_overlay(written[-1], each)
-            table = None
-            if self.activations is not None:
-                written.append(_free(place, THRESHOLDS))
-                table = _write_table(written[-1], self.activations)
-            overlays = tuple(
-                replace(entries[id(each.patches)], name=each.name, languages=each.languages) for each in self.overlays
-            )
-            manifest = Manifest(self.base, dict(self.languages), overlays, dict(self.record), table)
-            write_whole(place / MANIFEST, [to_json(OVERLAYS.stamp(asdict(manifest)))])
-            written = [each for each in older if each not in written]  # no longer named by a manifest
+            write_whole({file: tensor_chunks(pieces) for file, pieces in files.items()} | {place / MANIFEST: [content]})
         except OSError as error:
             raise InputError(
                 f"{place} cannot be written ({error.strerror}); give another path, or free some space"
             ) from None
         finally:
-            _remove(written)
+            _clear(place, older)
 
     @classmethod
     def load(cls, directory: str | Path, base: Checkpoint) -> "Overlays":
@@ -117,7 +126,7 @@ class Overlays:
 
 
 def check_directory(directory: Path) -> Path:
-    """Returns the directory if overlays can be written to it: it is new, empty, or holds older overlays."""
+    """Returns the directory if overlays can be written to it: it is new, empty, or holds nothing but overlays."""
     try:
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory} is not a directory; give one to write overlays to")
@@ -125,49 +134,74 @@ def check_directory(directory: Path) -> Path:
         there = next(each for each in (directory, *directory.parents) if each.exists())
     except OSError as error:  # the name is too long, or the directory is not accessible
         raise InputError(f"{directory} cannot be used ({error.strerror}); give another path") from None
-    if held and MANIFEST not in held:
-        raise InputError(f"{directory} holds other files ({held[0]} …); give a directory of its own for overlays")
+    others = [name for name in held if name != LOCK and not WRITTEN.fullmatch(name) and not TEMPORARY.fullmatch(name)]
+    if others and MANIFEST not in held:
+        raise InputError(f"{directory} holds other files ({others[0]} …); give a directory of its own for overlays")
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InputError(f"{there} is not writable; give a path in a directory where you may write")
     return directory
 
 
-def _files_of(manifest: Path) -> list[Path]:
-    """Returns the files that an older manifest names; none if it cannot be read."""
+@contextmanager
+def open_for_writing(directory: Path) -> Iterator[Path]:
+    """Yields a directory that no other process writes overlays to meanwhile, without what a killed one has left."""
+    with ExitStack() as held:
+        try:
+            if not directory.exists():
+                directory.mkdir(parents=True, exist_ok=True)
+                held.callback(_remove_empty, directory)
+            held.enter_context(lock_directory(directory))
+            clear_temporary(directory)
+            _clear(directory)
+        except OSError as error:
+            raise InputError(f"{directory} cannot be written ({error.strerror}); give another path") from None
+        yield directory
+
+
+def _named_files(place: Path) -> set[Path] | None:
+    """Returns the files that the manifest in a directory names; None if it cannot be read."""
+    if not os.path.lexists(place / MANIFEST):
+        return set()
     try:
-        files = [manifest.parent / name for name in OVERLAYS.read(manifest).files]
+        files = [place / name for name in OVERLAYS.read(place / MANIFEST).files]
     except InputError:
-        return []
-    return [file for file in files if file.parent == manifest.parent and file.suffix == SUFFIX]
+        return None
+    return {file for file in files if file.parent == place and file.suffix == SUFFIX}
 
 
-def _free(place: Path, name: str) -> Path:
-    """Returns an unused path for a file of that name."""
-    tries = (place / f"{name}{'' if i == 1 else f'.{i}'}{SUFFIX}" for i in count(1))
-    return next(each for each in tries if not os.path.lexists(each))
+def _clear(place: Path, older: Iterable[Path] = ()) -> None:
+    """Removes files with tensors that the manifest in a directory does not name, and such that an older one named."""
+    with uninterrupted():
+        named = _named_files(place)
+        if named is None:  # nothing is removed that it may name
+            return
+        for file in {*older, *(each for each in place.iterdir() if WRITTEN.fullmatch(each.name))} - named:
+            with suppress(OSError):  # it does no harm, and the next process removes it
+                file.unlink()
 
 
-def _remove(files: Iterable[Path]) -> None:
-    """Removes files that are no longer named; one that cannot be removed does no harm."""
-    for file in files:
-        with suppress(OSError):
-            file.unlink()
+def _remove_empty(directory: Path) -> None:
+    with suppress(OSError):
+        directory.rmdir()
 
 
-def _write_overlay(file: Path, overlay: Overlay) -> OverlayEntry:
-    """Returns the entry of an overlay after writing its tensors."""
-    digest = write_tensors(file, in_memory(overlay.tensors()))
+def _overlay_entry(place: Path, overlay: Overlay) -> tuple[Path, OverlayEntry]:
+    """Returns where the tensors of an overlay are written, and its entry in the manifest."""
+    file, digest = _place_for(place, overlay.name, in_memory(overlay.tensors()))
     patches = tuple(
         PatchEntry(each.tensor, each.module, each.form, each.bits, each.count, each.transposed)
         for each in overlay.patches
     )
-    return OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
+    return file, OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
 
 
-def _write_table(file: Path, table: ActivationTable) -> TableEntry:
-    """Returns the entry of the activation thresholds after writing their tensors."""
-    digest = write_tensors(file, in_memory(table.tensors()))
-    return TableEntry(file.name, digest, **vars(table.saved()))
+def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
+    """Returns the path for tensors, and the SHA-256 of their file."""
+    sha256 = hashlib.sha256()
+    for chunk in tensor_chunks(pieces):
+        sha256.update(chunk)
+    digest = sha256.hexdigest()
+    return place / f"{name}.{digest[:16]}{SUFFIX}", digest
 
 
 def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fairbits.artifacts import write_files
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
 from fairbits.measure.passes.output_gradients import output_importance
@@ -22,7 +23,6 @@ from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.safetensors_writing import write_whole
 from fairbits.model.groups import Codes, grid_of
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
@@ -137,7 +137,8 @@ class _ModelLearner:
             notes |= {each.name: each.notes for each in block.outcomes}
         if self.saved is not None:
             save_codes(self.saved / ROUNDED_CODES, layers)
-            write_whole(self.saved / ROUNDED_NOTES, [json.dumps(notes).encode()])  # last, as it marks both as complete
+            # last, as it marks both as complete
+            write_files({self.saved / ROUNDED_NOTES: json.dumps(notes).encode()})
         return layers, notes
 
     def _learn(self, rounded: Layers) -> LearningState:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fairbits.artifacts import write_files
+from fairbits.artifacts import clear_temporary, write_files
 from fairbits.errors import InputError
 from fairbits.locks import lock_directory
 from fairbits.measure.scores.scores import Scores
@@ -48,6 +48,7 @@ class StoredTrials:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._stack.enter_context(lock_directory(self.directory, option="--results"))
+            clear_temporary(self.directory)
         except OSError as problem:
             reason = f"{self.directory} cannot be written ({problem.strerror})"
             raise InputError(f"{reason}; give another directory with --results") from None

@@ -9,13 +9,14 @@ from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.overlays.activations import record_activations
 from fairbits.overlays.base_model import OverlayBase, check_base
 from fairbits.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
-from fairbits.overlays.files import Overlays, check_directory
+from fairbits.overlays.files import Overlays, check_directory, open_for_writing
 from fairbits.overlays.overlay import BASE, Form, Overlay
 from fairbits.progress import Progress
 from fairbits.trials.plan_trial import corpus_for
@@ -62,16 +63,51 @@ def overlay(
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     words = text_for(checkpoint, corpus, request=request)
+    with open_for_writing(place):  # from here on, so that a second run is refused before it computes anything
+        result = _make(
+            checkpoint,
+            below,
+            corpus,
+            words,
+            budget=budget,
+            clusters=clusters,
+            form=form,
+            activations=activations,
+            settings=request.settings,
+            device=device,
+            progress=progress,
+        )
+        result.write(place)
+    return result
+
+
+def _make(
+    checkpoint: Checkpoint,
+    below: Checkpoint,
+    corpus: Corpus,
+    words: Text,
+    *,
+    budget: float,
+    clusters: int | None,
+    form: Form,
+    activations: int | None,
+    settings: Mapping[str, int],
+    device: str,
+    progress: Progress | None,
+) -> Overlays:
+    """Returns the overlays for a base."""
     # the answers of the model are written to disk before the base is loaded: both are never in memory
     with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
-        builder = OverlayBuilder(OverlayBase(checkpoint, below, device=device), reference, seed=seed, progress=progress)
+        builder = OverlayBuilder(
+            OverlayBase(checkpoint, below, device=device), reference, seed=settings["seed"], progress=progress
+        )
         made, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
             "fingerprint": checkpoint.fingerprint,
             "base_bytes": builder.overlay_base.size_bytes,
-            "text": {"corpus": corpus.name, **request.settings},
+            "text": {"corpus": corpus.name, **settings},
         }
         table = None
         if activations is not None:
@@ -79,9 +115,7 @@ def overlay(
             made, serving = _overlay_per_language(made, serving), {code: code for code in serving}
             seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
             table = seen.table(bits=activations)
-    result = Overlays(below.fingerprint, made, serving, record, table)
-    result.save(place)
-    return result
+    return Overlays(below.fingerprint, made, serving, record, table)
 
 
 def overlays_for(

@@ -1,6 +1,8 @@
 """Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +15,21 @@ from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import open_corpus
+from fairbits.locks import check_free, lock_file
 from fairbits.measure.passes.prepare import text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
-from fairbits.model.files.draft import LEARNING, PLAN, STATE, check_draft, check_target, draft_of
+from fairbits.model.files.draft import (
+    LEARNING,
+    PLAN,
+    STATE,
+    check_draft,
+    check_target,
+    clear_remains,
+    draft_of,
+    lock_of,
+)
 from fairbits.model.files.formats import DEFAULT_FORMAT
 from fairbits.model.files.write_behind import WriteBehind
 from fairbits.model.files.writing import QuantizedWriter
@@ -94,14 +106,15 @@ def quantize(
     weights are those that a loader would compute; it generates, and its `save_pretrained` writes a packed checkpoint
     (`fairbits.model.packed_on_save`). `model` may be a loaded model, with its `tokenizer`; it is not changed.
     `text` must be the text that the plan was made with, by default the embedded declaration. `out` appears only when it
-    is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes.
+    is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes, and
+    returns the result of a run that was finished.
     Processes that torchrun has started share the work (`fairbits.quantization.rounding.ranks`).
     """
     instance("plan", plan, Plan)
     if out is None:
         return _in_memory(model, plan, tokenizer, text=text, resume=resume, device=device, progress=progress)
     ranks = Ranks.here()
-    with ranks.together():
+    with ranks.together(), ExitStack() as held:
         if plan.learning is not None and not ranks.alone:
             raise InputError(ONE_PROCESS)
         checkpoint = ranks.lead_first(lambda: open_checkpoint(model, tokenizer))
@@ -110,6 +123,9 @@ def quantize(
         if ranks.leads:  # all weights are read: one rank is enough
             _check_format(plan, checkpoint)
             check_made_for(plan, checkpoint)
+        done = ranks.share(lambda: finished_plan(out, plan) if resume else None)
+        if done is not None:
+            return done
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
         workload = quantize_workload(checkpoint, plan, words, device=device)
@@ -118,7 +134,7 @@ def quantize(
         if ranks.leads:
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type
-            draft = _Draft.open(checkpoint, plan, out, device=recorded, resume=resume)
+            draft = held.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
         outcomes: list[LayerResult] = []
         learned: LearningResult | None = None
         # entered first: finished blocks are written before the error is explained
@@ -138,8 +154,8 @@ def quantize(
                     behind.add(partial(draft.add, block))
                 outcomes += block.outcomes
                 learned = block.learned or learned
-        done = replace(plan, outcomes=tuple(outcomes), learned=learned)
-        return ranks.share(lambda: draft.finish(done, progress))
+        complete = replace(plan, outcomes=tuple(outcomes), learned=learned)
+        return ranks.share(lambda: draft.finish(complete, progress))
 
 
 def _in_memory(
@@ -189,12 +205,22 @@ class _Draft:
     earlier: set[int | None] = field(default_factory=set)
 
     @classmethod
-    def open(cls, checkpoint: Checkpoint, plan: Plan, out: str | Path, *, device: str, resume: bool) -> "_Draft":
-        """Returns a new draft with its plan, or that of an interrupted run."""
+    @contextmanager
+    def opened(
+        cls, checkpoint: Checkpoint, plan: Plan, out: str | Path, *, device: str, resume: bool
+    ) -> Iterator["_Draft"]:
+        """Yields a new draft with its plan, or that of an interrupted run; no other process can open it meanwhile."""
         identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
-        writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
-        write_files({writer.draft / PLAN: plan.as_bytes()})
-        return cls(writer)
+        with ExitStack() as held:
+            try:
+                draft_of(out).parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock_file(lock_of(out), Path(out)))
+                clear_remains(out)
+            except OSError as problem:
+                raise InputError(f"{out} cannot be written ({problem.strerror}); give another directory") from None
+            writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
+            write_files({writer.draft / PLAN: plan.as_bytes()})
+            yield cls(writer)
 
     @property
     def saved(self) -> Path:
@@ -231,6 +257,10 @@ def check_quantize(
 ) -> None:
     """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
     resolve_device(device)
+    check_free(lock_of(out), Path(out))
+    clear_remains(out)
+    if resume and finished_plan(out) is not None:
+        return
     check_target(out)
     check_draft(out, resume=resume)
     given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
@@ -242,6 +272,17 @@ def draft_plan(out: str | Path) -> Plan | None:
     """Returns the plan that an interrupted run was carrying out; None if there is none."""
     file = draft_of(out) / PLAN
     return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
+
+
+def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
+    """Returns the plan, with its outcomes, of the model in `out`; None if there is none, or it is not from `plan`."""
+    file = Path(out) / "plan.json"
+    if not file.is_file():
+        return None
+    clear_remains(out)
+    found = Plan.load(file)
+    same = plan is None or replace(found, size_bytes=plan.size_bytes).digest == plan.digest
+    return found if same else None
 
 
 def draft_device(out: str | Path) -> str | None:

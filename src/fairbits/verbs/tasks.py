@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbits.artifacts import write_files
+from fairbits.artifacts import whole_directory, write_files
 from fairbits.checks import one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
@@ -110,11 +110,15 @@ def write_tasks(
     if not all(kept.values()):
         empty = next(kind for kind, by_language in kept.items() if not by_language)
         raise InputError(f"no language has {LEAST_DOCUMENTS} items of {empty}; give more text, or another split")
-    directory = _directory(out)
+    directory = _free_directory(out)
     files: dict[Path, bytes] = {}
     for kind, by_language in kept.items():
         files |= _files(directory, f"{name}_{kind}", kind, by_language)
-    write_files(files)
+    try:
+        with whole_directory(directory) as draft:
+            write_files({draft / path.name: content for path, content in files.items()})
+    except OSError as problem:
+        raise InputError(f"{directory} cannot be made ({problem.strerror}); give another directory") from None
     return TaskFiles(
         directory,
         {kind: f"{name}_{kind}" for kind in kept},
@@ -123,16 +127,12 @@ def write_tasks(
     )
 
 
-def _directory(out: str | Path) -> Path:
-    """Returns the directory to write to, which is made; it must be empty or hold tasks of fairbits."""
+def _free_directory(out: str | Path) -> Path:
+    """Returns the directory to write to, which must be new or empty."""
     path = Path(out).absolute()
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a directory to write the tasks to")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise InputError(f"{path} cannot be made ({problem.strerror}); give another directory") from None
-    if any(path.iterdir()):
+    if path.is_dir() and any(path.iterdir()):
         raise InputError(f"{path} is not empty; give a new directory, so that no task of another text stays in it")
     return path
 

@@ -12,6 +12,7 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.language import udhr
+from fairbits.locks import lock_file
 from fairbits.model import Checkpoint
 from fairbits.model.device import resolve_device
 from fairbits.quantization.plan import Plan
@@ -128,7 +129,7 @@ def test_what_can_be_told_before_planning_is_told(
     (tmp_path / "full" / "file").touch()
     with pytest.raises(InputError, match="not empty"):
         check_quantize(llama, tmp_path / "full", group=16)
-    with pytest.raises(InputError, match="not empty"):
+    with pytest.raises(InputError, match="root of all files"):
         check_quantize(llama, "/", group=16)
     with pytest.raises(InputError, match="Conv1D"):
         check_quantize(reading_model("gpt2"), tmp_path / "w4", group=16)
@@ -148,6 +149,37 @@ def test_a_norm_that_is_not_finite_is_no_perfect_layer(saved: Callable[..., Chec
     made = plan(checkpoint, policy="rtn", **SMALL)
     with pytest.raises(InputError, match="NaN or infinity on the calibration text"):
         quantize(checkpoint, made, out=tmp_path / "out")
+
+
+def test_a_run_that_was_finished_can_be_resumed_and_leaves_no_draft(
+    llama: Checkpoint, gptq: Plan, tmp_path: Path
+) -> None:
+    out, draft = tmp_path / "w4", tmp_path / ".w4.partial"
+    made = quantize(llama, gptq, out=out)
+    before = contents(out)
+    for left in ("state.json", "done/block-00000.json", "learning/state.safetensors"):  # killed while it was removed
+        (draft / left).parent.mkdir(parents=True, exist_ok=True)
+        (draft / left).touch()
+    assert quantize(llama, gptq, out=out, resume=True) == made
+    assert not draft.exists()
+    (draft / "done").mkdir(parents=True)
+    with pytest.raises(InputError, match="exists and is not empty"):
+        quantize(llama, gptq, out=out)
+    assert not draft.exists()
+    with pytest.raises(InputError, match="exists and is not empty"):
+        quantize(llama, dataclasses.replace(gptq, settings={}), out=out, resume=True)
+    assert (contents(out), sorted(each.name for each in tmp_path.iterdir())) == (before, ["w4"])
+
+
+def test_two_runs_cannot_write_the_same_directory(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:
+    with lock_file(tmp_path / ".w4.lock", tmp_path / "w4"):
+        for refused in (
+            lambda: quantize(llama, gptq, out=tmp_path / "w4"),
+            lambda: check_quantize(llama, tmp_path / "w4", group=16),
+        ):
+            with pytest.raises(InputError, match=r"another run .* is using"):
+                refused()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fills_ends_the_run_and_the_run_goes_on_later(

@@ -128,11 +128,11 @@ def _estimate(
 def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
     """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
     from fairbits.quantization.plan import Plan
-    from fairbits.verbs.quantize import draft_plan
+    from fairbits.verbs.quantize import draft_plan, finished_plan
 
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, given))
-    plan = None if draft is None else draft_plan(draft)
+    plan = None if draft is None else draft_plan(draft) or finished_plan(draft)
     return None if plan is None else check_agrees(plan, given)
 
 

@@ -134,7 +134,7 @@ class Audit(Shown):
         path, beside = check_audit_target(path)
         arrays = to_safetensors(self.arrays())
         data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
-        write_files({path: to_json(round_floats(data)), beside: arrays})
+        write_files({beside: arrays, path: to_json(round_floats(data))})
 
     def arrays(self) -> dict[str, Any]:
         """Returns what is too large for JSON: document sums, channel mean squares, experts, second moments."""

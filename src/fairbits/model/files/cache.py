@@ -1,11 +1,10 @@
 """Directories that are made once and kept: models derived from a GGUF file or from the embedded model."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from fairbits.artifacts import whole_directory
 from fairbits.errors import InputError
 
 
@@ -24,18 +23,11 @@ def kept_directory(name: str, write: Callable[[Path], object]) -> Path:
     if final.is_dir():
         return final
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=final.parent))
-    except OSError as problem:
-        raise InputError(_advice(final.parent, problem)) from None
-    try:
-        write(draft)
-        draft.rename(final)
+        with whole_directory(final) as draft:
+            write(draft)
     except OSError as problem:
         if not final.is_dir():  # else another process was faster, and made the same
             raise InputError(_advice(final.parent, problem)) from problem
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return final
 
 

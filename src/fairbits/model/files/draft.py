@@ -3,12 +3,13 @@
 import os
 from pathlib import Path
 
+from fairbits.artifacts import TEMPORARY, remove_tree
 from fairbits.errors import InputError
 
 STATE = "state.json"
 PLAN = "plan.json"
 LEARNING = "learning"
-OWN = {"model", "done", STATE, f"{STATE}.part", PLAN, LEARNING}  # all that a draft can hold
+OWN = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, beside temporary files
 
 
 def draft_of(directory: str | Path) -> Path:
@@ -23,10 +24,33 @@ def draft_of(directory: str | Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
+def lock_of(directory: str | Path) -> Path:
+    """Returns the file that locks the draft of the checkpoint `directory`.
+
+    >>> lock_of("models/tiny-w4").name
+    '.tiny-w4.lock'
+    """
+    return draft_of(directory).with_suffix(".lock")
+
+
+def is_own(path: Path) -> bool:
+    """Returns whether a path in a draft is one that a draft can hold."""
+    return path.name in OWN or bool(TEMPORARY.fullmatch(path.name)) or path.name == f"{STATE}.part"  # of 0.1.0
+
+
+def clear_remains(directory: str | Path) -> None:
+    """Removes what a process that was killed right after finishing the checkpoint `directory` left of its draft."""
+    draft = draft_of(directory)
+    if not _is_there(directory) or not draft.is_dir() or (draft / "model").exists():
+        return
+    if all(map(is_own, draft.iterdir())):
+        remove_tree(draft)
+
+
 def check_target(directory: str | Path) -> None:
     """Raises if there is anything where the checkpoint shall appear."""
     target = Path(os.path.abspath(directory))
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if _is_there(target):
         raise InputError(f"{target} exists and is not empty; give a new directory")
 
 
@@ -40,3 +64,9 @@ def check_draft(directory: str | Path, *, resume: bool) -> bool:
     if begun and not resume:
         raise InputError(f"{draft} holds what an interrupted run has finished; continue it with --resume, or delete it")
     return begun
+
+
+def _is_there(directory: str | Path) -> bool:
+    """Returns whether there is anything but an empty directory."""
+    target = Path(os.path.abspath(directory))
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))

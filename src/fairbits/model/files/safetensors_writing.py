@@ -1,9 +1,8 @@
-"""Files written whole or not at all; safetensors among them, tensor by tensor, so that no model must fit in memory."""
+"""Safetensors files, written whole or not at all, tensor by tensor, so that no model must fit in memory."""
 
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairbits.artifacts import Chunk, write_whole
 from fairbits.memory import WRITTEN_BYTES
 from fairbits.model.files.safetensors_files import DTYPES, LENGTH_BYTES, StoredTensor, map_tensor
 from fairbits.progress import Progress
 
-Chunk = bytes | memoryview
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 ALIGNMENT = 8  # of the data within the file
 
@@ -48,37 +47,13 @@ def on_disk(infos: Iterable[StoredTensor]) -> list[Piece]:
 
 def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
     """Returns the SHA-256 of the safetensors file `path` after writing it; `progress` is given bytes."""
+    return write_whole({path: tensor_chunks(pieces, progress=progress)})[path]
+
+
+def tensor_chunks(pieces: Iterable[Piece], *, progress: Progress | None = None) -> Iterator[Chunk]:
+    """Yields the content of a safetensors file."""
     # wide types first, as the safetensors library does, so that every tensor is aligned
-    ordered = sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name))
-    return write_whole(path, _chunks(ordered, progress))
-
-
-def write_whole(path: Path, chunks: Iterable[Chunk]) -> str:
-    """Returns the SHA-256 of the file `path`, which appears whole and on the disk, or not at all."""
-    draft = path.with_name(f"{path.name}.part")
-    digest = hashlib.sha256()
-    try:
-        with draft.open("wb") as file:
-            for chunk in chunks:
-                digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
-    return digest.hexdigest()
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory last, where the system can do so (Windows cannot)."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    return _chunks(sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name)), progress)
 
 
 def sha256_of(path: Path) -> str:

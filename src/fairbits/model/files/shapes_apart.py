@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fairbits.artifacts import write_whole
 from fairbits.errors import InputError
 from fairbits.model.files.safetensors_files import EXPLICIT, INDEX, INDEX_SUFFIX, read_header
-from fairbits.model.files.safetensors_writing import in_memory, write_tensors, write_whole
+from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 
 if TYPE_CHECKING:
     from fairbits.model.architecture import Architecture
@@ -60,4 +61,4 @@ def index_entry(apart: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _write_index(path: Path, weight_map: Mapping[str, str], size: int) -> None:
     content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
-    write_whole(path, [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])
+    write_whole({path: [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"]})

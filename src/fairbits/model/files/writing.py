@@ -8,7 +8,6 @@ Until then everything lies in a draft beside it, `.OUT.partial`:
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from types import MappingProxyType
 
 from torch import Tensor
 
+from fairbits.artifacts import clear_temporary, remove_tree, sync_directory, uninterrupted, write_whole
 from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
-from fairbits.model.files.draft import OWN, STATE, check_draft, check_target, draft_of
+from fairbits.model.files.draft import STATE, check_draft, check_target, draft_of, is_own
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
 from fairbits.model.files.safetensors_files import EXPLICIT, INDEX_SUFFIX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
@@ -28,9 +28,7 @@ from fairbits.model.files.safetensors_writing import (
     in_memory,
     on_disk,
     sha256_of,
-    sync_directory,
     write_tensors,
-    write_whole,
 )
 from fairbits.model.files.shapes_apart import index_entry, write_indices
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
@@ -132,7 +130,7 @@ class QuantizedWriter:
                 if content:
                     sums[path.name] = write_tensors(path, in_memory(content))
             # only now does the block count as finished
-            write_whole(self._note(index), [json.dumps({"record": record.decode(), "sha256": sums}).encode()])
+            write_whole({self._note(index): [json.dumps({"record": record.decode(), "sha256": sums}).encode()]})
         self._seen.add(index)
 
     def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
@@ -148,9 +146,12 @@ class QuantizedWriter:
             write_indices(self._model, self._shards, apart=self._apart, size_bytes=self.size_bytes)
             self._write_config()
             check_target(self.directory)
-            self._model.replace(self.directory)
-            sync_directory(self.directory.parent)
-            shutil.rmtree(self.draft)
+            with uninterrupted():
+                self._model.replace(self.directory)
+                try:
+                    sync_directory(self.directory.parent)
+                finally:
+                    remove_tree(self.draft)  # what cannot be removed now, `clear_remains` removes later
         return self.directory
 
     def _open(self, state: Mapping[str, object], *, resume: bool) -> None:
@@ -164,15 +165,16 @@ class QuantizedWriter:
                     f"{self.draft} was begun for another {' and '.join(differing)}; --resume continues only what is "
                     "the same: give the same plan and model, or delete it"
                 )
+            clear_temporary(self.draft)
             return
         if self.draft.exists():
-            foreign = sorted({path.name for path in self.draft.iterdir()} - OWN)
+            foreign = sorted(path.name for path in self.draft.iterdir() if not is_own(path))
             if foreign:
                 raise InputError(f"{self.draft} holds {foreign[0]}, which no draft has; move it away first")
-            shutil.rmtree(self.draft)
+            remove_tree(self.draft)
         self._model.mkdir(parents=True)
         self._done.mkdir()
-        write_whole(note, [_json(state)])
+        write_whole({note: [_json(state)]})
 
     def _intact(self, index: int | None) -> dict[str, object] | None:
         """Returns what was noted when a block was finished, if its files are still the same."""
@@ -252,20 +254,20 @@ class QuantizedWriter:
         beside = {path.name: path for path in sorted(self.checkpoint.directory.iterdir()) if path.is_file()}
         for name, path in beside.items():
             if path.suffix in COMPANIONS and name != CONFIG and not name.endswith(INDEX_SUFFIX) and name not in files:
-                write_whole(self._model / name, [path.read_bytes()])
+                write_whole({self._model / name: [path.read_bytes()]})
         for name, content in files.items():
             if Path(name).name != name or name == CONFIG or name.endswith((".safetensors", INDEX_SUFFIX)):
                 raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
-            write_whole(self._model / name, [content])
+            write_whole({self._model / name: [content]})
         for name, content in self._format_files.items():
-            write_whole(self._model / name, [content])
+            write_whole({self._model / name: [content]})
 
     def _write_config(self) -> None:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         config.pop(EXPLICIT, None)  # the index of the model before
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
-        write_whole(self._model / CONFIG, [_json(config | index_entry(self._apart) | self._config_entries)])
+        write_whole({self._model / CONFIG: [_json(config | index_entry(self._apart) | self._config_entries)]})
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

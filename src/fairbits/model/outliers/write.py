@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fairbits.artifacts import whole_directory
 from fairbits.errors import InputError
 from fairbits.model.files.cache import kept_directory
 from fairbits.model.outliers.couplings import Route, Slice
@@ -43,11 +43,8 @@ def write_with_outliers(
         raise InputError(f"{directory} exists and is not empty; give a new directory")
     plan = plan_outliers(checkpoint, kappa, seed=seed, route=route, role=role)
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as holder:
-            draft = Path(holder) / "draft"  # the temporary directory itself is not readable by other users
+        with whole_directory(directory) as draft:
             _write(checkpoint, plan, draft)
-            draft.replace(directory)
     except OSError as problem:
         raise InputError(f"cannot write {directory} ({problem}); free some space or give another directory") from None
     return plan
@@ -79,7 +76,6 @@ def rescale(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, floa
 
 
 def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None:
-    directory.mkdir()
     shards = {info.file for info in checkpoint.files.values()}
     companions = {path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in COMPANIONS}
     for path in shards | companions:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from fairbits.artifacts import temporary_name
 from fairbits.errors import FairbitsError, InputError
 from fairbits.language import Corpus
 from fairbits.language.reading import EMBEDDED as EMBEDDED_TEXTS
@@ -179,7 +179,7 @@ def _shared(directory: Path, pool: Pool) -> Iterator[Path | None]:
         yield None
         return
     place = next(each for each in (directory, *directory.parents) if each.is_dir())
-    mark = place / f".{uuid.uuid4().hex}.part"  # as files that a killed process leaves are called, and removed
+    mark = temporary_name(place / "shared")  # as files are called that the next run in the directory removes
     try:
         mark.touch()
     except OSError as problem:

@@ -1,14 +1,13 @@
 """Opens the directory of a run: a new one, or one that the same run has started; never for two runs at once."""
 
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairbits.artifacts import write_files
+from fairbits.artifacts import TEMPORARY, clear_temporary, write_files
 from fairbits.errors import InputError
 from fairbits.locks import LOCK, lock_directory
 from fairbits.quantization.evidence import Evidence
@@ -19,8 +18,6 @@ from fairbits.verbs.report import RUN_FILE
 from fairbits.verbs.run.directory import RunDirectory, run_bytes
 from fairbits.verbs.run.job import Job
 
-PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
-"""Files that `write_files` leaves behind when it is killed."""
 LONGEST = 40
 """Characters of a setting that an error shows."""
 IRRELEVANT = ("model", "notes", "schema", "versions", "written")
@@ -37,9 +34,7 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
             path.mkdir(parents=True, exist_ok=True)
             unlocked = stack.enter_context(lock_directory(path))
             started = _has_run(path, data)  # again: another run may have been working there until now
-            for left in path.rglob(".*.part"):
-                if PARTIAL.fullmatch(left.name):
-                    left.unlink()
+            clear_temporary(path)
         except OSError as problem:
             reason = f"{path} cannot be written ({problem.strerror})"
             raise InputError(f"{reason}; give another directory with --out") from None
@@ -64,7 +59,7 @@ def _has_run(path: Path, data: RunFile) -> bool:
     names = {each.name for each in path.iterdir()} if path.is_dir() else set()
     if RUN_FILE in names:
         _check_same(path, RUN.read(path / RUN_FILE), data)
-    elif not all(name == LOCK or PARTIAL.fullmatch(name) for name in names):
+    elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
         raise InputError(f"{path} is not empty and has no run in it; give a new directory with --out")
     return RUN_FILE in names
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
+from fairbits.locks import LOCK
 from fairbits.model import Checkpoint
-from fairbits.overlays.files import Overlays, check_directory
+from fairbits.overlays.files import Overlays, check_directory, open_for_writing
 from fairbits.overlays.manifest import MANIFEST
 from fairbits.overlays.overlay import BASE, Overlay
 
@@ -35,11 +36,32 @@ def test_an_older_manifest_cannot_have_other_files_removed(made: Overlays, tmp_p
     place.mkdir()
     for name in ("other.safetensors", "overlays/notes.txt"):
         (tmp_path / name).write_text("mine")
-    said = {"overlays": [{"file": name} for name in ("../other.safetensors", "notes.txt", "jpn_Jpan.safetensors", 3)]}
-    (place / MANIFEST).write_text(json.dumps({**said, "activations": None}))
+    made.save(place)
+    said = json.loads((place / MANIFEST).read_text())
+    for entry, name in zip(said["overlays"], ("../other.safetensors", "notes.txt", "old.safetensors"), strict=False):
+        entry["file"] = name
+    (place / MANIFEST).write_text(json.dumps(said))
+    (place / "old.safetensors").touch()
     made.save(place)
     assert all((tmp_path / name).exists() for name in ("other.safetensors", "overlays/notes.txt"))
-    assert (place / "jpn_Jpan.safetensors").exists()  # named by both
+    assert not (place / "old.safetensors").exists()
+    assert len(list(place.glob("*.safetensors"))) == 4
+
+
+def test_what_a_killed_process_left_is_cleared(made: Overlays, place: Path) -> None:
+    whole = {each.name: each.read_bytes() for each in place.iterdir()}
+    (place / MANIFEST).unlink()  # killed before the manifest was written
+    left = ["jpn_Jpan.0123456789abcdef.safetensors", f".{'0' * 12}.00000000-1-1-0.part", LOCK]
+    for name in left:
+        (place / name).touch()
+    made.save(check_directory(place))
+    assert {each.name: each.read_bytes() for each in place.iterdir()} == whole
+    (place / left[0]).touch()
+    (place / MANIFEST).write_text("{")  # of which nobody knows what it names
+    with open_for_writing(place):
+        assert (place / left[0]).exists()
+    with open_for_writing(place), pytest.raises(InputError, match=r"another run \(process .*\) is using"):
+        made.save(place)
 
 
 def test_a_full_disk_leaves_what_was_there(
@@ -59,7 +81,7 @@ def test_a_full_disk_leaves_what_was_there(
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()} == before
-        assert not list(check_directory(tmp_path / "new").iterdir())
+        assert not (tmp_path / "new").exists()
     assert_same(Overlays.load(tmp_path / "old", llama_base), older)
 
 

@@ -42,7 +42,7 @@ def alive() -> Iterator[list[int]]:
 def test_the_directory_holds_everything(whole, model) -> None:
     found = {str(each.relative_to(whole.directory)) for each in whole.directory.rglob("*") if each.is_file()}
     reports = {"report.html", "report.md", "report.json"}
-    expected = {".lock", "run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
+    expected = {"run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
     assert {name for name in found if not name.startswith("model/")} == expected
     said = json.loads((whole.directory / "run.json").read_text())
     source = Checkpoint(model)
