@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
+from fairbits.errors import InputError
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.formats import DEFAULT_FORMAT, planned_bytes
@@ -90,5 +91,11 @@ def _replace_one_by_one(swapped: SwappedModel, waiting: dict[str, Codes]) -> Non
 def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """Returns the quantization_config; raises if the quantized model could not be saved."""
     DEFAULT_FORMAT.check(checkpoint, plan.schemes)
+    parts = DEFAULT_FORMAT.apart(checkpoint, plan.schemes).parts
+    if parts:
+        raise InputError(
+            f"transformers saves {next(iter(parts))} as it is here, and does not read it beside packed weights, so "
+            "that the model cannot be saved from memory: write it with out=…"
+        )
     entries: dict[str, Any] = DEFAULT_FORMAT.config_entries(checkpoint, plan.schemes)["quantization_config"]
     return entries

@@ -1,12 +1,16 @@
-"""Classes that fairbits cannot measure or write are refused with one sentence; tests/architectures tries them all."""
+"""Unusual classes are read and written as they need it, or refused with one sentence; tests/architectures tries all."""
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import OlmoHybridForCausalLM
 
 import fairbits as fb
 from fairbits.errors import InputError
@@ -66,8 +70,33 @@ def test_a_map_that_chooses_positions_has_no_gradient_and_its_block_has_some(sav
     assert len(silent) < len(measured.gradients) / 2
 
 
-def test_what_transformers_joins_cannot_be_written(saved, tmp_path) -> None:
+def test_what_transformers_joins_is_written_for_it_and_for_others(saved, tmp_path) -> None:
     checkpoint = saved("olmo_hybrid", "OlmoHybridForCausalLM")
-    with pytest.raises(InputError, match=r"joins .*k_conv1d.weight and .*q_conv1d.weight into one tensor"):
-        fb.quantize(checkpoint, fb.plan(checkpoint, policy="rtn", bits=4, group=16), out=tmp_path / "packed")
-    assert not (tmp_path / "packed").exists()
+    out = tmp_path / "packed"
+    fb.quantize(checkpoint, fb.plan(checkpoint, policy="rtn", bits=4, group=16), out=out)
+    usual, own = (_files(out / f"{name}.safetensors.index.json") for name in ("model", "transformers"))
+    parts = [f"model.layers.0.linear_attn.{each}_conv1d.weight" for each in "qkv"]
+    (joined,) = own.keys() - usual.keys()
+    assert joined == "model.layers.0.linear_attn.conv1d.weight"
+    assert usual.keys() - own.keys() == set(parts)
+    assert {usual[each] for each in parts} == {"parts.safetensors"}
+    found = load_file(out / "parts.safetensors")
+    assert all(torch.equal(found[each], checkpoint.read(each)) for each in parts)
+    assert torch.equal(fb.Checkpoint(out).read(joined), torch.cat([checkpoint.read(each) for each in parts]))
+    ids = torch.arange(8)[None]
+    model = OlmoHybridForCausalLM.from_pretrained(out, dtype=torch.float32)
+    with torch.no_grad():
+        theirs, ours = (each(input_ids=ids).logits for each in (model, fb.Checkpoint(out).load()))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
+
+
+def test_what_transformers_joins_cannot_be_saved_from_memory(saved, tmp_path) -> None:
+    checkpoint = saved("olmo_hybrid", "OlmoHybridForCausalLM")
+    plan = fb.plan(checkpoint, policy="rtn", bits=4, group=16)
+    model = OlmoHybridForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"q_conv1d.weight .* cannot be saved from memory: write it with out="):
+        fb.quantize(model, plan, tokenizer=checkpoint.tokenizer())
+
+
+def _files(index: Path) -> dict[str, str]:
+    return dict(json.loads(index.read_text())["weight_map"])

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fairbits.model.files.apart import Apart, joined_apart, shapes_apart
 from fairbits.model.files.packed import byte_tensors, packed_tensors, read_packed, stored_bytes
 from fairbits.model.files.quantization_config import BYTE_BITS, check_storable, quantization_config, why_not
-from fairbits.model.files.shapes_apart import shapes_apart
 from fairbits.model.files.stored_weights import in_whole_bytes, is_table
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
@@ -43,10 +43,11 @@ class CompressedTensors:
             return packed_tensors(weight.name, codes)
         return byte_tensors(weight.name, codes, tied=tied if is_table(weight) else ())
 
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:
-        """Returns the shapes that vLLM cannot load."""
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> Apart:
+        """Returns the shapes that vLLM cannot load, and what transformers joins."""
         weights = checkpoint.architecture.weights
-        return shapes_apart(checkpoint.architecture, [name for name in schemes if not in_whole_bytes(weights[name])])
+        packed = [name for name in schemes if not in_whole_bytes(weights[name])]
+        return Apart(shapes_apart(checkpoint.architecture, packed), *joined_apart(checkpoint))
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         """Returns the codes of a linear map or an embedding."""

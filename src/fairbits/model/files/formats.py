@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from fairbits.model.files.apart import Apart
 from fairbits.model.files.compressed_tensors import CompressedTensors
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
 from fairbits.model.groups import Codes
@@ -38,8 +39,8 @@ class OutputFormat(Protocol):
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Returns the tensors that store the codes; `tied` are the other parameters that are the same tensor."""
 
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:
-        """Returns those of the tensors that some loader must not meet, and that lie in a file of their own."""
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> Apart:
+        """Returns those of the tensors that some loader must not meet, and that lie in files of their own."""
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         """Returns the codes of `bits` bits that the method `tensors` has stored."""

@@ -32,6 +32,8 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
     stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     if not stored:
         raise InputError("no tensor is to be quantized; give at least one linear map fewer bits")
+    from fairbits.model.architecture.joined import joined_groups
+
     architecture = checkpoint.architecture
     dtype = scale_dtype(checkpoint)
     if dtype not in SCALE_DTYPES:
@@ -48,8 +50,9 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
         how.groups(weight.shape[1])
     _check_fused(architecture, stored)
     _check_experts(architecture, stored)
-    _check_joined(architecture)
-    _check_modules(_skeleton(checkpoint), checkpoint, stored=stored)
+    model = _skeleton(checkpoint)
+    joined_groups(model, architecture)  # which raises if they cannot be written
+    _check_modules(model, checkpoint, stored=stored)
 
 
 def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
@@ -228,22 +231,6 @@ def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -
             f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
             "with one scheme: give every linear map of the blocks the same bits and group, or keep all experts"
         )
-
-
-def _check_joined(architecture: "Architecture") -> None:
-    """Raises if transformers joins tensors other than experts; beside packed weights it joins packed ones only."""
-    seen: dict[tuple[str, str], str] = {}
-    for name, weight in architecture.weights.items():
-        if weight.expert is not None or weight.stacked is not None:
-            continue
-        part = weight.module, name.rpartition(".")[2]
-        if part[1] == "weight" and part in seen:
-            raise InputError(
-                f"transformers joins {seen[part]} and {name} into one tensor of {weight.module}, and in a file with "
-                "packed weights it does not, so that no file can hold the quantized model: measure it in memory "
-                "(fairbits compare, fairbits sweep), or quantize a model of another family"
-            )
-        seen[part] = name
 
 
 def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Scheme]) -> None:

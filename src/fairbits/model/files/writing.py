@@ -30,7 +30,6 @@ from fairbits.model.files.safetensors_writing import (
     sha256_of,
     write_tensors,
 )
-from fairbits.model.files.shapes_apart import index_entry, write_indices
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
 from fairbits.model.groups import Codes
 from fairbits.model.outliers.write import COMPANIONS
@@ -101,7 +100,7 @@ class QuantizedWriter:
         if said is None:
             return None
         shard, extra = map(_mapped, self._files(index))
-        shard |= self._apart
+        shard |= self._apart.shapes
         layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
         return Finished(layers, extra, str(said["record"]).encode())
 
@@ -143,7 +142,8 @@ class QuantizedWriter:
                 write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
             self._write_thresholds()
             self._write_companions(files)
-            write_indices(self._model, self._shards, apart=self._apart, size_bytes=self.size_bytes)
+            self._apart.write(self._model)
+            self._apart.write_indices(self._model, self._shards, size_bytes=self.size_bytes)
             self._write_config()
             check_target(self.directory)
             with uninterrupted():
@@ -205,7 +205,7 @@ class QuantizedWriter:
 
     @cached_property
     def _kept(self) -> list[TensorInfo]:
-        left_out = tied_copies(self.checkpoint) | self.schemes.keys()
+        left_out = tied_copies(self.checkpoint) | self.schemes.keys() | self._apart.parts.keys()
         return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
 
     def _kept_pieces(self) -> list[Piece]:
@@ -241,7 +241,7 @@ class QuantizedWriter:
                 f"they must be {(weight.shape, scales, scheme.bits, self._scale_dtype)}"
             )
         tensors = self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
-        return {name: tensor for name, tensor in tensors.items() if name not in self._apart}
+        return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
 
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is no part of the model."""
@@ -267,7 +267,7 @@ class QuantizedWriter:
         config.pop(EXPLICIT, None)  # the index of the model before
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
             config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
-        write_whole({self._model / CONFIG: [_json(config | index_entry(self._apart) | self._config_entries)]})
+        write_whole({self._model / CONFIG: [_json(config | self._apart.config_entries | self._config_entries)]})
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.files import quantization_config as module
+from fairbits.model.files.apart import Apart
 from fairbits.model.files.formats import DEFAULT_FORMAT, FORMATS, OutputFormat, planned_bytes
 from fairbits.model.files.packed import stored_bytes
 from fairbits.model.files.stored_weights import scale_dtype
@@ -101,8 +102,8 @@ class PlainBytes:
         scales = {f"{name}.scales": codes.scales for name in (weight.name, *tied)}
         return {f"{weight.name}.bytes": codes.codes, **scales}
 
-    def apart(self, checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}
+    def apart(self, checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> Apart:  # noqa: ARG002
+        return Apart()
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         return Codes(tensors[f"{name}.bytes"], tensors[f"{name}.scales"], bits)
