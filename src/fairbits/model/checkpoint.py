@@ -28,6 +28,7 @@ from fairbits.model.files.safetensors_files import (
 )
 from fairbits.model.files.stored_weights import is_stack, scale_dtype
 from fairbits.model.files.weight_files import Directory, Folder, read_weights
+from fairbits.model.foreign.trial import try_tokenizer
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
@@ -130,7 +131,8 @@ class Checkpoint:
     @cached_property
     def config(self) -> "PretrainedConfig":
         """The configuration, as transformers understands it."""
-        return load_config(self.directory, self._raw_config, trust_remote_code=self.trust_remote_code)
+        shapes = [info.shape for info in self.files.values()]
+        return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -201,7 +203,9 @@ class Checkpoint:
         return other
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """Returns the tokenizer."""
+        """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
+        if self.kind not in ("embedded", "memory"):
+            try_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
 
     def load(
@@ -215,8 +219,12 @@ class Checkpoint:
 
         The weights of a `read_only` model may be those of another model, and must not be written to.
         """
+        packed = "quantization_config" in self._raw_config
+        stored = sum(info.nbytes * 8 if packed else info.numel for info in self.files.values())  # of one bit or more
         trusted = self.trust_remote_code
-        return load_model(self.directory, self.config, dtype=dtype, device=device, trust_remote_code=trusted)
+        return load_model(
+            self.directory, self.config, stored=stored, dtype=dtype, device=device, trust_remote_code=trusted
+        )
 
     def copy_model(self) -> "PreTrainedModel":
         """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""

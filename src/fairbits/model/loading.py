@@ -3,7 +3,7 @@
 import copy
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,22 @@ import torch
 
 from fairbits.errors import InputError
 from fairbits.model.device import is_gpu
+from fairbits.model.foreign.config_check import check_config, check_generation_config
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+PANIC = "PanicException"
+"""The name of the error that a panic of Rust becomes; it is no Exception, and its class cannot be imported."""
 
-def load_config(directory: Path, raw: Mapping[str, Any], *, trust_remote_code: bool) -> "PretrainedConfig":
-    """Returns the configuration; `raw` is the content of config.json."""
+
+def load_config(
+    directory: Path, raw: Mapping[str, Any], *, shapes: Sequence[tuple[int, ...]], trust_remote_code: bool
+) -> "PretrainedConfig":
+    """Returns the configuration; `raw` is the content of config.json, `shapes` those of the tensors in the files."""
     import transformers
 
+    check_config(raw, directory / "config.json", shapes)
     model_type = raw.get("model_type")
     known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
     if not known and not (trust_remote_code and "auto_map" in raw):
@@ -50,7 +57,9 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, local_files_only=True)
         back = str(tokenizer.decode(tokenizer("a")["input_ids"], skip_special_tokens=True))
-    except Exception as problem:  # missing and damaged files fail in many ways, depending on the tokenizer
+    except BaseException as problem:  # missing and damaged files fail in many ways, depending on the tokenizer
+        if not isinstance(problem, Exception) and type(problem).__name__ != PANIC:
+            raise
         raise InputError(f"{directory} has no usable tokenizer ({_reason(problem)}); {advice}") from problem
     if not back.strip():  # without a vocabulary file, some families get a tokenizer with an empty vocabulary
         raise InputError(
@@ -60,9 +69,17 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
 
 
 def load_model(
-    directory: Path, config: "PretrainedConfig", *, dtype: torch.dtype, device: str = "cpu", trust_remote_code: bool
+    directory: Path,
+    config: "PretrainedConfig",
+    *,
+    stored: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    trust_remote_code: bool,
 ) -> "PreTrainedModel":
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
+
+    `stored` is an upper bound on the number of weights in the files. A model of many more is refused before it is made.
 
     Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model.
     Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
@@ -70,8 +87,11 @@ def load_model(
     removed: they would keep the model on the CPU.
     """
     from fairbits.model.architecture import model_class
+    from fairbits.model.architecture.skeleton import check_values, skeleton
 
+    check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
+    check_values(skeleton(config, cls), stored)
     try:
         with no_progress_bars():
             model, report = cls.from_pretrained(
@@ -84,8 +104,11 @@ def load_model(
                 output_loading_info=True,
                 **({"device_map": {"": torch.device(device)}} if is_gpu(device) else {}),
             )
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as problem:
-        raise InputError(f"transformers cannot load {directory}: {_reason(problem)}") from problem
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError, AttributeError, LookupError) as problem:
+        raise InputError(
+            f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must be "
+            "those of the model, and valid for the installed transformers"
+        ) from problem
     # buffers that are not saved are computed, even if the loader of a quantized model reports them missing
     missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})
     if missing:
@@ -138,5 +161,5 @@ def no_progress_bars() -> Iterator[None]:
                 disable_progress_bars()
 
 
-def _reason(problem: Exception) -> str:
+def _reason(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {' '.join(str(problem).split()):.400}"

@@ -1,5 +1,6 @@
 """The architecture map of a checkpoint, assembled from its tensor names, its blocks and their inputs."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from fairbits.model.architecture.skeleton import (
     Call,
     Key,
     check_stream,
+    check_values,
     describe_modules,
     identity,
     initializes,
@@ -24,6 +26,7 @@ from fairbits.model.architecture.skeleton import (
     skeleton,
     trace,
 )
+from fairbits.model.foreign.config_check import DEPTHS
 
 # The names that transformers' own kernels expect of a module of experts.
 _EXPERT_ROLES: Mapping[str, Role] = {
@@ -32,18 +35,6 @@ _EXPERT_ROLES: Mapping[str, Role] = {
     "up_proj": "mlp_up",
     "down_proj": "mlp_down",
 }
-
-
-DEPTHS = {
-    "num_hidden_layers",
-    "num_layers",
-    "n_layer",
-    "n_layers",
-    "num_decoder_layers",
-    "encoder_layers",
-    "decoder_layers",
-}
-"""What configurations call their numbers of layers."""
 
 
 def architecture(
@@ -59,6 +50,7 @@ def architecture(
     _check_depth(config, len(shapes))
     model = skeleton(config, cls)
     names = resolve(model, shapes)  # before anything of the configured size is built
+    check_values(model, sum(map(math.prod, shapes.values())))
     try:
         calls = trace(model)
         steps = walk(model, calls)

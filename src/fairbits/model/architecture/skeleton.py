@@ -14,6 +14,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fairbits.errors import InputError
 
 Model = PreTrainedModel
+SPARE_VALUES = 2**28
+"""Values that a model may have beyond its files: a table of positions of 1 GiB in float32."""
 
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
@@ -68,6 +70,24 @@ def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
         ) from error
     model.eval()  # type: ignore[no-untyped-call]
     return model
+
+
+def check_values(model: Model, stored: int) -> None:
+    """Raises if a model on the meta device has many more values than the files store, before memory is taken for them.
+
+    Parameters that the files lack would be initialised at random, and tables of positions are computed: both have the
+    sizes that the configuration states.
+    """
+    values = sum(each.numel() for each in {id(each): each for each in _state(model)}.values())
+    if values > 2 * stored + SPARE_VALUES:
+        raise InputError(
+            f"{type(model).__name__} has {values:,} values by its configuration, and the files have at most "
+            f"{stored:,}; they must agree: correct the sizes in config.json, or fetch the files again"
+        )
+
+
+def _state(model: Model) -> Iterable[Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
 def initializes(model: Model) -> bool:

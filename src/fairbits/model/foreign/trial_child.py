@@ -1,0 +1,78 @@
+"""The child process in which a tokenizer is parsed for the first time. It runs alone, and imports no fairbits.
+
+Called as `python trial_child.py PATH MEMORY_BYTES CPU_SECONDS MOST_ID`, where PATH is a tokenizer.json, or a directory
+without one, which transformers opens. It ends with status 0 if the tokenizer can be used. Otherwise the last line of
+its error output is the reason, or it was ended by a limit.
+"""
+
+import os
+import sys
+from typing import Any
+
+PROBES = (
+    *("a", "Hello, world!", "Все люди рождаются свободными", "すべての人間は", "सभी मनुष्यों"),
+    *("1234567890", "a\n\n\tb \u200d\U0001f600"),
+)
+"""Short texts that every tokenizer is tried on."""
+REPEATED = "a \n1.-_é中\U0001f600"
+"""Characters of which long runs are tried: where a regular expression is slow, it is slow in these."""
+RUN = 256
+
+
+def limit(memory: int, seconds: int) -> None:
+    """Limits memory and processor time of this process, where the system can, and forbids it to write files."""
+    try:
+        import resource
+    except ImportError:  # Windows; the parent limits the time
+        return
+    for kind, soft, hard in (
+        ("RLIMIT_AS", memory, memory),
+        ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by a signal of its own
+        ("RLIMIT_CORE", 0, 0),
+        ("RLIMIT_FSIZE", 0, 0),
+    ):
+        try:
+            resource.setrlimit(getattr(resource, kind), (soft, hard))
+        except (AttributeError, OSError, ValueError):  # a system without this limit
+            continue
+
+
+def attempt(path: str, most_id: int) -> str | None:
+    """Returns why a tokenizer cannot be used; None if it can."""
+    if os.path.isdir(path):
+        from transformers import AutoTokenizer
+
+        whole: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        own = getattr(whole, "backend_tokenizer", None)
+    else:
+        from tokenizers import Tokenizer
+
+        own = whole = Tokenizer.from_file(path)
+    ids = whole.get_vocab().values()
+    if max(ids, default=0) > most_id:
+        return f"its vocabulary has the id {max(ids):,}; ids must be at most {most_id:,}"
+    for text in (*PROBES, *(f"{each * RUN}!" for each in REPEATED)):
+        found = whole.encode(text)
+        whole.decode(found if isinstance(found, list) else found.ids)
+    if own is not None:
+        own.to_str()  # as it is when a quantized model is written
+    return None
+
+
+def main() -> int:
+    """Returns the status of the process."""
+    path, memory, seconds, most_id = sys.argv[1], *map(int, sys.argv[2:])
+    limit(memory, seconds)
+    try:
+        reason = attempt(path, most_id)
+    except MemoryError:
+        reason = f"parsing it took more than {memory:,} bytes of memory"
+    except BaseException as problem:  # a panic of Rust is no Exception
+        reason = f"{type(problem).__name__}: {problem}"
+    if reason is not None:
+        sys.stderr.write(f"\n{reason[:400]!a}\n")
+    return int(reason is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
