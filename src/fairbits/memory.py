@@ -7,7 +7,7 @@ from fairbits.units import GIB, MIB
 JSON_BYTES = 100_000_000
 """Bytes of a JSON file or header that is read: what the safetensors library allows; real ones have a tenth of it."""
 TOKENIZER_BYTES = 2 * GIB
-"""Bytes of address space in which a tokenizer is parsed for the first time; a large one takes a tenth of it."""
+"""Bytes that a tokenizer may take where it is parsed for the first time."""
 LINE_BYTES = 16_000_000
 """Bytes of a line of text that is read: a file without line ends must not fill the memory."""
 WRITTEN_BYTES = 16 * MIB

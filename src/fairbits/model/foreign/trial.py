@@ -24,6 +24,8 @@ from fairbits.model.files.cache import cache_directory
 TOKENIZER = "tokenizer.json"
 PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 """The endings of files that transformers reads for a tokenizer."""
+VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")
+"""How the names of files begin that hold a vocabulary outside tokenizer.json."""
 CHILD = Path(__file__).with_name("trial_child.py")
 RULES = 1
 """The version of what the child tries; another one tries every file again."""
@@ -45,9 +47,10 @@ def try_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
     for path in files:
         _check_file(path)
     tokenizer = directory / TOKENIZER
-    if trust_remote_code and tokenizer not in files:
+    vocabulary = [path for path in files if path.name.startswith(VOCABULARY) or path.suffix in (".model", ".tiktoken")]
+    tried = [tokenizer] if tokenizer in files else vocabulary
+    if not tried or (trust_remote_code and tokenizer not in files):
         return
-    tried = [tokenizer] if tokenizer in files else files
     digest = hashlib.sha256(f"{RULES}".encode())
     for name in ("tokenizers", "transformers"):
         digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())

@@ -7,6 +7,7 @@ its error output is the reason, or it was ended by a limit.
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 PROBES = (
@@ -17,37 +18,67 @@ PROBES = (
 REPEATED = "a \n1.-_é中\U0001f600"
 """Characters of which long runs are tried: where a regular expression is slow, it is slow in these."""
 RUN = 256
+WRITTEN_BYTES = 1 << 20
+"""Bytes of a file that it may write: Python makes sure of a directory for temporary files by writing one."""
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Limits memory and processor time of this process, where the system can, and forbids it to write files."""
+    """Limits the memory that this process takes from now on, its processor time and the files that it writes.
+
+    A system that lacks one of these limits goes without it; the parent limits the time everywhere.
+    """
     try:
         import resource
-    except ImportError:  # Windows; the parent limits the time
+    except ImportError:  # Windows
         return
+    memory += address_space()
     for kind, soft, hard in (
         ("RLIMIT_AS", memory, memory),
         ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by a signal of its own
         ("RLIMIT_CORE", 0, 0),
-        ("RLIMIT_FSIZE", 0, 0),
+        ("RLIMIT_FSIZE", WRITTEN_BYTES, WRITTEN_BYTES),
     ):
         try:
             resource.setrlimit(getattr(resource, kind), (soft, hard))
-        except (AttributeError, OSError, ValueError):  # a system without this limit
+        except (AttributeError, OSError, ValueError):
             continue
 
 
-def attempt(path: str, most_id: int) -> str | None:
-    """Returns why a tokenizer cannot be used; None if it can."""
+def address_space() -> int:
+    """Returns the bytes that libraries take already; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def opener(path: str) -> Callable[[], tuple[Any, Any]]:
+    """Returns the function that opens a tokenizer, and gives it twice: as a whole, and what its library has of it.
+
+    Its libraries are imported by now.
+    """
     if os.path.isdir(path):
         from transformers import AutoTokenizer
 
-        whole: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        own = getattr(whole, "backend_tokenizer", None)
-    else:
-        from tokenizers import Tokenizer
+        def open_directory() -> tuple[Any, Any]:
+            whole: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            return whole, getattr(whole, "backend_tokenizer", None)
 
-        own = whole = Tokenizer.from_file(path)
+        return open_directory
+    from tokenizers import Tokenizer
+
+    return lambda: (Tokenizer.from_file(path),) * 2
+
+
+def attempt(path: str, opened: Callable[[], tuple[Any, Any]], most_id: int) -> str | None:
+    """Returns why a tokenizer cannot be used; None if it can."""
+    try:
+        whole, own = opened()
+    except Exception:
+        if os.path.isdir(path):
+            return None  # what transformers says of missing files is reported when it opens them in the parent
+        raise
     ids = whole.get_vocab().values()
     if max(ids, default=0) > most_id:
         return f"its vocabulary has the id {max(ids):,}; ids must be at most {most_id:,}"
@@ -62,9 +93,10 @@ def attempt(path: str, most_id: int) -> str | None:
 def main() -> int:
     """Returns the status of the process."""
     path, memory, seconds, most_id = sys.argv[1], *map(int, sys.argv[2:])
+    opened = opener(path)
     limit(memory, seconds)
     try:
-        reason = attempt(path, most_id)
+        reason = attempt(path, opened, most_id)
     except MemoryError:
         reason = f"parsing it took more than {memory:,} bytes of memory"
     except BaseException as problem:  # a panic of Rust is no Exception
