@@ -17,6 +17,17 @@ UNLOCKED = "this file system has no locks: only runs on the same machine are kep
 HELD = (BlockingIOError, PermissionError)
 """What systems say of a lock that another process holds."""
 LONGEST = 400  # of what is read of a lock's file
+_descriptors: set[int] = set()  # that hold locks of this process
+
+
+def _let_go() -> None:
+    """Closes the locks in a fork, which would hold them on after its parent has been killed."""
+    while _descriptors:
+        os.close(_descriptors.pop())
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
@@ -39,16 +50,22 @@ def lock_file(file: Path, directory: Path, *, option: str = "--out") -> Iterator
     """
     descriptor = _take(file, directory, option)
     try:
-        yield None if descriptor is not None else UNLOCKED
+        if descriptor is None:
+            yield UNLOCKED
+        else:
+            _descriptors.add(descriptor)
+            yield None
     finally:
-        with suppress(OSError):
-            file.unlink()  # while it is held: who opened it before takes a new one
-        if descriptor is not None:
+        if descriptor is None or descriptor in _descriptors:  # not in a fork, which does not hold it
+            with suppress(OSError):
+                file.unlink()  # while it is held: who opened it before takes a new one
+        if descriptor in _descriptors:
+            _descriptors.discard(descriptor)
             os.close(descriptor)
 
 
 def check_free(file: Path, directory: Path, *, option: str = "--out") -> None:
-    """Raises if another process holds a lock."""
+    """Raises if another process holds a lock; removes the file of one that nobody holds."""
     if file.exists():
         with lock_file(file, directory, option=option):
             pass

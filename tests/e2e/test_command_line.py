@@ -152,6 +152,12 @@ def failing(error: BaseException, *options: str) -> int:
         (TypeError("no\nsuch \x1b[2J"), 3, "unexpected TypeError: no; this is a bug in fairbits: run it again"),
         (KeyError(), 3, "unexpected KeyError: it has no message"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command with --resume"),
+        (cli_command.Terminated(), 143, "terminated; run the same command with --resume"),
+        (
+            OSError(errno.EIO, "Input/output error", "a.json"),
+            2,
+            "a.json cannot be read or written (Input",
+        ),
         (MemoryError("of 8 GB"), 2, "not enough memory (of 8 GB)"),
         (RuntimeError("alloc.cpp: DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), 2, "not enough memory (CUDA out of"),

@@ -86,6 +86,34 @@ def test_a_directory_that_is_not_there_is_an_error_of_the_system(tmp_path: Path)
         pass
 
 
+FORKED = """
+import os, sys, time
+from pathlib import Path
+from fairbits.locks import lock_directory
+with lock_directory(Path(sys.argv[1])):
+    os.fork()
+    os.write(1, b"x")
+    time.sleep(600)
+"""
+
+
+def test_a_fork_does_not_hold_the_lock_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKED, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            assert process.stdout.read(2) == "xx"  # both are there
+        process.kill()
+        process.wait()
+        with lock_directory(tmp_path) as note:
+            assert note is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the fork
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_locks_the_file_names_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -41,12 +41,16 @@ class Terminated(KeyboardInterrupt):
 
 
 def end_on_sigterm() -> None:
-    """Has SIGTERM raise `Terminated`, if this process may decide so."""
+    """Has SIGTERM raise `Terminated`, if this process may decide so.
+
+    One of several processes ends at once: it may be waiting for the others, where no exception reaches it.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise Terminated
 
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    main, unused = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
+    if main and unused is signal.SIG_DFL and not this_process().several:
         signal.signal(signal.SIGTERM, end)
 
 

@@ -279,6 +279,7 @@ def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
     file = Path(out) / "plan.json"
     if not file.is_file():
         return None
+    check_free(lock_of(out), Path(out))
     clear_remains(out)
     found = Plan.load(file)
     same = plan is None or replace(found, size_bytes=plan.size_bytes).digest == plan.digest

@@ -9,11 +9,12 @@ from typing import Any
 
 from fairbits.artifacts import write_files
 from fairbits.errors import InputError
+from fairbits.locks import check_free
 from fairbits.measure.audit.audit_file import AUDIT
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
 from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.files.draft import PLAN, clear_remains, draft_of
+from fairbits.model.files.draft import PLAN, clear_remains, draft_of, lock_of
 from fairbits.quantization.plan import Plan
 from fairbits.records import to_json
 from fairbits.reports.figures import curves
@@ -65,6 +66,7 @@ class RunDirectory:
 
     def has_model(self) -> bool:
         """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
+        check_free(lock_of(self.file("model")), self.file("model"))  # which removes the lock of a process that is dead
         clear_remains(self.file("model"))
         if self._is_sound("model", self._check_model):
             return True
