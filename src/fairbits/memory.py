@@ -34,6 +34,8 @@ GPU_SEARCHED_WEIGHTS = 2**24
 """The same on a GPU: about ten copies of 128 MiB, so that every call does much."""
 CHECKED_WEIGHTS = 2**24
 """Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
+KEPT_ERRORS_BYTES = 512 * MIB
+"""Bytes of rounding errors that an audit keeps while batches pass their layers; more are computed for every batch."""
 ERROR_ROWS = 256
 """Rows of a matrix of errors that are widened to float64 at a time: 8 MiB at 4096 columns."""
 LEARNED_WEIGHT_BYTES = 6
@@ -94,8 +96,10 @@ LOGIT_POSITIONS = 64
 """Positions whose logits exist at a time, at least."""
 GPU_LOGITS_FACTOR = 32
 """How many times more logits exist at a time on a GPU, where the time goes into calls rather than into memory."""
-GRADIENT_POSITIONS = 64
-"""Positions whose logits exist at a time where gradients or entropies need several copies of them."""
+GRADIENT_POSITIONS = 128
+"""Positions whose logits exist at a time where gradients need another copy of them: 250 MB for 250,000 tokens."""
+CACHED_LOGITS = 2**20
+"""Logits that pass several operations at a time on the CPU: copies of 4 MiB stay in its caches."""
 GPU_GRADIENT_POSITIONS = 512
 """The same on a GPU: with a vocabulary of 128,000 each of the copies takes 250 MB."""
 

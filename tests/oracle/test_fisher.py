@@ -187,7 +187,7 @@ def test_all_directions_together_are_the_fisher_information(family, toy):
 
 def test_directions_have_the_covariance_of_the_fisher_information():
     p, asked = torch.linspace(-2, 2, 6).softmax(-1), 60_000
-    xi = fisher_direction(p.repeat(asked, 1), NormalDraws(0)).double()
+    xi = fisher_direction(p.repeat(asked, 1), NormalDraws(0).draw(asked, len(p))).double()
     F = (torch.diag(p) - p[:, None] * p).double()
     error = 4 * ((torch.outer(F.diag(), F.diag()) + F**2) / asked).sqrt()  # of a covariance of normal variables
     assert ((xi.T @ xi / asked - F).abs() <= error).all()

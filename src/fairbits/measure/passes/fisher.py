@@ -16,9 +16,8 @@ from fairbits.errors import InputError
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.forward import Split
 from fairbits.measure.passes.text import NO_LABEL
-from fairbits.memory import GPU_GRADIENT_POSITIONS, GRADIENT_POSITIONS
+from fairbits.memory import CACHED_LOGITS, GPU_GRADIENT_POSITIONS, GRADIENT_POSITIONS
 from fairbits.model.device import is_gpu
-from fairbits.model.finite import finite_rows
 
 
 class LossSums:
@@ -39,8 +38,8 @@ class LossSums:
         p = log_p.exp()
         nll = -log_p.gather(1, labels.to(log_p.device)[:, None])[:, 0].double()
         entropy = -log_p.mul_(p).sum(1).double()  # in place: with a large vocabulary every copy is costly
-        finite = finite_rows(logits)
-        self._added.append((documents, torch.stack((torch.where(finite, 1.0, torch.nan), nll, entropy))))
+        # NaN if a logit is NaN or infinite: 0 · log 0 and ∞ − ∞ are
+        self._added.append((documents, torch.stack((torch.where(entropy.isfinite(), 1.0, torch.nan), nll, entropy))))
         return p
 
     @property
@@ -101,17 +100,34 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Los
         part = features.detach()[where].requires_grad_()
         with torch.enable_grad():
             logits = split.head(part)
-        p = scores.add(logits.detach(), batch.labels[rows, columns], batch.document[rows])
-        direction = fisher_direction(p, draws).to(logits.dtype)
+        labels, documents = batch.labels[rows, columns], batch.document[rows]
+        direction = _directions(logits.detach(), labels, documents, scores=scores, draws=draws)
         with warnings.catch_warnings():
             # the first backward pass on a GPU sets the context of its thread, and torch warns that it did
             warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-            gradient[where] = torch.autograd.grad(logits, part, direction)[0]
+            gradient[where] = torch.autograd.grad(logits, part, direction.to(logits.dtype))[0]
     scores.settle()
     return gradient
 
 
-def fisher_direction(p: Tensor, draws: NormalDraws) -> Tensor:
-    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal: E[ξ ξᵀ] = diag p − p pᵀ. Overwrites p."""
-    noise = draws.draw(*p.shape).to(p.device).mul_(p.sqrt())
+@torch.no_grad()
+def _directions(logits: Tensor, labels: Tensor, documents: Tensor, *, scores: LossSums, draws: NormalDraws) -> Tensor:
+    """Returns a Fisher direction at each position, and adds the loss there.
+
+    On the CPU a few rows at a time pass all operations, so that they stay in its caches.
+    """
+    noise = draws.draw(*logits.shape).to(logits.device)
+    rows = len(logits) if is_gpu(logits.device) else max(CACHED_LOGITS // logits.shape[1], 1)
+    for start in range(0, len(logits), rows):
+        some = slice(start, start + rows)
+        fisher_direction(scores.add(logits[some], labels[some], documents[some]), noise[some])
+    return noise
+
+
+def fisher_direction(p: Tensor, noise: Tensor) -> Tensor:
+    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε standard normal `noise`: E[ξ ξᵀ] = diag p − p pᵀ.
+
+    Overwrites both; ξ is where ε was.
+    """
+    noise.mul_(p.sqrt())
     return noise.sub_(p.mul_(noise.sum(1, keepdim=True)))

@@ -11,6 +11,7 @@ from fairbits.language.mix_file import Sample
 from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
 from fairbits.measure.passes.token_bytes import encoder_of
+from fairbits.model.architecture.skeleton import TEXT
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
@@ -34,7 +35,7 @@ def text_for(
 
     A language with fewer than `least` documents is refused. Measuring needs one: there is then no interval.
     """
-    tokenizer = checkpoint.tokenizer()
+    task, tokenizer = task_of(checkpoint), checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(request.sequence, longest_input(checkpoint))
     if length < SHORTEST_WINDOW:
@@ -45,7 +46,7 @@ def text_for(
     text = read_text(
         corpus.split(request.split),
         encoder_of(tokenizer),
-        cutter_for(tokenizer, task_of(checkpoint), length=length, seed=request.seed, start=start),
+        cutter_for(tokenizer, task, length=length, seed=request.seed, start=start),
         request=request,
         parallel=corpus.parallel,
         padding=_padding(tokenizer, rows),
@@ -120,6 +121,11 @@ def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
 
 def task_of(checkpoint: Checkpoint) -> Task:
     """Returns the prediction task of a model of this class."""
+    if checkpoint.architecture.reads != TEXT:
+        raise InputError(
+            f"{checkpoint.target} reads {checkpoint.architecture.reads}, and not text, so fairbits cannot measure it "
+            "on text; screen, inspect and quantize with --policy rtn need none"
+        )
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
     if checkpoint.config.is_encoder_decoder:

@@ -13,6 +13,7 @@ from fairbits.measure.passes.batch_records import Application, BatchRows
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.expert_counter import ExpertCounter
 from fairbits.measure.passes.point import Point, PointKind
+from fairbits.memory import KEPT_ERRORS_BYTES
 from fairbits.model.architecture import Architecture, Weight
 from fairbits.model.device import is_gpu
 from fairbits.model.groups import choose_scales, error_of
@@ -110,6 +111,7 @@ class Recorder:
         self._modules = dict(model.named_modules())
         self.points, self.linears, self.schemes = points, linears, schemes
         self._scales: dict[tuple[Scheme, str], Tensor] = {}
+        self._errors: dict[tuple[Scheme, str], Tensor] = {}  # ΔW, if those of all attached layers may be kept
         self._second_moments = second_moments
         count = len(documents)
         self.positions, self.norm, self.square = (
@@ -140,6 +142,8 @@ class Recorder:
         self._damage = torch.zeros(len(self.schemes), len(FORMS), rows, len(self._linear_columns), device=device)
         stacks = {self.points[column].stack for column in self._point_columns}
         self._positions = {stack: batch.positions(stack).on(device) for stack in stacks}
+        # a GPU need not finish first
+        self._unpadded = {s: not is_gpu(device) and bool(batch.positions(s).real.all()) for s in stacks}
         if self.experts is not None:
             self.experts.start(batch)
 
@@ -178,10 +182,13 @@ class Recorder:
         self._point_columns = [i for i, each in enumerate(self.points) if block is None or each.block == block]
         own = {name: each for name, each in self.linears.items() if block is None or each.block == block}
         self._linear_columns = [i for i, name in enumerate(self.linears) if name in own]
+        size = sum(self._matrix(weight).numel() for weight in own.values()) * len(self.schemes)
         for name, weight in own.items():
             for scheme in self.schemes:
                 scales, _ = choose_scales(self._matrix(weight), scheme, dtype=torch.float32)
                 self._scales[scheme, name] = scales.to(self._device)
+                if size * torch.float32.itemsize <= KEPT_ERRORS_BYTES:
+                    self._errors[scheme, name] = self._error(weight, scheme)
         handles = self._attach(own)
         if self.experts is not None:
             handles += self.experts.attach(self._modules, block=block)
@@ -189,6 +196,7 @@ class Recorder:
             yield
         finally:
             self._scales.clear()
+            self._errors.clear()
             if block is not None:  # these are as large as weights, and no other block adds to them
                 self.inputs.update({name: sums.cpu() for name, sums in self.inputs.items()})
             for handle in handles:
@@ -253,14 +261,16 @@ class Recorder:
         positions = self._positions[stack]
         real, text = positions.real[..., None], positions.text
         self._reported[name] += 1
-        g = _rows_of(g, positions.real).float() * real
+        x, g = _rows_of(x, positions.real), _rows_of(g, positions.real).float()
+        if not self._unpadded[stack]:
+            x, g = x * real, g * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
         products = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32
-        x, g = (_rows_of(x, positions.real) * real).to(products), g.to(products)
-        W = self._matrix(self.linears[name])
+        x, g = x.to(products), g.to(products)
         for kept, scheme in zip(self._damage, self.schemes, strict=True):
-            error = error_of(W, scheme, self._scales[scheme, name]).to(products)
-            shift = nn.functional.linear(x, error)  # ΔW x
+            error = self._errors.get((scheme, name))
+            error = self._error(self.linears[name], scheme) if error is None else error
+            shift = nn.functional.linear(x, error.to(products))  # ΔW x
             effects = torch.bmm(g, shift.transpose(1, 2)).float().square_()  # of the shift at t on the gradient at s
             alone = effects.diagonal(dim1=1, dim2=2)
             kept[TOKEN, :, index] = alone.sum(1) / 2
@@ -282,6 +292,9 @@ class Recorder:
         for lang in sorted(set(languages.tolist())):
             rows = x[(languages == lang).to(x.device)].flatten(0, 1)
             sums[name][lang].addmm_(rows.T, rows)
+
+    def _error(self, weight: Weight, scheme: Scheme) -> Tensor:
+        return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
 
     def _matrix(self, weight: Weight) -> Tensor:
         """Returns the weights of a linear map as (out, in)."""

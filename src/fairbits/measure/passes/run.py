@@ -28,7 +28,7 @@ from fairbits.measure.passes.streaming import streaming_pass
 from fairbits.measure.passes.text import NO_LABEL, Text, unigrams
 from fairbits.memory import (
     GPU_PASS_ACTIVATIONS_BYTES,
-    GRADIENT_POSITIONS,
+    LOGIT_POSITIONS,
     PASS_ACTIVATIONS_BYTES,
     WHOLE_MODEL_BYTES,
 )
@@ -233,7 +233,7 @@ def document_losses(model: "PreTrainedModel", text: Text, *, progress: Progress 
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
         features = split.body(batch.on(device))
-        for at in torch.split((batch.labels != NO_LABEL).nonzero(), GRADIENT_POSITIONS):
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), LOGIT_POSITIONS):
             rows, columns = at.T
             scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
         done += len(batch.document)

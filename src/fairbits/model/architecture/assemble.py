@@ -15,6 +15,7 @@ from fairbits.model.architecture.names import Names, Shape, Source, resolve
 from fairbits.model.architecture.records import Architecture, Block, Role, Weight
 from fairbits.model.architecture.roles import is_norm
 from fairbits.model.architecture.skeleton import (
+    TEXT,
     Call,
     Key,
     check_stream,
@@ -74,7 +75,14 @@ def architecture(
         for i, (stack, path, inside) in enumerate(zip(stacks, steps.blocks, members, strict=True))
     )
     return Architecture(
-        config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, weights.get(head or "")
+        config.model_type,
+        cls.__name__,
+        blocks,
+        weights,
+        names.tied,
+        names.ignored,
+        weights.get(head or ""),
+        TEXT if TEXT in calls[""][0].kwargs else cls.main_input_name,
     )
 
 

@@ -95,6 +95,7 @@ class Architecture:
     tied: Mapping[str, str]  # parameter of the model that the file leaves out -> the tensor it is tied to
     ignored: Mapping[str, str]  # tensor of the file that the model does not use -> why
     head: Weight | None  # computes the logits: the embedding if the two are tied, None without a head
+    reads: str = "input_ids"  # what the first blocks are given: tokens, or sound (input_features)
 
     @property
     def n_blocks(self) -> int:

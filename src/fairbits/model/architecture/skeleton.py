@@ -131,6 +131,8 @@ def _family_classes(config: PretrainedConfig) -> list[str]:
 
 
 TOKENS = 2  # the fewest for which one token can attend to another
+TEXT, SOUND = "input_ids", "input_features"
+FRAMES_PER_POSITION = 2  # of Whisper: the second of its convolutions has this stride
 
 Key = tuple[int, int, int, int]
 
@@ -174,22 +176,29 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
     for path, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(enter(path), with_kwargs=True))
         handles.append(module.register_forward_hook(leave(path)))
-    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-    # without a mask some families warn that the ids might be padded
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids.clone()
     try:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
-            model(**inputs, use_cache=False)
+            model(**_inputs(model), use_cache=False)
     except Exception as error:  # a model's own code, which may need images or sound instead
         other = model.main_input_name
-        why = f"{type(error).__name__}: {error}" if other == "input_ids" else f"its input is {other}, and not text"
+        why = f"{type(error).__name__}: {error}" if other == TEXT else f"its input is {other}, and not text"
         raise InputError(f"no token ids pass through it ({why})") from error
     finally:
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns what the model is called with: tokens; in a class like Whisper's, sound and tokens for the decoder."""
+    config, ids = model.config, torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    if model.main_input_name == SOUND and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+        frames = FRAMES_PER_POSITION * config.max_source_positions
+        sound = torch.zeros(1, config.num_mel_bins, frames, device="meta")
+        return {SOUND: sound, "decoder_input_ids": ids}
+    # without a mask some families warn that the ids might be padded
+    inputs = {TEXT: ids, "attention_mask": torch.ones_like(ids)}
+    return inputs | ({"decoder_input_ids": ids.clone()} if config.is_encoder_decoder else {})
 
 
 def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> None:

@@ -87,7 +87,8 @@ class Counter(Footprint):
         weights = sum(block.rounded for block in self.model.blocks)
         outputs = sum(each.out for block in self.model.blocks for each in block.maps)
         shifts = Work(products=2 * batches.positions * weights + 2 * batches.squares * outputs)
-        errors = Work(traffic=ERROR_PASSES * NUMBER * weights * batches.count)
+        times = 1 if self.kept_errors(streamed=streamed) else batches.count
+        errors = Work(traffic=ERROR_PASSES * NUMBER * weights * times)
         logits = self.head(2 * text.predicted) + Work(logits=2 * text.predicted * self.model.vocabulary)
         again, parts = self.recomputed(batches.positions) if streamed else (0, 1)
         recorded = RECORD_PASSES * NUMBER * batches.positions * sum(block.activations for block in self.model.blocks)

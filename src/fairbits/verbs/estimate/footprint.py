@@ -22,6 +22,7 @@ from fairbits.memory import (
     GPU_PASS_ACTIVATIONS_BYTES,
     GPU_STATES_BYTES,
     GPU_WALK_STATES_BYTES,
+    KEPT_ERRORS_BYTES,
     LEAST_STATES_FACTOR,
     LOGIT_POSITIONS,
     LOGITS,
@@ -137,7 +138,7 @@ class Footprint:
         matrix = max((each.weights for each in largest.maps), default=0)
         logits = LOGIT_COPIES * NUMBER * LOGIT_POSITIONS * self.model.vocabulary
         batch = self.item * SAVED_PER_BLOCK * self.model.width * at_once
-        held = max(batch, logits) + 2 * NUMBER * matrix
+        held = max(batch, logits) + 2 * NUMBER * matrix + self.kept_errors(streamed=streamed)
         state, blocks = self.item * self.model.width, len(self.model.blocks)
         if not streamed:
             return self.on(held + blocks * state * at_once + self.item * self.model.weights, NUMBER * largest.weights)
@@ -145,6 +146,12 @@ class Footprint:
         outside = self.item * max(self.model.embedding, self.model.head)
         held += min(states, round(LEAST_STATES_FACTOR * self._states_room())) + outside + self.item * largest.weights
         return self.on(held + state * positions, NUMBER * largest.weights)
+
+    def kept_errors(self, *, streamed: bool) -> int:
+        """Returns the bytes of the errors of layers that an audit keeps while batches pass; 0 if they are too many."""
+        blocks = [self.model.largest] if streamed else self.model.blocks
+        size = NUMBER * sum(block.rounded for block in blocks)
+        return size if size <= KEPT_ERRORS_BYTES else 0
 
     def held_rounding(self, plan: Plan, text: TextSize | None, *, written: bool) -> Held:
         """Returns what rounding holds: a block, the states of the text, H and its factor, and codes to be written."""

@@ -223,11 +223,3 @@ def test_a_width_that_the_file_does_not_have_is_refused_before_memory_is_taken(l
     config.head_dim = 2**27
     with pytest.raises(InputError):
         architecture(config, shapes)
-
-
-def test_a_model_that_hears(described: Any) -> None:
-    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 96, "num_mel_bins": 8, **tokens}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
-    with pytest.raises(InputError, match=r"no token ids pass through it \(its input is input_features, and not text\)"):
-        architecture(*described(t.WhisperForConditionalGeneration, t.WhisperConfig(**sizes, **heads)))
