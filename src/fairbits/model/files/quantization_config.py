@@ -131,12 +131,17 @@ def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
 
 
 def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Scheme]) -> list[str]:
-    """Returns the modules of linear maps that are kept; routers too, which other loaders hold for linear layers."""
+    """Returns the modules of linear maps that are kept; routers too, which other loaders hold for linear layers.
+
+    Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
+    """
     architecture = checkpoint.architecture
     quantized = {module for name in stored for module in _modules_of(checkpoint, name)}
     maps = {weight.module for weight in architecture.linears.values()}
     layers = {path for path, module in _skeleton(checkpoint).named_modules() if isinstance(module, nn.Linear)}
-    return sorted((maps | layers) - quantized)
+    kept = (maps | layers) - quantized
+    named = {each.name.removesuffix(".weight") for each in architecture.weights.values() if each.module in kept}
+    return sorted(kept | {name for name in named if f"{name}.weight" in architecture.weights})
 
 
 def _modules_of(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
