@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import fairbits as fb
 from fairbits.model.scheme import Group, Scheme
 from fairbits.quantization.plan import Plan
-from vllm_models import EMBEDDED, LANGUAGES, MODELS, small_model
+from vllm_models import EMBEDDED, EXPERT_MODELS, LANGUAGES, MODELS, small_model
 
 WITH_TEXT = {"languages": LANGUAGES[:2], "tokens": 256, "sequence": 64}
 BLOCKS_OF_TWO_WIDTHS = {"policy": "protect", "k": 1, **WITH_TEXT}
@@ -73,6 +73,19 @@ def cases() -> list[Case]:
     widths = [Case("llama", bits, **exact) for bits in (8, 3, 2, 5, 6, 7)]
     others = [Case("bloom", group="channel"), *(Case(family, 8, **exact) for family in ("qwen2", "gemma3", "bloom"))]
     return [*every, *precise, Case("llama", damaged=True), *tables, signed, *policies, *groups, *widths, *others]
+
+
+def gpu_cases() -> list[Case]:
+    """Returns what is served on a GPU: every family plain, in 4 and in 8 bits, and what no CPU kernel computes."""
+    families = (*MODELS, "embedded", *EXPERT_MODELS)
+    every = [Case(family, bits, dtype=sixteen_bits(family)) for family in families for bits in (4, 8, None)]
+    large = [Case(family, group=128, dtype=sixteen_bits(family)) for family in families]
+    groups = [Case("llama", group=group) for group in (32, "channel")]
+    widths = [Case("llama", bits) for bits in (3, 2, 5, 6, 7)]
+    signed = [Case("llama", group=group, options={"policy": "rtn", "grid": "signed"}) for group in (64, 128)]
+    policies = [Case(family, options=BLOCKS_OF_TWO_WIDTHS) for family in ("llama", "bloom")]
+    head = Case("llama", embeddings="head 4")
+    return [*every, *large, *groups, *widths, *signed, *policies, head, Case("llama", damaged=True)]
 
 
 def sixteen_bits(family: str) -> str:

@@ -1,12 +1,13 @@
 """Checkpoints of fairbits in vLLM: what it serves, and how far it is from transformers on the same files.
 
     python benchmarks/vllm_check.py run [--environment DIR] [--out build/vllm] [--only llama]
-    python benchmarks/vllm_check.py table     writes the table of docs/guides/vllm.md
+    python benchmarks/vllm_check.py run --gpu PYTHON     the cases for a GPU, with a vLLM that is already installed
+    python benchmarks/vllm_check.py table [--gpu PYTHON]     writes the table of docs/guides/vllm.md
 
 Small trained models of real classes are quantized, served by the CPU build of vLLM in an environment of its own, and
-computed by transformers in this one. Compared are greedy tokens, the logits after every prompt, and the loss of texts
-in several languages. The evaluation text comes with fairbits; training and calibration have not seen it. What is in
-`--out` is kept: delete it to begin anew.
+computed by transformers in this one, on the CPU. Compared are greedy tokens, the logits after every prompt, and the
+loss of texts in several languages. The evaluation text comes with fairbits; training and calibration have not seen it.
+What is in `--out` is kept: delete it to begin anew.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import transformers
 
 from environments import python_of
 from fairbits.artifacts import write_files
-from vllm_cases import Case, cases, checkpoint_of, greedy, nats_of, token_ids
+from vllm_cases import Case, cases, checkpoint_of, gpu_cases, greedy, nats_of, token_ids
 from vllm_table import PAGE, write_table
 
 ROOT = Path(__file__).parents[1]
@@ -38,17 +39,23 @@ PROMPTS, LENGTH, NEW_TOKENS = 4, 64, 8
 
 def run(options: argparse.Namespace) -> None:
     """Quantizes and serves every case, and writes the comparison with transformers."""
-    python = python_of(options.environment, PACKAGES, without=GPU_BUILDS)
-    models = {case: checkpoint_of(case, options.out) for case in cases() if options.only in (None, case.family)}
+    chosen = cases() if options.gpu is None else gpu_cases()
+    models = {case: checkpoint_of(case, options.out) for case in chosen if options.only in (None, case.family)}
     texts = {}
     for case, directory in models.items():
         if case.tokenizer not in texts:
             texts[case.tokenizer] = text_of(directory)
-    only = "" if options.only is None else f"-{options.only}"
-    answers = serve(python, models, texts, options.out / f"served{only}")
+    name = file_ending(options)
+    answers = serve(options, models, texts, options.out / f"served{name}")
     results = [compared(case, path, texts[case.tokenizer], answers[case]) for case, path in models.items()]
-    content = json.dumps({"settings": settings(), "cases": results}, indent=1)
-    write_files({options.out / f"{RESULTS}{only}.json": content.encode()})
+    versions = {said["vllm"] for said, _ in answers.values()}
+    content = json.dumps({"settings": settings(versions), "cases": results}, indent=1)
+    write_files({options.out / f"{RESULTS}{name}.json": content.encode()})
+
+
+def file_ending(options: argparse.Namespace) -> str:
+    """Returns what the names of results end in."""
+    return "-gpu" * (options.gpu is not None) + ("" if options.only is None else f"-{options.only}")
 
 
 def text_of(directory: Path) -> dict[str, Any]:
@@ -57,10 +64,10 @@ def text_of(directory: Path) -> dict[str, Any]:
     return {"prompts": prompts, "texts": texts, "positions": 2 * LENGTH, "new_tokens": NEW_TOKENS}
 
 
-def settings() -> dict[str, Any]:
-    """Returns what the results depend on besides the cases."""
+def settings(versions: set[str]) -> dict[str, Any]:
+    """Returns what the results depend on besides the cases; `versions` are those of vLLM."""
     return {
-        "vllm": PACKAGES[0].partition("==")[2],
+        "vllm": ", ".join(sorted(versions)),
         "transformers": transformers.__version__,
         "compressed_tensors": compressed_tensors.__version__,
         "torch": torch.__version__,
@@ -73,10 +80,12 @@ def settings() -> dict[str, Any]:
 Answer = tuple[dict[str, Any], np.ndarray | None]
 
 
-def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Path) -> dict[Case, Answer]:
+def serve(
+    options: argparse.Namespace, models: dict[Case, Path], texts: dict[str, Any], out: Path
+) -> dict[Case, Answer]:
     """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
 
-    Answers to the same question are kept: an interrupted run continues.
+    Answers to the same question are kept: an interrupted run continues, and answers may come from another machine.
     """
     job = {
         "models": {case.name: [str(path.resolve()), case.dtype, case.tokenizer] for case, path in models.items()},
@@ -90,6 +99,7 @@ def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Pa
             (out / f"{name}.json").unlink(missing_ok=True)
     file.write_text(json.dumps(job), "utf-8")
     while missing := [name for name in named if not (out / f"{name}.json").exists()]:
+        python = options.gpu or python_of(options.environment, PACKAGES, without=GPU_BUILDS)
         with (out / "log.txt").open("ab") as log:
             worker = [python, Path(__file__).with_name("vllm_worker.py"), file, out]
             ended = subprocess.run(worker, stdout=log, stderr=log, check=False)
@@ -97,7 +107,7 @@ def serve(python: Path, models: dict[Case, Path], texts: dict[str, Any], out: Pa
         if first == missing[0] and ended.returncode == 1:
             raise SystemExit(f"vLLM cannot be started; {out / 'log.txt'} says why")
         if first is not None:
-            note = {"error": f"the process ended with {ended.returncode}; {out / 'log.txt'} says more"}
+            note = {"error": f"the process ended with {ended.returncode}; {out / 'log.txt'} says more", "vllm": "?"}
             (out / f"{first}.json").write_text(json.dumps(note), "utf-8")
     return {case: _answer(out / f"{case.name}.json") for case in models}
 
@@ -141,13 +151,14 @@ def main() -> None:
     parser.add_argument("verb", choices=("run", "table"))
     parser.add_argument("--environment", type=Path, default=ROOT / "build/vllm-environment", help="vLLM's own")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--gpu", type=Path, metavar="PYTHON", help="of an environment whose vLLM computes on a GPU")
     parser.add_argument("--only", help="a family: all cases of it, in files of their own")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     if options.verb == "run":
         run(options)
     else:
-        write_table(options.out / f"{RESULTS}.json", options.page)
+        write_table(options.out / f"{RESULTS}{file_ending(options)}.json", options.page, gpu=options.gpu is not None)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ All sizes are multiples of 128, so that every group fits, and all have the embed
 2,048 tokens. They are trained for some seconds, so that their predictions are not flat and errors show.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ BLOOM = {"hidden_size": 128, "n_layer": 2, "n_head": 4, **TOKENS}
 OPT = {k: v for k, v in WIDTHS.items() if k != "intermediate_size"} | {"ffn_dim": 256, "word_embed_proj_dim": 128}
 GEMMA = {**GROUPED, "head_dim": 32, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]}
 
-MODELS: Mapping[str, tuple[Any, Callable[[], Any]]] = {
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 32}
+
+MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "llama": (t.LlamaForCausalLM, lambda: t.LlamaConfig(**GROUPED)),
     "qwen2": (t.Qwen2ForCausalLM, lambda: t.Qwen2Config(**GROUPED, tie_word_embeddings=True)),
     "qwen3": (t.Qwen3ForCausalLM, lambda: t.Qwen3Config(**GROUPED, head_dim=32)),
@@ -40,12 +43,18 @@ MODELS: Mapping[str, tuple[Any, Callable[[], Any]]] = {
 }
 """Class and configuration of every family."""
 
+EXPERT_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
+    "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, **EXPERTS)),
+    "qwen3_moe": (t.Qwen3MoeForCausalLM, lambda: t.Qwen3MoeConfig(**GROUPED, **QWEN_EXPERTS)),
+}
+"""The same with experts, which vLLM computes on a GPU only."""
+
 
 def small_model(family: str, directory: Path) -> Path:
     """Returns the directory of a family's model, which is trained if it is not there."""
     if (directory / "config.json").is_file():
         return directory
-    cls, config = MODELS[family]
+    cls, config = (MODELS | EXPERT_MODELS)[family]
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         model = cls(config())

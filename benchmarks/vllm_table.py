@@ -10,6 +10,10 @@ from real_groups import table
 
 PAGE = Path(__file__).parents[1] / "docs/guides/vllm.md"
 BEGIN, END = "<!-- vLLM: written by benchmarks/vllm_check.py table -->", "<!-- end of vLLM -->"
+GPU_BEGIN, GPU_END = (
+    "<!-- vLLM on a GPU: written by benchmarks/vllm_check.py table -->",
+    "<!-- end of vLLM on a GPU -->",
+)
 NAMES = {
     "llama": "Llama",
     "qwen2": "Qwen2, tied",
@@ -19,6 +23,8 @@ NAMES = {
     "opt": "OPT, tied",
     "gpt_neox": "GPT-NeoX",
     "embedded": "`embedded:tiny`",
+    "mixtral": "Mixtral",
+    "qwen3_moe": "Qwen3-MoE",
 }
 STAND_IN = "PlainKernel"
 HEADS = (
@@ -27,21 +33,22 @@ HEADS = (
 )
 
 
-def write_table(results: Path, page: Path) -> None:
-    """Replaces what is between the markers of the page."""
+def write_table(results: Path, page: Path, *, gpu: bool = False) -> None:
+    """Replaces what is between the markers of the page, those of the CPU or of a GPU."""
+    begin, end = (GPU_BEGIN, GPU_END) if gpu else (BEGIN, END)
     found = json.loads(results.read_text("utf-8"))
-    head, rest = page.read_text("utf-8").split(BEGIN)
-    text = "\n".join(lines(found))
-    page.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}", "utf-8")
+    head, rest = page.read_text("utf-8").split(begin)
+    text = "\n".join(lines(found, build="CUDA build" if gpu else "CPU build"))
+    page.write_text(f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}", "utf-8")
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[str]:
     """Yields the caption, the table and what the damaged checkpoint showed."""
     settings, every = found["settings"], found["cases"]
     shown = [each for each in every if not each["damaged"]]
     measured = next(each for each in shown if "losses" in each)
     yield (
-        f"vLLM {settings['vllm']} (CPU build) and transformers {settings['transformers']} with compressed-tensors "
+        f"vLLM {settings['vllm']} ({build}) and transformers {settings['transformers']} with compressed-tensors "
         f"{settings['compressed_tensors']}, on the same files. Small models of the real classes, trained for seconds. "
         f"{measured['prompts']} prompts and {settings['new_tokens']} greedy tokens each; the logits after every prompt "
         f"(their standard deviation in the first row is {measured['logits']['spread']:.1f}); texts in "
@@ -78,8 +85,11 @@ def embeddings(case: Mapping[str, Any]) -> str:
 
 
 def served(case: Mapping[str, Any]) -> str:
-    """Returns whether vLLM's own kernels computed the model."""
-    return "loads; stand-in kernel" if STAND_IN in case["kernels"] else "serves"
+    """Returns which kernels of vLLM computed the model, if its own did."""
+    if STAND_IN in case["kernels"]:
+        return "loads; stand-in kernel"
+    own = [each.removesuffix("LinearKernel") for each in case["kernels"] if each != "CPUWNA16LinearKernel"]
+    return f"serves: {', '.join(own)}" if own else "serves"
 
 
 def worst_loss(case: Mapping[str, Any]) -> float:

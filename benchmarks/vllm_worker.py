@@ -4,7 +4,7 @@
 
 JOB names the models, and prompts and texts for each tokenizer. Of each model OUT gets NAME.json (tokens, losses, or
 what vLLM said) and NAME.npz (the logits after each prompt). Linear maps that no CPU kernel of vLLM computes are
-computed by `PlainKernel`.
+computed by `PlainKernel`. On a GPU kernels of vLLM compute everything.
 """
 
 import json
@@ -27,7 +27,7 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS
 from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearKernel
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
-from vllm.platforms import PlatformEnum
+from vllm.platforms import PlatformEnum, current_platform
 
 import vllm
 
@@ -63,14 +63,16 @@ class PlainKernel(MPLinearKernel):
 def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     """Returns the greedy tokens of every prompt, the nats of every text, the kernels; and the logits after prompts."""
     CompressedTensorsWNA16._kernel_backends_being_used.clear()
-    kernels = [each for each in _POSSIBLE_KERNELS[PlatformEnum.CPU] if each is not PlainKernel]
-    # vLLM's own is asked first, but for float32, which it takes and then does not compute
-    ordered = [PlainKernel, *kernels] if dtype == "float32" else [*kernels, PlainKernel]
-    _POSSIBLE_KERNELS[PlatformEnum.CPU][:] = ordered
+    if current_platform.is_cpu():
+        kernels = [each for each in _POSSIBLE_KERNELS[PlatformEnum.CPU] if each is not PlainKernel]
+        # vLLM's own is asked first, but for float32, which it takes and then does not compute
+        ordered = [PlainKernel, *kernels] if dtype == "float32" else [*kernels, PlainKernel]
+        _POSSIBLE_KERNELS[PlatformEnum.CPU][:] = ordered
     model = vllm.LLM(
         directory,
         dtype=dtype,
         enforce_eager=True,
+        gpu_memory_utilization=0.3,
         max_model_len=text["positions"],
         max_num_seqs=8,
         max_logprobs=-1,
