@@ -1,8 +1,8 @@
 """Tensors that only one of two readers may meet, transformers or vLLM: the files they lie in, and both indices.
 
-**Shapes.** vLLM 0.32 takes every tensor of BLOOM's query_key_value for rows of attention heads and rearranges them,
-also the two numbers of X.weight_shape, and stops there. It needs no shapes; compressed-tensors, and so transformers,
-does.
+**Shapes.** vLLM takes every tensor of query_key_value for rows of attention heads and rearranges them, also the two
+numbers of X.weight_shape, and stops there: 0.32 in BLOOM, 0.26 also in GPT-NeoX. It needs no shapes;
+compressed-tensors, and so transformers, does.
 
 **Joined tensors.** Files of Kimi Linear, OLMo hybrid and Bailing hybrid have convolutions of q, k and v, which vLLM
 reads, and transformers 5.22 joins them into one. Beside packed weights it does not: it then looks for packed
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SHAPES, JOINED, PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
 COMPLETE = f"transformers{INDEX_SUFFIX}"
-REARRANGED = {"bloom": ".query_key_value"}
+REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}
 """By family, how the modules end whose tensors vLLM rearranges without looking at what they are."""
 
 

@@ -47,6 +47,14 @@ def test_transformers_and_fairbits_read_the_complete_index(bloom: Path) -> None:
         assert model(input_ids=torch.arange(8)[None]).logits.isfinite().all()
 
 
+def test_shapes_of_gpt_neox_lie_apart_too(make: Any, inside: Any, write: Any, tmp_path: Path) -> None:
+    neox = make("gpt_neox")
+    write(neox, dict.fromkeys(inside(neox), Scheme(4, "channel")), tmp_path / "out")
+    usual = weight_map(tmp_path / "out/model.safetensors.index.json")
+    own = weight_map(tmp_path / "out/transformers.safetensors.index.json").keys() - usual.keys()
+    assert own == {f"gpt_neox.layers.{block}.attention.query_key_value.weight_shape" for block in range(2)}
+
+
 def test_other_families_have_one_index(reading_model: Any, inside: Any, write: Any, tmp_path: Path) -> None:
     llama = reading_model("llama")
     write(llama, dict.fromkeys(inside(llama), Scheme(4, "channel")), tmp_path / "out")
