@@ -1,6 +1,7 @@
 """Writes what `vllm_check.py run` has found into docs/guides/vllm.md: a table with a row for every case."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,8 @@ from real_groups import table
 
 PAGE = Path(__file__).parents[1] / "docs/guides/vllm.md"
 BEGIN, END = "<!-- vLLM: written by benchmarks/vllm_check.py table -->", "<!-- end of vLLM -->"
-GPU_BEGIN, GPU_END = (
-    "<!-- vLLM on a GPU: written by benchmarks/vllm_check.py table -->",
-    "<!-- end of vLLM on a GPU -->",
-)
+GPU_BEGIN = "<!-- vLLM on a GPU: written by benchmarks/vllm_check.py table --gpu -->"
+GPU_END = "<!-- end of vLLM on a GPU -->"
 NAMES = {
     "llama": "Llama",
     "qwen2": "Qwen2, tied",
@@ -59,9 +58,11 @@ def lines(found: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[str
     yield from table(HEADS, [row(each) for each in shown])
     for each in every:
         if each["damaged"]:
+            loss = worst_loss(each)
+            lost = "" if math.isnan(loss) else f", and the loss of a language by up to {loss:.2g}"
             yield (
-                f"\nAs a control, one scale of the 4-bit Llama was doubled: logits then differ by up to "
-                f"{each['logits']['most']:.2g}, and the loss of a language by up to {worst_loss(each):.2g}."
+                "\nAs a control, one scale of the 4-bit Llama was doubled: logits then differ by up to "
+                f"{each['logits']['most']:.2g}{lost}."
             )
 
 
@@ -93,10 +94,12 @@ def served(case: Mapping[str, Any]) -> str:
 
 
 def worst_loss(case: Mapping[str, Any]) -> float:
-    """Returns the largest difference in the loss of a language, nats per token."""
-    return max(map(abs, case["loss_differences"].values()))
+    """Returns the largest difference in the loss of a language, nats per token; NaN if vLLM told no losses."""
+    return max(map(abs, case["loss_differences"].values()), default=math.nan)
 
 
 def size(value: float) -> str:
-    """Returns a difference, or that there is hardly any."""
+    """Returns a difference, or that there is hardly any; nothing if it is not known."""
+    if math.isnan(value):
+        return ""
     return "< .0001" if value < 1e-4 else number(value, 4)
