@@ -125,5 +125,11 @@ $(LM_EVAL)/ready:
 	$(LM_EVAL)/bin/pip install --quiet --disable-pip-version-check 'lm-eval[hf]==0.4.13' compressed-tensors==0.20.0
 	touch $@
 
+.PHONY: audit-lock
+audit-lock:  # needs the network: known vulnerabilities in the versions of constraints.txt, as PyPI lists them
+	$(PYTHON) -m venv --clear build/pip-audit
+	build/pip-audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	build/pip-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
+
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo

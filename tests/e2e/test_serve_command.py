@@ -105,6 +105,18 @@ def test_json_says_where_and_the_end_comes_after_what_was_taken(adaptive: tuple[
             assert probe.connect_ex(("127.0.0.1", client.base_url.port)) != 0
 
 
+@pytest.mark.long
+def test_a_stream_that_runs_at_the_signal_is_finished(adaptive: tuple[Path, Path]) -> None:
+    with served(adaptive, "--port", "0") as (process, client, _):
+        asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 80, "temperature": 0}
+        stream = iter(client.completions.create(**asked, stream=True))
+        next(stream)
+        process.send_signal(signal.SIGTERM)
+        *_, last = stream
+        assert last.choices[0].finish_reason in ("length", "stop")
+        assert process.wait(timeout=60) == 0
+
+
 def running(url: str) -> float:
     """Returns how many choices run or wait."""
     with urllib.request.urlopen(url, timeout=30) as answer:

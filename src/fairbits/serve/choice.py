@@ -18,7 +18,9 @@ class TextChunk:
 
 @dataclass(frozen=True)
 class Failure:
-    """A choice that could not be decoded, for a reason that is not its client's."""
+    """A choice that could not be decoded, for a reason that is not its client's: `stopping` is one of them."""
+
+    stopping: bool = False
 
 
 @dataclass(eq=False)

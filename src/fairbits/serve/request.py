@@ -225,6 +225,12 @@ def prompt_too_long(tokens: int, most: int) -> RequestError:
     return RequestError(400, message, param="prompt", code="context_length_exceeded")
 
 
+def server_stopping() -> RequestError:
+    """Returns the error for a request that a server which stops cannot take or finish."""
+    message = "the server is stopping; try again later"
+    return RequestError(503, message, code="stopping", headers={"Retry-After": "5"})
+
+
 def _bad_field(name: str, data: Mapping[str, Any], limits: Limits) -> RequestError:
     """Returns the error for a field that is missing or wrong."""
     found = "missing" if data.get(name) is None else f"{data[name]!r:.60}"

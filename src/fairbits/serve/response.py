@@ -14,7 +14,7 @@ from fairbits.overlays.model import Choice
 from fairbits.overlays.overlay import BASE
 from fairbits.serve.choice import Failure, PendingChoice, TextChunk
 from fairbits.serve.prompts import ChoiceEvent
-from fairbits.serve.request import CLIENT_CLOSED_REQUEST, CompletionRequest, RequestError
+from fairbits.serve.request import CLIENT_CLOSED_REQUEST, CompletionRequest, RequestError, server_stopping
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -169,6 +169,8 @@ class Responder:
                 message = f"the response was not finished within {timeout:g} seconds; request less, or try later"
                 raise RequestError(504, message, code="timeout") from None
             if isinstance(event, Failure):
+                if event.stopping:
+                    raise server_stopping()
                 raise RequestError(500, "the server failed; its log says why", code="internal_error")
             if event.finish_reason:
                 left -= 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairbits.overlays.generation import settings_for
 from fairbits.serve.choice import Failure, PendingChoice
 from fairbits.serve.decoding import decode
-from fairbits.serve.request import Limits, RequestError
+from fairbits.serve.request import Limits, RequestError, server_stopping
 
 if TYPE_CHECKING:
     from fairbits.overlays.model import AdaptiveModel
@@ -36,6 +36,7 @@ class Scheduler:
         self._halted = False
         self._thread = threading.Thread(target=self._run, name="fairbits-decoding", daemon=True)
         self.closing = False
+        self._last_call: threading.Timer | None = None
         metrics.watch_queue(waiting=lambda: len(self._waiting), running=lambda: len(self._running))
 
     @property
@@ -47,9 +48,31 @@ class Scheduler:
         """Starts the decoding thread."""
         self._thread.start()
 
+    def close(self, seconds: float) -> None:
+        """Accepts no more requests; after `seconds`, those that are not finished are ended with an error.
+
+        A handler of a signal calls this, so no lock is taken here.
+        """
+        if not self.closing:
+            self.closing = True
+            self._last_call = threading.Timer(seconds, self._end_all)
+            self._last_call.daemon = True
+            self._last_call.start()
+
+    def _end_all(self) -> None:
+        """Ends all choices, and tells their clients that the server stops."""
+        with self._changed:
+            left = [*self._running, *self._waiting]
+            self._waiting.clear()
+        for choice in left:
+            choice.emit(Failure(stopping=True))
+            choice.cancelled = True
+
     def stop(self, seconds: float) -> None:
         """Ends running choices at their next token, and waits up to `seconds` for the thread."""
         self.closing = True
+        if self._last_call is not None:
+            self._last_call.cancel()
         with self._changed:
             self._halted = True
             self._changed.notify_all()
@@ -62,7 +85,7 @@ class Scheduler:
             raise RequestError(400, f"the request has {count} choices; this server takes at most {most}", param="n")
         with self._changed:
             if not self.ready:
-                raise RequestError(503, "the server is stopping; try again later", headers={"Retry-After": "5"})
+                raise server_stopping()
             if len(self._waiting) + self._reserved + count > most:
                 message = f"{len(self._waiting)} choices are waiting; try again later"
                 raise RequestError(429, message, code="queue_full", headers={"Retry-After": "1"})

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from fairbits.serve.app import Service
 
 NEEDED = ("fastapi", "prometheus_client", "uvicorn")
+DRAIN_SECONDS = 25.0
+"""Seconds after the signal to stop in which accepted requests are finished; others then end with an error."""
 SHUTDOWN_TIMEOUT = 30
-"""Seconds in which accepted requests are finished after the signal to stop."""
+"""Seconds after the signal to stop until connections are closed, whether or not their clients have read the end."""
 BACKLOG = 1024
 SHORTEST_KEY = 16
+OTHER_FILES = 256
+"""Files that the process has open beside its connections."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def serve(
     except OSError as problem:  # another server may have bound it as well, and listened first
         host, port = address.socket.getsockname()[:2]
         raise _cannot_listen(host, port, problem) from None
+    allow_connections(limits)
     ready()
     server.run([address.socket])
 
@@ -112,7 +117,7 @@ def make_server(service: "Service", app: Any) -> Any:
         """A server that accepts no requests after the signal, and whose end by a signal is not a failure."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-            service.scheduler.closing = True
+            service.scheduler.close(DRAIN_SECONDS)
             self.force_exit = self.should_exit  # the second signal
             self.should_exit = True
 
@@ -126,10 +131,28 @@ def make_server(service: "Service", app: Any) -> Any:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=4 * service.limits.max_queue + BACKLOG,
+        limit_concurrency=most_connections(service.limits),
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )
     return Server(config)
+
+
+def most_connections(limits: Limits) -> int:
+    """Returns how many connections may be open at a time; a further one is answered with 503 and closed."""
+    return 4 * limits.max_queue + BACKLOG
+
+
+def allow_connections(limits: Limits) -> None:
+    """Raises the number of files that this process may have open, as far as the system lets it, to all connections."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most_connections(limits) + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _cannot_listen(host: str, port: int, problem: OSError) -> InputError:
