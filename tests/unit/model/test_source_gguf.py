@@ -98,6 +98,50 @@ def test_a_damaged_header(content: bytes, message: str, path: Path) -> None:
         Checkpoint(path)
 
 
+def tensor(*sides: int, stated: int | None = None, count: int = 1) -> bytes:
+    """Returns a file with the description of one tensor, and nothing else."""
+    own = string(b"t") + struct.pack(f"<I{len(sides)}QIQ", len(sides) if stated is None else stated, *sides, 0, 0)
+    return struct.pack("<4sIQQ", b"GGUF", 3, count, 0) + own
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tensor(2**62), r"'t' of the shape \(4611686018427387904,\) goes beyond its end"),
+        (tensor(2**20, 2**20, 2**20, 2**20), "goes beyond its end"),
+        (tensor(1, stated=2**31), "'t' has 2,147,483,648 sides"),
+        (tensor(1, stated=5), "'t' has 5 sides"),
+        (tensor(1, count=2**62), "truncated"),
+    ],
+)
+def test_tensors_that_the_file_cannot_hold(content: bytes, message: str, path: Path) -> None:
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_gguf_metadata(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size"]
+)
+def test_sizes_that_the_tensors_refute(name: str, path: Path, tmp_path: Path, write_gguf) -> None:
+    write_gguf(path, gguf.LlamaFileType.ALL_F32)
+    content, key = path.read_bytes(), f"llama.{name}".encode()
+    at = content.index(key) + len(key) + 4
+    path.write_bytes(content[:at] + struct.pack("<I", 4_000_000_000) + content[at + 4 :])
+    with pytest.raises(InputError, match=rf"model\.gguf has llama\.{name} = 4000000000; it must be a whole number"):
+        Checkpoint(path)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_size_that_only_the_class_refutes(path: Path, write_gguf) -> None:
+    write_gguf(path, gguf.LlamaFileType.ALL_F32)
+    content, key = path.read_bytes(), b"llama.attention.head_count"
+    at = content.index(key) + len(key) + 4
+    path.write_bytes(content[:at] + struct.pack("<I", 3) + content[at + 4 :])  # divides nothing
+    with pytest.raises(InputError, match=r"model\.gguf|LlamaForCausalLM"):
+        Checkpoint(path)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_a_file_cut_short_leaves_nothing_behind(share: float, path: Path, tmp_path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.MOSTLY_Q8_0)

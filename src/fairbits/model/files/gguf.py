@@ -1,13 +1,17 @@
-"""GGUF files: their metadata, read without the weights, and the weights, dequantized once into safetensors.
+"""GGUF files: their header, read without the weights, and the weights, dequantized once into safetensors.
 
 The file: magic, version, number of tensors, number of key-value pairs, the pairs, then the tensors. A pair is a string
-(the key), a type, a value; a string is its length and its bytes; an array is a type, a length, its elements.
+(the key), a type, a value; a string is its length and its bytes; an array is a type, a length, its elements. A tensor
+is described by a string (its name), the number of its sides, the sides, a type, and where its values begin.
 """
 
 import hashlib
 import importlib.metadata
+import math
 import mmap
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +21,40 @@ import torch
 from fairbits.errors import InputError, count_of
 from fairbits.model.files.cache import kept_directory
 from fairbits.model.files.gguf_names import check_gguf
+from fairbits.model.foreign.config_check import MOST_EXPERTS, MOST_POSITIONS
 
 Value = str | int | float | bool
 FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"])) | {10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
+MOST_SIDES = 4  # as in ggml
 
 
-def read_gguf_metadata(path: Path) -> dict[str, Value]:
-    """Returns the key-value pairs of the header, arrays (such as the vocabulary) left out.
+@dataclass(frozen=True)
+class GgufHeader:
+    """The key-value pairs of a file, arrays (such as the vocabulary) left out, and the shapes of its tensors."""
+
+    metadata: Mapping[str, Value]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def values(self) -> int:
+        """The number of weights."""
+        return sum(map(math.prod, self.shapes))
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """Returns the header of a file.
 
     Every count is only believed as far as the file goes, so that no length in it can make this allocate or run on.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            magic, version, _, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
+            magic, version, n_tensors, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
             if magic != b"GGUF" or version not in VERSIONS:
                 raise InputError(f"{path} starts with {magic!r}, version {version}; it must be GGUF, version 2 or 3")
-            return _read_pairs(data, 24, n_pairs)
+            metadata, position = _read_pairs(data, 24, n_pairs)
+            return GgufHeader(metadata, _read_shapes(data, position, n_tensors))
     except (struct.error, ValueError) as problem:  # an InputError is a ValueError
         if isinstance(problem, InputError):
             raise
@@ -43,7 +63,31 @@ def read_gguf_metadata(path: Path) -> dict[str, Value]:
         raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a GGUF file") from None
 
 
-def _read_pairs(data: mmap.mmap, position: int, count: int) -> dict[str, Value]:
+def read_gguf_metadata(path: Path) -> dict[str, Value]:
+    """Returns the key-value pairs of the header, arrays left out."""
+    return dict(read_gguf_header(path).metadata)
+
+
+def check_gguf_sizes(header: GgufHeader, path: Path) -> None:
+    """Raises if the metadata states sizes that the tensors of the file refute; transformers would believe them."""
+    tensors, sides = len(header.shapes), {side for shape in header.shapes for side in shape}
+    family = header.metadata.get("general.architecture", "")
+    bounds = {
+        "block_count": tensors,
+        "context_length": MOST_POSITIONS,
+        **dict.fromkeys(("embedding_length", "feed_forward_length", "vocab_size"), max(sides, default=0)),
+        **dict.fromkeys(("expert_count", "expert_used_count"), max(tensors, MOST_EXPERTS)),
+    }
+    for name, most in bounds.items():
+        value = header.metadata.get(f"{family}.{name}", 0)
+        if not isinstance(value, int) or value > most:
+            raise InputError(
+                f"{path} has {family}.{name} = {value!r:.40}; it must be a whole number that fits its "
+                f"{count_of(tensors, 'tensor')}, at most {most:,}: fetch it again"
+            )
+
+
+def _read_pairs(data: mmap.mmap, position: int, count: int) -> tuple[dict[str, Value], int]:
     pairs: dict[str, Value] = {}
     for _ in range(count):
         key, position = _read_string(data, position)
@@ -52,7 +96,22 @@ def _read_pairs(data: mmap.mmap, position: int, count: int) -> dict[str, Value]:
             position = _skip_array(data, position + 4)
         else:
             pairs[key], position = _read_scalar(data, position + 4, kind)
-    return pairs
+    return pairs, position
+
+
+def _read_shapes(data: mmap.mmap, position: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the sides of every tensor; none may have more values than the file has bits."""
+    shapes = []
+    for _ in range(count):
+        name, position = _read_string(data, position)
+        (sides,) = struct.unpack_from("<I", data, position)
+        if sides > MOST_SIDES:
+            raise ValueError(f"its tensor {name!r:.80} has {sides:,} sides")
+        shapes.append(struct.unpack_from(f"<{sides}Q", data, position + 4))
+        if math.prod(shapes[-1]) > 8 * len(data):
+            raise ValueError(f"its tensor {name!r:.80} of the shape {shapes[-1]} goes beyond its end")
+        position += 4 + 8 * sides + 12
+    return tuple(shapes)
 
 
 def _read_scalar(data: mmap.mmap, position: int, kind: int) -> tuple[Value, int]:
@@ -101,29 +160,37 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
 
     float32, because the product of a block's scales and codes does not fit 16 bits.
     """
-    metadata = read_gguf_metadata(path)
+    header = read_gguf_header(path)
+    metadata = header.metadata
     check_gguf(str(path))
     if metadata.get("general.type") == "imatrix":
         raise InputError(f"{path} is an imatrix, not a model; llama-quantize --imatrix reads it")
     if metadata.get("split.count", 1) not in (0, 1):
         raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
+    check_gguf_sizes(header, path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     name = f"gguf-{digest}-transformers-{importlib.metadata.version('transformers')}"
     add_bos = metadata.get("tokenizer.ggml.add_bos_token")
     if add_bos is False:
         name += "-without-start"
-    return kept_directory(name, lambda draft: _write(path, draft, add_bos=add_bos)), (_note(metadata),)
+    return kept_directory(name, lambda draft: _write(path, draft, header)), (_note(metadata),)
 
 
-def _write(path: Path, directory: Path, *, add_bos: Value | None) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+def _write(path: Path, directory: Path, header: GgufHeader) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    from fairbits.model.architecture.skeleton import check_values, model_class, skeleton
+
+    add_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
         _check_types(path)
+        config = AutoConfig.from_pretrained(path.parent, **options)
+        check_values(skeleton(config, model_class(config)), header.values)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path.parent,
+            config=config,
             dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True),
             output_loading_info=True,
@@ -165,7 +232,7 @@ def _check_types(path: Path) -> None:
             ) from None
 
 
-def _note(metadata: dict[str, Value]) -> str:
+def _note(metadata: Mapping[str, Value]) -> str:
     kind = metadata.get("general.file_type")
     if kind in FULL_PRECISION:
         return f"read from a GGUF file ({FULL_PRECISION[int(kind)]})"

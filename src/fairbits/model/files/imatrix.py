@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats, positive
 from fairbits.errors import InputError
+from fairbits.model.files.gguf import read_gguf_header
 from fairbits.model.files.gguf_names import check_gguf
 from fairbits.version import __version__
 
@@ -103,6 +104,7 @@ def read_imatrix(path: str | Path) -> Imatrix:
 
     path = Path(path)
     try:
+        read_gguf_header(path)  # checks every length, which the library believes
         reader = GGUFReader(path)
         entries = {key: part.contents() for key, part in reader.fields.items()}
         tensors = {each.name: np.array(each.data, dtype=np.float64) for each in reader.tensors}

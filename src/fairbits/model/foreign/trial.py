@@ -31,7 +31,7 @@ RULES = 1
 """The version of what the child tries; another one tries every file again."""
 CPU_SECONDS = 20
 """Seconds of processor time for the child; the largest published tokenizers take about 2."""
-WALL_SECONDS = 60
+WALL_SECONDS = 120
 """Seconds until the child is ended, whatever it waits for."""
 MOST_ID = 2**24 - 1
 """The largest id of a token: to write a tokenizer, the library counts up to it. Published ones have up to a million."""

@@ -53,40 +53,31 @@ def address_space() -> int:
         return 0
 
 
-def opener(path: str) -> Callable[[], tuple[Any, Any]]:
-    """Returns the function that opens a tokenizer, and gives it twice: as a whole, and what its library has of it.
-
-    Its libraries are imported by now.
-    """
+def opener(path: str) -> Callable[[], Any]:
+    """Returns the function that opens a tokenizer, whose library is imported by now."""
     if os.path.isdir(path):
         from transformers import AutoTokenizer
 
-        def open_directory() -> tuple[Any, Any]:
-            whole: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            return whole, getattr(whole, "backend_tokenizer", None)
-
-        return open_directory
+        return lambda: AutoTokenizer.from_pretrained(path, local_files_only=True)
     from tokenizers import Tokenizer
 
-    return lambda: (Tokenizer.from_file(path),) * 2
+    return lambda: Tokenizer.from_file(path)
 
 
-def attempt(path: str, opened: Callable[[], tuple[Any, Any]], most_id: int) -> str | None:
+def attempt(path: str, opened: Callable[[], Any], most_id: int) -> str | None:
     """Returns why a tokenizer cannot be used; None if it can."""
     try:
-        whole, own = opened()
+        tokenizer = opened()
     except Exception:
         if os.path.isdir(path):
             return None  # what transformers says of missing files is reported when it opens them in the parent
         raise
-    ids = whole.get_vocab().values()
-    if max(ids, default=0) > most_id:
-        return f"its vocabulary has the id {max(ids):,}; ids must be at most {most_id:,}"
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest > most_id:
+        return f"its vocabulary has the id {largest:,}; ids must be at most {most_id:,}"
     for text in (*PROBES, *(f"{each * RUN}!" for each in REPEATED)):
-        found = whole.encode(text)
-        whole.decode(found if isinstance(found, list) else found.ids)
-    if own is not None:
-        own.to_str()  # as it is when a quantized model is written
+        found = tokenizer.encode(text)
+        tokenizer.decode(found if isinstance(found, list) else found.ids)
     return None
 
 
