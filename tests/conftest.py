@@ -238,10 +238,14 @@ def audit_data() -> Callable[[str, list[float]], dict[str, Any]]:
 
     def audit_data(fingerprint: str, kappa: list[float]) -> dict[str, Any]:
         data = json.loads((DATA / "0.1.0" / "audit.json").read_text())
-        data["model"]["fingerprint"] = fingerprint
+        data["model"] |= {"fingerprint": fingerprint, "stacks": ["decoder"] * len(kappa)}
         data["blocks"] = [data["blocks"][0] | {"block": i, "kappa": each} for i, each in enumerate(kappa)]
         for form in data["damage"].values():
             form["by_block"] = {code: [0.0] * len(kappa) for code in form["by_block"]}
+        for each in data["patterns"].values():  # of the first blocks, as many as there are
+            each["blocks"] = each["blocks"][: len(kappa)]
+            for name in ("activation", "share"):
+                each[name] = {code: row[: len(kappa)] for code, row in each[name].items()}
         return data
 
     return audit_data

@@ -20,7 +20,9 @@ def prepare(job: Job) -> Prepared:
     text, options = None, {}
     if policies.find_policy(job.method).reads_text:
         text = text_of(job)
-        options["calibration"] = Calibration("given samples", {}, tokens=sum(map(len, job.samples)), sequence=0, seed=0)
+        hashes = dict.fromkeys(text.languages, "0" * 64)  # of no corpus
+        tokens = sum(map(len, job.samples))
+        options["calibration"] = Calibration("given samples", hashes, tokens=tokens, sequence=0, seed=0)
     evidence = Evidence(checkpoint, () if text is None else text.languages)
     plan = policies.decide(job.method, evidence, bits=job.bits, group=job.group or "channel", **options)
     done: list[RoundedBlock] = []

@@ -8,6 +8,10 @@ JSON_BYTES = 100_000_000
 """Bytes of a JSON file or header that is read: what the safetensors library allows; real ones have a tenth of it."""
 TOKENIZER_BYTES = 2 * GIB
 """Bytes that a tokenizer may take where it is parsed for the first time."""
+JSON_LEVELS = 40
+"""Levels of lists and objects in JSON: ours have six, a configuration of transformers ten; parsers are recursive."""
+JSON_CONTAINERS = 5_000_000
+"""Lists and objects in JSON, each at least 64 bytes in memory: a header has three per tensor."""
 LINE_BYTES = 16_000_000
 """Bytes of a line of text that is read: a file without line ends must not fill the memory."""
 WRITTEN_BYTES = 16 * MIB

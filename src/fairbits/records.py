@@ -1,50 +1,38 @@
 """Records: how fairbits reads, checks and writes its own JSON files, and reads JSON that nobody vouches for.
 
 A kind of file is one `Kind`: its schema, the command that writes it, and the dataclass of its content. pydantic checks
-the content against the types of the dataclass: no key is unknown, none is missing, and nothing is converted. A range is
-part of a type: `tokens: Count` refuses −1. Checks that involve several fields belong in `__post_init__`.
+the content against the types of the dataclass: no key is unknown, none is missing, and nothing is converted. Ranges are
+part of the types (`fairbits.fields`). Checks that involve several fields belong in `__post_init__`.
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
-from annotated_types import Ge
 
 from fairbits.errors import InputError, printable
-from fairbits.memory import JSON_BYTES
+from fairbits.memory import JSON_BYTES, JSON_CONTAINERS, JSON_LEVELS
 from fairbits.version import __version__
 
 if TYPE_CHECKING:  # pydantic takes a tenth of a second, and most commands read no record
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
-    from pydantic_core import CoreSchema, ErrorDetails
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
-Number = int | float
-"""A number as the file has it: 1 stays 1, so that a record that is read and written again keeps its bytes."""
-Count = Annotated[int, Ge(0)]
-NonNegative = Annotated[float, Ge(0)]
-
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string of JSON, also one that does not end: so that looking for strings takes no longer than the file is long."""
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The escape of half of a surrogate pair; where there are two, they may be a character."""
+LONGEST_NUMBER = 400
+"""Characters of a number; no float needs as many."""
 REMEDY = "it must be a JSON file: repair it or fetch it again"
-
-
-@dataclass(frozen=True)
-class Column:
-    """Says, as part of a type, that an array is a list in the file: `Annotated[Floats, Column(NonNegative)]`."""
-
-    item: Any
-
-    def __get_pydantic_core_schema__(self, _: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        """Returns how pydantic makes the array: of a list whose items have the type `item`."""
-        from pydantic_core import core_schema
-
-        items = handler.generate_schema(list.__class_getitem__(self.item))
-        return core_schema.no_info_after_validator_function(np.array, items)
 
 
 @dataclass(frozen=True)
@@ -139,11 +127,16 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
     """Returns the JSON object in `data`; a key given twice is refused, since readers differ in which one they take."""
     numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_constant", "parse_int"), _finite) if finite else {}
     try:
+        _check_size(data)
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_distinct, **numbers)
     except (ValueError, RecursionError) as problem:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{source} is not valid JSON ({problem}); {remedy}") from None
     if not isinstance(value, dict):
         raise InputError(f"{source} holds a JSON {type(value).__name__}, not an object {{…}}; {remedy}")
+    if finite and HALF_PAIR.search(data):
+        place = _half_pair(value)
+        if place is not None:
+            raise InputError(f"{source}: {place} holds half of a surrogate pair, which is no text; {remedy}")
     return value
 
 
@@ -195,8 +188,8 @@ def _told(problems: "list[ErrorDetails]", data: Any) -> str:
     first = problems[0]
     place, found = _followed(data, first["loc"][1:])
     name = ".".join(f"{key!s:.60}" for key in place)
-    if first["type"] == "json_invalid":
-        return f"it cannot be parsed ({first['msg']})"  # nested too deeply: Python has parsed it already
+    if first["loc"][-1] == "[key]":
+        return f"the key {name} must be {first['msg'].removeprefix('Input should be ')}"
     if first["type"] == "missing":
         return f"{name}{'.' if name else ''}{first['loc'][-1]} is missing"
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -220,9 +213,34 @@ def _followed(data: Any, loc: Iterable[str | int]) -> tuple[list[str | int], Any
     return place, data
 
 
+def _check_size(data: bytes) -> None:
+    """Raises if JSON has so many levels or parts that parsing it would fill the stack or the memory."""
+    brackets = np.frombuffer(STRING.sub(b"", data).translate(None, NO_BRACKETS), dtype=np.uint8)
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    if opening.sum() > JSON_CONTAINERS:
+        raise ValueError(f"it holds more than {JSON_CONTAINERS:,} lists and objects")
+    levels = np.where(opening, 1, -1).cumsum(dtype=np.int64)
+    if levels.size and levels.max() > JSON_LEVELS:
+        raise ValueError(f"it is nested more than {JSON_LEVELS} levels deep")
+
+
+def _half_pair(value: Any, place: str = "") -> str | None:
+    """Returns where half of a surrogate pair is; None if there is none."""
+    if isinstance(value, str):
+        return (place or "a key") if any("\ud800" <= each <= "\udfff" for each in value) else None
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in members:
+        if isinstance(key, str) and _half_pair(key) is not None:
+            return f"a key of {place}" if place else "a key"
+        found = _half_pair(each, f"{place}.{key!s:.60}".lstrip("."))
+        if found is not None:
+            return found
+    return None
+
+
 def _finite(text: str) -> int | float:
     """Returns a number of a file; a whole number that no float can be is refused as well."""
-    if not math.isfinite(float(text)):
+    if len(text) > LONGEST_NUMBER or not math.isfinite(float(text)):
         raise ValueError(f"{text:.40} is not a finite number")
     return int(text) if text.lstrip("-").isdecimal() else float(text)
 

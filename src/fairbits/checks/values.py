@@ -47,7 +47,7 @@ def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
     top = f" to {most}" if most is not None else " or more"
     given: object = value
     if isinstance(given, bool) or not isinstance(given, Integral):  # numpy's integers are Integral, but not int
-        raise InputError(f"{name} is {value!r}; it must be a whole number, {least}{top}")
+        raise InputError(f"{name} is {value!r:.80}; it must be a whole number, {least}{top}")
     if value < least or value > (2**63 - 1 if most is None else most):
         raise InputError(f"{name} is {value}; it must be {least}{top}")
     return int(value)
@@ -56,7 +56,7 @@ def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
 def one_of(name: str, value: str, choices: Sequence[str]) -> str:
     """Returns `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+        raise InputError(f"{name} is {value!r:.80}; it must be one of {', '.join(choices)}")
     return value
 
 

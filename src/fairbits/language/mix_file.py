@@ -6,20 +6,37 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from fairbits.artifacts import check_writable, write_files
 from fairbits.errors import InputError
-from fairbits.records import Count, Kind, Number, check_record, parse_object, to_json
+from fairbits.fields import (
+    Code,
+    Count,
+    Digest,
+    Matching,
+    Name,
+    Number,
+    Positive,
+    Weight,
+    check_same_keys,
+    check_sum,
+    check_within,
+)
+from fairbits.records import Kind, check_record, parse_object, to_json
+
+Weighting = Annotated[str, Matching("equal|proportional|given", "equal, proportional or given")]
 
 
 @dataclass(frozen=True)
 class Sample:
     """A text of one language and its number of tokens, including those that the tokenizer adds."""
 
-    text: str
-    lang: str
-    tokens: int
+    text: Name
+    lang: Code
+    tokens: Positive
 
 
 @dataclass(frozen=True)
@@ -51,21 +68,24 @@ class Origin:
 
     model: str | None
     corpus: str
-    hashes: Mapping[str, str]
-    tokenizer: str
-    sequence: int
-    budget: int | None
-    weights: str
-    shares: Mapping[str, Number]
-    seed: int
-    rounds: Mapping[str, int]
+    hashes: Mapping[Code, Digest]
+    tokenizer: Digest
+    sequence: Positive
+    budget: Positive | None
+    weights: Weighting
+    shares: Mapping[Code, Weight]
+    seed: Count
+    rounds: Mapping[Code, Annotated[Positive, Ge(2)]]
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ManifestPart(LanguagePart):
+@dataclass(frozen=True)
+class ManifestPart:
     """The part of one language, as the manifest has it."""
 
+    samples: Positive
+    tokens: Positive
+    bytes: Positive
     bytes_per_token: Number
 
 
@@ -73,9 +93,21 @@ class ManifestPart(LanguagePart):
 class MixManifest(Origin):
     """The content of the manifest: the origin of the samples, their SHA-256, and how many there are."""
 
-    sha256: str
-    languages: Mapping[str, ManifestPart]
+    sha256: Digest
+    languages: Mapping[Code, ManifestPart]
     short_samples: Count
+
+    def __post_init__(self) -> None:
+        """Checks that all parts have the same languages, and that their shares are shares."""
+        for name, found in (("languages", self.languages), ("hashes", self.hashes)):
+            check_same_keys("shares", self.shares, name, found)
+        check_within("rounds", self.rounds, "shares", self.shares)
+        check_sum("shares", self.shares)
+        for code, part in self.languages.items():
+            if part.bytes_per_token != round(part.bytes / part.tokens, 4):
+                raise InputError(
+                    f"languages.{code}.bytes_per_token is {part.bytes_per_token:g}; it must be bytes over tokens"
+                )
 
 
 MIX = Kind("fairbits.mix/1", "the manifest of a mix", "fairbits mix", MixManifest)
@@ -134,7 +166,27 @@ class Mix(Origin):
             )
         rows = [parse_object(line, f"{path}:{i}") for i, line in enumerate(data.splitlines(), start=1)]
         samples = check_record(tuple[Sample, ...], rows, source=str(path))
-        return Mix(samples=samples, **{name: getattr(manifest, name) for name in RECORDED})
+        mix = Mix(samples=samples, **{name: getattr(manifest, name) for name in RECORDED})
+        mix._check_counts(path, manifest)
+        return mix
+
+    def _check_counts(self, path: Path, manifest: MixManifest) -> None:
+        """Raises unless the samples are as many, of the languages, as the manifest says."""
+        try:
+            check_within("a sample", (each.lang for each in self.samples), "shares", self.shares)
+            for code, part in self.languages.items():
+                said = manifest.languages[code]
+                for name in ("samples", "tokens", "bytes"):
+                    if getattr(part, name) != getattr(said, name):
+                        raise InputError(
+                            f"the samples of {code} have {getattr(part, name):,} {name}; languages.{code}.{name} is "
+                            f"{getattr(said, name):,}, and both must agree"
+                        )
+            short = sum(each.tokens < self.sequence for each in self.samples)
+            if short != manifest.short_samples:
+                raise InputError(f"{short:,} samples are short; short_samples is {manifest.short_samples:,}")
+        except InputError as problem:
+            raise InputError(f"{path} and its manifest differ: {problem}; build the mix again") from None
 
 
 RECORDED = tuple(field.name for field in fields(Origin))

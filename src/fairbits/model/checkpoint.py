@@ -8,15 +8,17 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
 from fairbits.checks import sequence
 from fairbits.errors import InputError
+from fairbits.fields import Matching, Number
 from fairbits.model.files.safetensors_files import (
     EXPLICIT,
     StoredTensor,
@@ -32,7 +34,7 @@ from fairbits.model.foreign.trial import try_tokenizer
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.source import Kind, find_source
-from fairbits.records import read_object
+from fairbits.records import check_record, read_object
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -269,16 +271,24 @@ def _inherited_notes(directory: Path) -> tuple[str, ...]:
     if not file.is_file():
         return ()
     made = read_object(file)
-    source, requested = made.get("source"), made.get("requested")
-    if (
-        not isinstance(source, dict)
-        or not isinstance(source.get("notes"), list)
-        or not isinstance(requested, dict)
-        or not all(isinstance(kappa, int | float) for kappa in requested.values())
-    ):
-        raise InputError(f"{file} does not say what the model was made from; write the model with outliers again")
-    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in requested.items())
-    return (*map(str, source["notes"]), f"outliers were given to blocks ({blocks}); the function is the same")
+    source = made.get("source")
+    said = {"notes": source.get("notes") if isinstance(source, dict) else None, "requested": made.get("requested")}
+    try:
+        found = check_record(MadeWithOutliers, said)
+    except InputError as problem:
+        raise InputError(
+            f"{file} does not say what the model was made from: {problem}; write the model with outliers again"
+        ) from None
+    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in found.requested.items())
+    return (*found.notes, f"outliers were given to blocks ({blocks}); the function is the same")
+
+
+@dataclass(frozen=True)
+class MadeWithOutliers:
+    """What is read of outliers.json: the notes of the model that was given them, and κ of every block."""
+
+    notes: tuple[str, ...]
+    requested: Mapping[Annotated[str, Matching("[0-9]{1,6}", "the number of a block")], Number]
 
 
 def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:

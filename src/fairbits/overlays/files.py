@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -23,13 +22,11 @@ from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.files.safetensors_writing import Piece, in_memory, sha256_of, tensor_chunks
 from fairbits.overlays.activation_table import ActivationTable
 from fairbits.overlays.manifest import MANIFEST, OVERLAYS, Manifest, OverlayEntry, PatchEntry, TableEntry
-from fairbits.overlays.overlay import BASE, Overlay, Patch
+from fairbits.overlays.overlay import PLAIN, Overlay, Patch, check_overlay_names
 from fairbits.records import to_json
 
 SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
-PLAIN = re.compile(r"\w[\w-]*")
-"""Allowed names of overlays; the name is part of the file name."""
 WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 """Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
 and new overlays never touch the files of those that they replace."""
@@ -53,16 +50,7 @@ class Overlays:
 
     def __post_init__(self) -> None:
         """Checks that overlays have unique names that are valid in file names, and that every overlay in use exists."""
-        names = [each.name for each in self.overlays]
-        for name in names:
-            if not PLAIN.fullmatch(name) or name == BASE:
-                raise InputError(f"an overlay has the name {name!r:.80}; give letters, digits, '-', '_', not {BASE!r}")
-        twice = [name for name, times in Counter(map(str.casefold, names)).items() if times > 1]
-        if twice:
-            raise InputError(f"two overlays have the name {twice[0]!r}; give each a name of its own")
-        lost = sorted(set(self.languages.values()) - {BASE, *names})
-        if lost:
-            raise InputError(f"the overlay {lost[0]!r:.80} serves a language but is missing; give it as well")
+        check_overlay_names([each.name for each in self.overlays], self.languages)
 
     @property
     def size_bytes(self) -> int:

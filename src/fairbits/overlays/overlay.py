@@ -1,7 +1,8 @@
 """An overlay: rows of linear maps, fitted to one or a few languages, that replace those of the base."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -15,6 +16,8 @@ from fairbits.model.groups import Codes
 
 BASE = "base"
 """The name of the shared base itself."""
+PLAIN = re.compile(r"\w[\w-]*")
+"""Allowed names of overlays; the name is part of the file name."""
 
 
 Form = Literal["residual", "codes", "steps"]
@@ -91,6 +94,25 @@ class Overlay:
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors to store."""
         return {name: each for patch in self.patches for name, each in patch.tensors().items()}
+
+
+def check_overlay_names(names: Sequence[str], languages: Mapping[str, str]) -> None:
+    """Raises unless overlays have names of their own, safe in file names, and every overlay in use is there.
+
+    >>> check_overlay_names(["a"], {"fra_Latn": "b"})
+    Traceback (most recent call last):
+    ...
+    fairbits.errors.InputError: the overlay 'b' serves a language but is missing; give it as well
+    """
+    for name in names:
+        if not PLAIN.fullmatch(name) or name == BASE:
+            raise InputError(f"an overlay has the name {name!r:.80}; give letters, digits, '-', '_', not {BASE!r}")
+    twice = [name for name, times in Counter(map(str.casefold, names)).items() if times > 1]
+    if twice:
+        raise InputError(f"two overlays have the name {twice[0]!r}; give each a name of its own")
+    lost = sorted(set(languages.values()) - {BASE, *names})
+    if lost:
+        raise InputError(f"the overlay {lost[0]!r:.80} serves a language but is missing; give it as well")
 
 
 def of_language(languages: Mapping[str, str], code: str | None) -> str:

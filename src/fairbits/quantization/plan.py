@@ -13,10 +13,27 @@ from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import in_range, one_of, weights_vector, whole
 from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
+from fairbits.fields import (
+    BlockIndex,
+    Code,
+    Count,
+    Digest,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    Share,
+    Width,
+    check_once,
+    check_ordered,
+    check_same_keys,
+    check_sum,
+    check_within,
+)
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.model.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
-from fairbits.records import Kind, Number, to_json
+from fairbits.records import Kind, to_json
 from fairbits.units import readable_size
 
 if TYPE_CHECKING:
@@ -53,10 +70,10 @@ class LayerPlan:
 class Entry:
     """A layer as it is written in a plan file: with the fields of its scheme; `bits` is null if it is kept."""
 
-    name: str
-    block: int | None
+    name: Name
+    block: BlockIndex | None
     role: str
-    bits: int | None
+    bits: Width | None
     group: Group = "channel"
     grid: WeightGrid = "twos"
     clip: Clip = "exact"
@@ -72,6 +89,8 @@ class Entry:
     def layer(self) -> LayerPlan:
         """Returns the layer, after a check of its scheme."""
         if self.bits is None:
+            if self != Entry(self.name, self.block, self.role, None):
+                raise InputError(f"{self.name!r:.80} is kept (bits is null), and yet has a scheme; it must have none")
             return LayerPlan(self.name, self.block, self.role)
         scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
         return LayerPlan(self.name, self.block, self.role, scheme)
@@ -92,13 +111,17 @@ class LayerResult:
     `notes`         one on every fall-back
     """
 
-    name: str
-    bits: int
-    size_bytes: int
-    alpha: tuple[float, float, float]
-    weight_error: float
-    error: Mapping[str, float] = field(default_factory=dict)
+    name: Name
+    bits: Width
+    size_bytes: Positive
+    alpha: tuple[NonNegative, NonNegative, NonNegative]
+    weight_error: NonNegative
+    error: Mapping[Code, NonNegative] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks the order of the thresholds."""
+        check_ordered("alpha", self.alpha)
 
 
 @dataclass(frozen=True)
@@ -112,10 +135,14 @@ class LearningResult:
     `history`  one entry per evaluation, that of the rounded codes first
     """
 
-    step: int
-    start: Mapping[str, float]
-    damage: Mapping[str, float]
+    step: Count
+    start: Mapping[Code, NonNegative]
+    damage: Mapping[Code, NonNegative]
     history: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that both are of the same languages."""
+        check_same_keys("start", self.start, "damage", self.damage)
 
 
 @dataclass(frozen=True)
@@ -127,10 +154,10 @@ class Calibration:
     """
 
     corpus: str
-    hashes: Mapping[str, str]
-    tokens: int
-    sequence: int
-    seed: int
+    hashes: Mapping[Code, Digest]
+    tokens: Positive
+    sequence: Positive
+    seed: Count
     source: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -184,14 +211,14 @@ class Plan(Shown):
     `learned`      the result of learning, once the plan is executed
     """
 
-    policy: str
+    policy: Name
     settings: Mapping[str, Any]
     model: str
-    fingerprint: str
+    fingerprint: Digest
     family: str
     layers: tuple[LayerPlan, ...] = field(metadata={"alias": "treatments"})
-    size_bytes: int
-    languages: Mapping[str, Number] = field(default_factory=dict)
+    size_bytes: Positive
+    languages: Mapping[Code, Share] = field(default_factory=dict)
     calibration: Calibration | None = None
     thresholds: bool = False
     learning: Learning | None = None
@@ -206,6 +233,22 @@ class Plan(Shown):
         if self.languages:
             found = list(self.languages.values())
             weights_vector("the weights of languages", found, size=len(found))
+            check_sum("the weights of languages", self.languages)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Checks that layers, results and languages belong together."""
+        bits = {each.name: each.bits for each in self.layers}
+        check_once("treatments", [each.name for each in self.layers])
+        check_once("outcomes", [each.name for each in self.outcomes])
+        for each in self.outcomes:
+            if bits.get(each.name) != each.bits:
+                raise InputError(
+                    f"outcomes has {each.bits} bits for {each.name!r:.80}, and treatments {bits.get(each.name)}; both "
+                    "must agree"
+                )
+        if self.calibration is not None:
+            check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
     def _table(self) -> Table:
         """Returns the layers by their bits, and what else was decided."""
@@ -241,7 +284,9 @@ class Plan(Shown):
 
     def as_data(self) -> dict[str, Any]:
         """Returns the plan for JSON."""
-        content = asdict(replace(self, layers=())) | {"layers": tuple(asdict(Entry.of(each)) for each in self.layers)}
+        content = asdict(replace(self, layers=(), outcomes=()))
+        content["layers"] = tuple(asdict(Entry.of(each)) for each in self.layers)
+        content["outcomes"] = tuple(asdict(each) for each in self.outcomes)
         if self.calibration is not None and self.calibration.source is None:
             del content["calibration"]["source"]
         return PLAN.stamp(PLAN.named(content))

@@ -5,22 +5,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from fairbits.checks import one_of
 from fairbits.errors import InputError
+from fairbits.fields import Code, Digest, Matching, Name, Number, Positive, Split, check_once, check_same_keys
 from fairbits.measure.audit.audit_file import AuditFile
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.records import Count, Kind, Number
+from fairbits.records import Kind
 from fairbits.stats import Contrast, Estimate
+from fairbits.units import MEASURES, UNITS
+
+RunPath = Annotated[str, Matching(r"([\w-][\w.+-]*/)?[\w-][\w.+-]*", "the name of a file in the directory of the run")]
 
 
 @dataclass(frozen=True)
 class Baseline:
     """A policy that a run compares with, and the file of its scores in the directory."""
 
-    name: str
-    scores: str
+    name: Name
+    scores: RunPath
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,20 @@ class RunFile:
     fairbits: str
     versions: Mapping[str, str]
     model: str
-    fingerprint: str
-    policy: str
+    fingerprint: Digest
+    policy: Name
     settings: Mapping[str, Any]
-    hashes: Mapping[str, Mapping[str, str]]
+    hashes: Mapping[Split, Mapping[Code, Digest]]
     baselines: tuple[Baseline, ...]
     notes: tuple[str, ...]
-    written: str | None = None
+    written: Digest | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that no baseline is there twice."""
+        check_once("baselines", [each.name for each in self.baselines])
+
+
+WidthText = Annotated[str, Matching("[2-9]|1[0-6]", "a width in bits, 2 to 16")]
 
 
 @dataclass(frozen=True)
@@ -65,16 +77,16 @@ class SweepFile:
     """The content of sweep.json; widths are keys and therefore text, as JSON requires."""
 
     model: str
-    fingerprint: str
-    policy: str
+    fingerprint: Digest
+    policy: Name
     settings: Mapping[str, Any]
     measure: str
     unit: str
     threshold: Number
-    sizes: Mapping[str, Count]
-    damage: Mapping[str, Mapping[str, Estimate]]
-    gap: Mapping[str, Estimate]
-    critical_width: Mapping[str, SavedWidth]
+    sizes: Mapping[WidthText, Positive]
+    damage: Mapping[Code, Mapping[WidthText, Estimate]]
+    gap: Mapping[WidthText, Estimate]
+    critical_width: Mapping[Code, SavedWidth]
     critical_width_of_gap: SavedWidth
     founders: FoundersWidth
     verdict: tuple[str, ...]
@@ -82,12 +94,14 @@ class SweepFile:
 
     def __post_init__(self) -> None:
         """Checks that every language has its damage at every width, and a critical width."""
-        for text in self.sizes:
-            if not text.isdecimal():
-                raise InputError(f"sizes has the width {text!r:.40}; it must be a whole number")
+        one_of("measure", self.measure, MEASURES)
+        one_of("unit", self.unit, UNITS)
+        if not self.sizes or not self.damage:
+            raise InputError("sizes or damage is empty; a sweep has at least one width and one language")
+        check_same_keys("gap", self.gap, "sizes", self.sizes)
+        check_same_keys("critical_width", self.critical_width, "damage", self.damage)
         for code, curve in self.damage.items():
-            if curve.keys() != self.sizes.keys() or code not in self.critical_width:
-                raise InputError(f"damage and critical_width of {code:.40} must have the widths of sizes")
+            check_same_keys(f"damage.{code}", curve, "sizes", self.sizes)
 
 
 RUN = Kind("fairbits.run/1", "the record of a run", "fairbits run in a new directory", RunFile, optional=("written",))
@@ -127,8 +141,6 @@ class Sources:
     def __post_init__(self) -> None:
         """Checks that all parts are about the same model and text."""
         own = self.methods[0].scores
-        for each in self.methods:
-            _check_sizes(each)
         for other in self.methods[1:]:
             own.check_same_text(other.scores)
             _check_same(own, other.scores.reference.fingerprint, other.name)
@@ -159,15 +171,6 @@ def digest(path: str | Path) -> str:
     """Returns the SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_sizes(method: Method) -> None:
-    for model in (method.scores.quantized, method.scores.reference):
-        if model.size_bytes <= 0:
-            raise InputError(
-                f"the scores of {method.name} say that {model.target} has {model.size_bytes} bytes; "
-                "they are damaged: write them again with fairbits evaluate --out"
-            )
 
 
 def _check_same(own: Scores, fingerprint: str, name: str) -> None:

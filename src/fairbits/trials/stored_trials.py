@@ -11,10 +11,11 @@ from typing import Any
 
 from fairbits.artifacts import clear_temporary, write_files
 from fairbits.errors import InputError
+from fairbits.fields import Name, Seconds
 from fairbits.locks import lock_directory
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.records import Kind, Number, to_json
+from fairbits.records import Kind, to_json
 from fairbits.trials.plan_trial import PlanResult
 
 TRIAL_FILE = "trial.json"
@@ -25,9 +26,9 @@ LONGEST = 60
 class TrialFile:
     """The content of trial.json, which is written last: everything that decides the trial, and how long it took."""
 
-    name: str
+    name: Name
     settings: Mapping[str, Any]
-    seconds: Number
+    seconds: Seconds
 
 
 TRIAL = Kind("fairbits.trial/1", "a finished trial", "fairbits compare --results", TrialFile)

@@ -13,11 +13,12 @@ from fairbits.display.figure import Figure
 from fairbits.display.table import Shown, Table
 from fairbits.measure.scores.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.records import Count, Kind, Number, to_json
+from fairbits.records import to_json
 from fairbits.stats import Estimate, LanguageFrame, holm
 from fairbits.stats.contrast import Contrast
 from fairbits.stats.no_interval import interval_notes
 from fairbits.verbs import comparison_display
+from fairbits.verbs.comparison_file import COMPARE
 
 if TYPE_CHECKING:
     import pandas
@@ -220,71 +221,3 @@ def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
         p=p,
         p_holm=p,
     )
-
-
-@dataclass(frozen=True)
-class SavedEntry:
-    """One policy at one width; lists have one entry per seed."""
-
-    policy: str
-    bits: int
-    size_bytes: Count
-    seconds: tuple[Number, ...]
-    plans: tuple[str, ...]
-    worst_language: str
-    best_language: str
-    worst: Estimate
-    mean: Estimate
-    gap: Estimate
-    best: Estimate
-    range_over_seeds: Mapping[str, tuple[Number, Number]]
-    damage: Mapping[str, Estimate]
-    notes: tuple[str, ...]
-    fallbacks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TestedEstimate(Estimate):
-    """A difference with its p-value, plain and adjusted by Holm's method."""
-
-    p: Number = 1.0
-    p_holm: Number = 1.0
-
-
-@dataclass(frozen=True)
-class SavedContrast:
-    """A policy minus another at the same width."""
-
-    policy: str
-    against: str
-    bits: int
-    size_ratio: Number
-    mean: TestedEstimate
-    worst: Estimate
-    better: tuple[str, ...]
-    worse: tuple[str, ...]
-    languages: Mapping[str, TestedEstimate]
-
-
-@dataclass(frozen=True)
-class ComparisonFile:
-    """The content of compare.json."""
-
-    model: str
-    fingerprint: str
-    settings: Mapping[str, Any]
-    measure: str
-    unit: str
-    baseline: str
-    entries: tuple[SavedEntry, ...]
-    contrasts: tuple[SavedContrast, ...]
-    notes: tuple[str, ...]
-
-
-COMPARE = Kind(
-    "fairbits.compare/2",
-    "a comparison",
-    "fairbits compare --out",
-    ComparisonFile,
-    earlier={"fairbits.compare/1": lambda data: data | {"measure": "loss"}},
-)

@@ -16,7 +16,7 @@ PLAN = Plan(
     policy="gptq",
     settings={"bits": 4, "mix": "equal", "blocks": [1, 2]},
     model="a model",
-    fingerprint="0123",
+    fingerprint="01234567" * 8,
     family="llama",
     layers=(
         LayerPlan("embed", None, "embedding"),
@@ -25,7 +25,7 @@ PLAN = Plan(
     ),
     size_bytes=1234,
     languages={"eng_Latn": 0.25, "heb_Hebr": 0.75},
-    calibration=Calibration("text", {"eng_Latn": "a", "heb_Hebr": "b"}, 512, 64, 0),
+    calibration=Calibration("text", {"eng_Latn": "a" * 64, "heb_Hebr": "b" * 64}, 512, 64, 0),
     thresholds=True,
     notes=("a note",),
     outcomes=(LayerResult("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
@@ -88,7 +88,7 @@ def without(key: str) -> str:
         ),
         (
             changed(treatments=[ENTRY | {"bits": 99}]),
-            r"is damaged: treatments\.0: bits is 99",
+            r"is damaged: treatments\.0\.bits is 99",
         ),
         (changed(treatments=[ENTRY | {"bits": "4"}]), r"0\.bits is '4'; it must be"),
         (changed(treatments=[ENTRY | {"bits": None, "speed": 1}]), r"treatments\.0\.speed is unknown"),
@@ -150,7 +150,10 @@ def test_the_entries_of_a_file_are_flat_and_as_0_1_0_wrote_them() -> None:
         "family",
         "treatments",
     ]
-    assert PLAN.digest == "0e491a65950273df5b57923691064b43182a2381f4cf477a1f86c3ee05727af2"
+    then = Calibration("text", {"eng_Latn": "a", "heb_Hebr": "b"}, 512, 64, 0)
+    assert replace(PLAN, fingerprint="0123", calibration=then).digest == (
+        "0e491a65950273df5b57923691064b43182a2381f4cf477a1f86c3ee05727af2"
+    )
 
 
 def test_what_is_quantized_has_a_scheme() -> None:

@@ -39,9 +39,9 @@ def test_a_damaged_record_of_a_run_is_refused(keys: tuple[str, ...], by: Any, me
 @pytest.mark.parametrize(
     ("keys", "by", "message"),
     [
-        (("sizes", "<b>"), 3, "sizes has the width '<b>'; it must be a whole number"),
-        (("sizes", "8"), 3, "damage and critical_width of eng_Latn must have the widths of sizes"),
-        (("critical_width",), {}, "damage and critical_width of eng_Latn"),
+        (("sizes", "<b>"), 3, "the key sizes.<b> must be a width in bits, 2 to 16"),
+        (("sizes", "8"), 3, "gap and sizes differ in '8'"),
+        (("critical_width",), {}, "critical_width and damage differ in 'eng_Latn'"),
         (("damage", "eng_Latn", "3", "low"), "<b>", "damage.eng_Latn.3.low is '<b>'; it must be a valid number"),
         (("damage", "eng_Latn", "3", "low"), 1e9, "damage.eng_Latn.3: low is"),
         (("threshold",), "0.01", "threshold is '0.01'"),

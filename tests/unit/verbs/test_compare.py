@@ -15,7 +15,8 @@ from fairbits.language import Corpus, udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.run import document_losses
 from fairbits.model import Checkpoint
-from fairbits.quantization.plan import LayerResult, Plan
+from fairbits.model.scheme import Scheme
+from fairbits.quantization.plan import LayerPlan, LayerResult, Plan
 from fairbits.quantization.policies.variants import variant
 from fairbits.quantization.rounding.engine import round_model
 from fairbits.stats import LanguageFrame, holm
@@ -41,7 +42,8 @@ def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 
     )
     outcome = LayerResult("layer", bits, size, (0.1, 0.2, 0.3), 0.01, notes=("rounded to nearest",))
     notes, outcomes = (f"{policy[:3]} is dangerous",), (outcome,) * (policy == "gptq")
-    made = Plan(policy, {}, "./model", "0" * 64, "llama", (), size, notes=notes, outcomes=outcomes)
+    layers = (LayerPlan("layer", 0, "q", Scheme(bits)),)
+    made = Plan(policy, {}, "./model", "0" * 64, "llama", layers, size, notes=notes, outcomes=outcomes)
     return Entry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
 
 

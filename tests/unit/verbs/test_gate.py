@@ -31,7 +31,7 @@ def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: floa
         kl=rng.gamma((mean / noise) ** 2, noise**2 / mean),
         flips=ones,
     )
-    question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "abc"), 4096, 512, 0)
+    question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "0" * 64), 4096, 512, 0)
     models = Identity("small", "f" * 64, 1000), Identity("large", "e" * 64, 4000)
     return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, TokenPercentiles(0.25)))
 

@@ -47,7 +47,9 @@ def drawn(documents: dict[str, int] = DOCUMENTS, *, seed: int = 0, factor: float
         kl=rng.gamma(mean**2, 1 / mean),
         flips=np.minimum(rng.poisson(flips, count), 100.0),
     )
-    question = EvaluationSetting("causal", "drawn", "evaluation", False, dict.fromkeys(documents, "abc"), 4096, 512, 0)
+    question = EvaluationSetting(
+        "causal", "drawn", "evaluation", False, dict.fromkeys(documents, "0" * 64), 4096, 512, 0
+    )
     models = Identity("small", "f" * 64, 1000), Identity("large", "e" * 64, 4000)
     percentiles = TokenPercentiles(kl_p99=0.25, kl_p50=0.1, kl_p95=0.2, kl_p99_9=0.3, margin_p50=0.0, margin_p1=-1.0)
     return Scores(*models, question, tuple(documents), table, dict.fromkeys(documents, percentiles))

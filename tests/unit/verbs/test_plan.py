@@ -83,7 +83,7 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, aud
     told = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
     assert stages == []
     assert told.layers == measured.layers
-    file.write_text(json.dumps(audit_data("other", measured.settings["kappa"])))
+    file.write_text(json.dumps(audit_data("0" * 64, measured.settings["kappa"])))
     with pytest.raises(InputError, match="other weights"):
         plan(tiny, policy="mixed", audit=file, **SMALL)
     with pytest.raises(InputError, match="gptq takes nothing from an audit"):

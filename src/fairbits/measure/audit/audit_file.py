@@ -1,21 +1,37 @@
 """The file of an audit: every key of audit.json and its type. The large arrays are in a second file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fairbits.errors import InputError
+from fairbits.fields import (
+    BlockIndex,
+    Code,
+    Count,
+    Digest,
+    FileName,
+    Number,
+    Positive,
+    Split,
+    TriedWidth,
+    check_once,
+    check_same_keys,
+    check_square,
+    check_within,
+)
 from fairbits.language.tokenization import Tokenization
 from fairbits.measure.audit.certificate import Gap
 from fairbits.measure.audit.founding_documents import FoundingView
 from fairbits.measure.audit.outliers import OutlierBlocks
 from fairbits.measure.audit.redundancy import Redundancy
 from fairbits.measure.passes.point import Point
-from fairbits.records import Count, Kind, Number
+from fairbits.records import Kind
 from fairbits.stats import Estimate
 
 Row = tuple[Number, ...]
-ByLanguage = Mapping[str, Row]
+ByLanguage = Mapping[Code, Row]
+Matrix = tuple[Row, ...]
 PATTERN, FORM = "block norm", "kronecker"
 """The pattern and the form of predicted damage that are shown where there is room for only one."""
 
@@ -25,16 +41,16 @@ class AuditedModel:
     """The audited model, and the text and settings of the audit."""
 
     target: str
-    fingerprint: str
+    fingerprint: Digest
     family: str
     class_name: str
     stacks: tuple[str, ...]  # one per block
     corpus: str
-    split: str
-    hashes: Mapping[str, str]
-    tokens: int
-    sequence: int
-    seed: int
+    split: Split
+    hashes: Mapping[Code, Digest]
+    tokens: Positive
+    sequence: Positive
+    seed: Count
     dtype: str
     notes: tuple[str, ...]
 
@@ -43,8 +59,8 @@ class AuditedModel:
 class AuditedScheme:
     """The scheme whose damage the audit predicts; `name` is its name for readers."""
 
-    bits: int
-    group: int | None
+    bits: TriedWidth
+    group: Positive | None
     clip: str
     grid: str
     name: str
@@ -76,9 +92,9 @@ class AuditedLanguage:
 class AuditedBlock:
     """Moments of the weights of one block."""
 
-    block: Count
+    block: BlockIndex
     stack: str
-    n: Count
+    n: Positive
     mean: Number
     sigma: Number
     skewness: Number
@@ -100,16 +116,20 @@ class OutlierRules:
 class SavedPattern:
     """Activation of every language in `blocks`."""
 
-    blocks: tuple[Count, ...]
-    languages: tuple[str, ...]
-    activation: Mapping[str, tuple[Estimate, ...]]
-    share: Mapping[str, tuple[Estimate, ...]]
-    distances: tuple[Row, ...]
+    blocks: tuple[BlockIndex, ...]
+    languages: tuple[Code, ...]
+    activation: Mapping[Code, tuple[Estimate, ...]]
+    share: Mapping[Code, tuple[Estimate, ...]]
+    distances: Matrix
 
     def __post_init__(self) -> None:
-        """Checks that every row has an entry for every block."""
+        """Checks that every row has an entry for every block, and that there is one for every language."""
+        check_once("languages", self.languages)
+        check_once("blocks", [str(each) for each in self.blocks])
         for name in ("activation", "share"):
+            check_same_keys(name, getattr(self, name), "languages", self.languages)
             _check_rows(name, getattr(self, name), len(self.blocks))
+        check_square("distances", self.distances, len(self.languages))
 
 
 @dataclass(frozen=True)
@@ -117,8 +137,8 @@ class SavedDamage:
     """Predicted damage in one form; rows of `by_linear` are in the order of the file's `linears`."""
 
     form: str
-    nats_per_token: Mapping[str, Estimate]
-    bits_per_byte: Mapping[str, Estimate]
+    nats_per_token: Mapping[Code, Estimate]
+    bits_per_byte: Mapping[Code, Estimate]
     by_block: ByLanguage
     by_linear: ByLanguage
 
@@ -127,25 +147,41 @@ class SavedDamage:
 class SavedError:
     """Weight error, weighted by the activations of each language."""
 
-    blocks: tuple[Count, ...]
+    blocks: tuple[BlockIndex, ...]
     linears: tuple[str, ...]
     by_block: ByLanguage
     by_linear: ByLanguage
-    damage: Mapping[str, Number]
+    damage: Mapping[Code, Number]
+
+    def __post_init__(self) -> None:
+        """Checks that every language has an entry for every block and linear map."""
+        for name in ("by_block", "by_linear"):
+            check_same_keys(name, getattr(self, name), "damage", self.damage)
+        _check_rows("by_block", self.by_block, len(self.blocks))
+        _check_rows("by_linear", self.by_linear, len(self.linears), each="linear map")
 
 
 @dataclass(frozen=True)
 class SavedCertificate:
     """The damage differences of all pairs of languages, and their bounds."""
 
-    languages: tuple[str, ...]
+    languages: tuple[Code, ...]
     damage: Row
-    distance: tuple[Row, ...]
-    actual: tuple[Row, ...]
-    bound: tuple[Row, ...]
-    bound_by_linear: tuple[Row, ...]
+    distance: Matrix
+    actual: Matrix
+    bound: Matrix
+    bound_by_linear: Matrix
     worst: Gap
     certified: Number
+
+    def __post_init__(self) -> None:
+        """Checks that there is an entry for every pair of languages."""
+        check_once("languages", self.languages)
+        if len(self.damage) != len(self.languages):
+            raise InputError(f"damage has {len(self.damage)} entries; it must have one per language")
+        for name in ("distance", "actual", "bound", "bound_by_linear"):
+            check_square(name, getattr(self, name), len(self.languages))
+        check_within("worst", (self.worst.worse, self.worst.better), "languages", self.languages)
 
 
 @dataclass(frozen=True)
@@ -155,13 +191,20 @@ class SavedBlockExperts:
     A position counts once for each of its experts. `unreached` are the experts that no text reaches.
     """
 
-    block: Count
-    experts: Count
-    per_position: Count
+    block: BlockIndex
+    experts: Positive
+    per_position: Positive
     unreached: Count
-    routed: Mapping[str, Count]
-    starved: Mapping[str, Count]
-    empty: Mapping[str, Count]
+    routed: Mapping[Code, Count]
+    starved: Mapping[Code, Count]
+    empty: Mapping[Code, Count]
+
+    def __post_init__(self) -> None:
+        """Checks that no more experts are counted than there are."""
+        for name, found in (("starved", self.starved), ("empty", self.empty), ("unreached", {"": self.unreached})):
+            odd = next((code for code, number in found.items() if number > self.experts), None)
+            if odd is not None:
+                raise InputError(f"{name} {odd} is {found[odd]}; it must be at most the experts, {self.experts}")
 
 
 @dataclass(frozen=True)
@@ -176,8 +219,8 @@ class SavedExperts:
 class ArraysFile:
     """The file next to the audit that holds the large arrays, and its SHA-256."""
 
-    file: str
-    sha256: str
+    file: FileName
+    sha256: Digest
 
 
 @dataclass(frozen=True)
@@ -187,7 +230,7 @@ class AuditFile:
     model: AuditedModel
     scheme: AuditedScheme
     task: str
-    languages: Mapping[str, AuditedLanguage]
+    languages: Mapping[Code, AuditedLanguage]
     blocks: tuple[AuditedBlock, ...]
     outliers: OutlierRules
     founders: FoundingView
@@ -207,13 +250,32 @@ class AuditFile:
         for name, held in (("patterns", PATTERN in self.patterns), ("damage", FORM in self.damage)):
             if not held:
                 raise InputError(f"{name} lacks {PATTERN if name == 'patterns' else FORM!r}, which every audit has")
+        if [each.block for each in self.blocks] != list(range(len(self.model.stacks))):
+            raise InputError(
+                f"blocks must be 0 … {len(self.model.stacks) - 1}, in this order, one for each of model.stacks"
+            )
+        self._check_languages()
         for form, each in self.damage.items():
             _check_rows(f"damage.{form}.by_block", each.by_block, len(self.blocks))
-            if each.nats_per_token.keys() != self.languages.keys() or each.by_block.keys() != self.languages.keys():
-                raise InputError(f"damage.{form} and languages must name the same languages")
+            _check_rows(f"damage.{form}.by_linear", each.by_linear, len(self.linears), each="linear map")
+        for name, pattern in self.patterns.items():
+            check_within(
+                f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", map(str, range(len(self.blocks)))
+            )
+
+    def _check_languages(self) -> None:
+        """Checks that every part names the languages of the audit."""
+        found: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}
+        found |= {f"patterns.{name}": each.languages for name, each in self.patterns.items()}
+        for form, each in self.damage.items():
+            for name in ("nats_per_token", "bits_per_byte", "by_block", "by_linear"):
+                found[f"damage.{form}.{name}"] = getattr(each, name)
+        found |= {"weighted_error.damage": self.weighted_error.damage, "certificate": self.certificate.languages}
         for block in () if self.experts is None else self.experts.blocks:
-            if any(each.keys() != self.languages.keys() for each in (block.routed, block.starved, block.empty)):
-                raise InputError(f"experts of block {block.block} and languages must name the same languages")
+            for name in ("routed", "starved", "empty"):
+                found[f"experts of block {block.block}, {name}"] = getattr(block, name)
+        for name, codes in found.items():
+            check_same_keys(name, codes, "languages", self.languages)
 
     @property
     def trusted(self) -> frozenset[str]:
@@ -231,10 +293,10 @@ class AuditFile:
         return self.damage[FORM]
 
 
-def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int) -> None:
+def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int, *, each: str = "block") -> None:
     odd = next((code for code, row in rows.items() if len(row) != size), None)
     if odd is not None:
-        raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per block")
+        raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per {each}")
 
 
 AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile, optional=("experts",))

@@ -28,6 +28,16 @@ class RunFiles:
         found = self.results.get(task, {}).get(part)
         return found.get(task) if isinstance(found, dict) else None
 
+    def object_of(self, task: str, part: str) -> dict[str, Any]:
+        """Returns the same of a part that holds an object for each task; empty if it says nothing."""
+        found = self.of(task, part)
+        if found is not None and not isinstance(found, dict):
+            raise InputError(
+                f"results_*.json in {self.directory} has {part}.{task} = {found!r:.60}; it must be an object: run "
+                "lm-eval again"
+            )
+        return found or {}
+
 
 def find_run(directory: str | Path) -> RunFiles:
     """Returns the newest samples of every task in a directory, or in its one subdirectory that has some.

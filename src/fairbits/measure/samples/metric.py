@@ -74,7 +74,7 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
 
 
 def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) -> bool:
-    said = {bool(found[name]) for each in samples if name in (found := run.of(each.task, "higher_is_better") or {})}
+    said = {bool(found[name]) for each in samples if name in (found := run.object_of(each.task, "higher_is_better"))}
     if len(said) > 1:
         raise InputError(f"{name} is better if higher in some tasks and if lower in others; choose fewer with --tasks")
     if said:

@@ -152,7 +152,7 @@ def _check_configuration(task: str, before: RunFiles, after: RunFiles) -> None:
         return
     for part in ("versions", "n-shot"):
         _refuse_different(task, part, before.of(task, part), after.of(task, part))
-    one, other = ((run.of(task, "configs") or {}) for run in (before, after))
+    one, other = (run.object_of(task, "configs") for run in (before, after))
     for key in CONFIGURED:
         mine, theirs = one.get(key), other.get(key)
         if not any(" at 0x" in str(each) for each in (mine, theirs)):  # functions have other addresses in every run

@@ -62,7 +62,7 @@ class TaskSamples:
     def values(self, filter_name: str, metric: str) -> dict[int, Value]:
         """Returns what every item scored."""
         items = self.filters[filter_name]
-        return {i: self._value(i, metric, scores[metric]) for i, (_, scores) in items.items()}
+        return {i: self._value(i, metric, scores.get(metric)) for i, (_, scores) in items.items()}
 
     def _value(self, document: int, metric: str, given: Any) -> Value:
         pair = given if isinstance(given, list) and len(given) == 2 else [given]

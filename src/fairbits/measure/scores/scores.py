@@ -13,6 +13,7 @@ from fairbits.checks import instance, one_of
 from fairbits.display.figure import Figure
 from fairbits.display.table import Shown, Table
 from fairbits.errors import InputError
+from fairbits.fields import Code, check_once, check_same_keys
 from fairbits.measure.scores import scores_display
 from fairbits.measure.scores.disparity import Disparity, disparity
 from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
@@ -45,21 +46,21 @@ class Scores(Shown):
     quantized: Identity
     reference: Identity
     question: EvaluationSetting
-    languages: tuple[str, ...]
+    languages: tuple[Code, ...]
     documents: DocumentScores
-    percentiles: Mapping[str, TokenPercentiles]
+    percentiles: Mapping[Code, TokenPercentiles]
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that all parts have the same languages."""
+        """Checks that all parts have the same languages, each once."""
+        check_once("languages", self.languages)
         for name, found in (
-            ("the documents", set(self.documents.lang.tolist())),
-            ("percentiles", set(self.percentiles)),
+            ("documents.lang", self.documents.lang.tolist()),
+            ("percentiles", self.percentiles),
+            ("question.hashes", self.question.hashes),
         ):
-            odd = sorted(found ^ set(self.languages))
-            if odd:
-                raise InputError(f"{name} and languages differ in {odd[0]!r:.60}; both must name the same languages")
+            check_same_keys(name, found, "languages", self.languages)
 
     @classmethod
     def of(

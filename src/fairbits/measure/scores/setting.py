@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairbits.fields import Code, Count, Digest, Positive, Split
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.text import Task
@@ -27,8 +28,8 @@ class Identity:
     """
 
     target: str
-    fingerprint: str
-    size_bytes: int
+    fingerprint: Digest
+    size_bytes: Positive
 
     @classmethod
     def of(cls, checkpoint: "Checkpoint") -> "Identity":
@@ -46,12 +47,12 @@ class EvaluationSetting:
 
     task: Task
     corpus: str
-    split: str
+    split: Split
     parallel: bool
-    hashes: Mapping[str, str]
-    tokens: int
-    sequence: int
-    seed: int
+    hashes: Mapping[Code, Digest]
+    tokens: Positive
+    sequence: Positive
+    seed: Count
     source: str | None = field(default=None, compare=False)
 
     def as_data(self) -> dict[str, Any]:

@@ -6,12 +6,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from fairbits.checks import one_of
-from fairbits.errors import InputError
+from fairbits.errors import UNPRINTABLE, InputError
+from fairbits.fields import Code, Count, Positive, Split, check_once
+from fairbits.records import check_record
 from fairbits.units import MEASURES
 
 if TYPE_CHECKING:
     from fairbits.measure.scores.scores import Scores
 
+LONGEST_NUMBER = 19
 DIGITS = 16
 """Hexadecimal digits of a hash."""
 FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
@@ -31,11 +34,11 @@ class Signature:
     reference: str
     text: str
     hash: str
-    split: str
-    languages: tuple[str, ...]
-    tokens: int
-    window: int
-    seed: int
+    split: Split
+    languages: tuple[Code, ...]
+    tokens: Positive
+    window: Positive
+    seed: Count
     measure: str
     versions: Mapping[str, str]
 
@@ -60,6 +63,8 @@ class Signature:
     @classmethod
     def parse(cls, line: str) -> "Signature":
         """Returns the signature in a line."""
+        if UNPRINTABLE.search(line.strip()):
+            raise InputError(f"{line!r:.80} is not a signature (it holds control characters); it must be {FORM}")
         pairs = [part.partition(":") for part in line.strip().split("|")]
         found = {name.strip(): value for name, _, value in pairs}
         names = [each.name for each in fields(cls) if each.name != "versions"]
@@ -67,19 +72,14 @@ class Signature:
         if missing or len(found) < len(pairs):
             lacks = f"{missing[0]} is missing" if missing else "a name is there twice"
             raise InputError(f"{line!r:.80} is not a signature ({lacks}); it must be {FORM}")
-        return cls(
-            model=found["model"],
-            reference=found["reference"],
-            text=found["text"],
-            hash=found["hash"],
-            split=found["split"],
-            languages=tuple(found["languages"].split("+")),
-            tokens=_number("tokens", found["tokens"]),
-            window=_number("window", found["window"]),
-            seed=_number("seed", found["seed"]),
-            measure=one_of("measure", found["measure"], MEASURES),
-            versions={name: value for name, value in found.items() if name not in names},
-        )
+        numbers = {name: _number(name, found[name]) for name in ("tokens", "window", "seed")}
+        lists = {"languages": found["languages"].split("+")}
+        versions = {name: value for name, value in found.items() if name not in names}
+        own = {name: found[name] for name in names} | numbers | lists | {"versions": versions}
+        parsed = check_record(cls, own, source="the signature")
+        one_of("measure of the signature", parsed.measure, MEASURES)
+        check_once("languages of the signature", parsed.languages)
+        return parsed
 
     def __str__(self) -> str:
         """Returns the line. A text is named as it was given; a sign that would end the field is replaced."""
@@ -114,6 +114,6 @@ def hash_of(hashes: Mapping[str, str]) -> str:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
         raise InputError(f"the signature has {name} {text!r:.40}; it must be a whole number")
     return int(text)

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,10 @@ from numpy.typing import NDArray
 from fairbits.artifacts import check_writable, write_files
 from fairbits.checks import Floats, positive
 from fairbits.errors import InputError
+from fairbits.fields import Code, Count, Share, check_once
 from fairbits.model.files.gguf import read_gguf_header
 from fairbits.model.files.gguf_names import check_gguf
+from fairbits.records import check_record
 from fairbits.version import __version__
 
 SUMS, COUNTS = ".in_sum2", ".counts"
@@ -29,6 +30,7 @@ VERSION, LANGUAGES, SHARES, FINGERPRINT = (
 )
 """Entries of our own, which llama.cpp ignores: they say what a file holds, also after merging."""
 NAMED = 3
+MOST_TOKENS = 2.0**53
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,17 +119,41 @@ def read_imatrix(path: str | Path) -> Imatrix:
         ) from None
     if entries.get("general.type") != "imatrix":
         raise InputError(f"{path} is a GGUF file, but no imatrix; give one that fairbits imatrix has written")
+    known = {KEYS[key]: value for key, value in entries.items() if key in KEYS}
+    said = check_record(ImatrixEntries, known, source=f"{path} is damaged")
     return Imatrix(
         _importances(path, tensors),
-        tuple(map(str, _list(entries.get(DATASETS)))),
-        max(int(entries.get(CHUNK_SIZE) or 0), 1),
-        dict(zip(map(str, _list(entries.get(LANGUAGES))), map(float, _list(entries.get(SHARES))), strict=False)),
-        entries.get(FINGERPRINT),
+        said.datasets,
+        max(said.chunk_size, 1),
+        dict(zip(said.languages, said.shares, strict=True)),
+        said.fingerprint,
     )
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+@dataclass(frozen=True)
+class ImatrixEntries:
+    """The entries of an imatrix file that are read, by the names of KEYS; other programs write fewer."""
+
+    datasets: tuple[str, ...] = ()
+    chunk_size: Count = 0
+    languages: tuple[Code, ...] = ()
+    shares: tuple[Share, ...] = ()
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that every language has a share."""
+        check_once("languages", self.languages)
+        if len(self.shares) != len(self.languages):
+            raise InputError(f"{len(self.shares)} shares for {len(self.languages)} languages; each must have one")
+
+
+KEYS = {
+    DATASETS: "datasets",
+    CHUNK_SIZE: "chunk_size",
+    LANGUAGES: "languages",
+    SHARES: "shares",
+    FINGERPRINT: "fingerprint",
+}
 
 
 def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importance]:
@@ -139,6 +165,8 @@ def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importa
             raise InputError(f"{path} has no {SUMS} and {COUNTS} that fit each other for {name}; make the file again")
         if not (np.isfinite(sums).all() and (sums >= 0).all() and np.isfinite(counts).all() and (counts >= 0).all()):
             raise InputError(f"{path} has a negative or infinite number for {name}; make the file again")
+        if counts.max(initial=0) > MOST_TOKENS:
+            raise InputError(f"{path} counts {counts.max():g} tokens for {name}, more than there can be; make it again")
         whole = np.rint(counts.ravel()).astype(np.int64)
         found[name] = Importance(sums / np.maximum(whole, 1)[:, None], whole)
     if not found:

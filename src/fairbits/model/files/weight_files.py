@@ -87,7 +87,11 @@ def _read_explicit(folder: Folder, name: object) -> tuple[dict[str, StoredTensor
 def _read_shards(folder: Folder, name: str) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     index, path = folder.read_object(name), folder.path / name
     weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+    if (
+        not weight_map
+        or not isinstance(weight_map, dict)
+        or not all(isinstance(each, str) for each in weight_map.values())
+    ):
         raise InputError(f"{path} has no weight_map from tensor names to file names; fetch it again")
     expected: dict[str, set[str]] = defaultdict(set)
     for tensor, shard in weight_map.items():

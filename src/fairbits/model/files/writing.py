@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fairbits.artifacts import clear_temporary, remove_tree, sync_directory, uninterrupted, write_whole
 from fairbits.errors import InputError
+from fairbits.fields import Digest, FileName
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
 from fairbits.model.files.draft import STATE, check_draft, check_target, draft_of, is_own
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
@@ -35,7 +36,7 @@ from fairbits.model.groups import Codes
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
-from fairbits.records import read_object
+from fairbits.records import check_record, read_object
 
 SCHEMA = "fairbits.draft/1"
 CONFIG = "config.json"
@@ -51,6 +52,14 @@ class Finished:
     layers: Mapping[str, Codes]
     extra: Mapping[str, Tensor]
     record: bytes
+
+
+@dataclass(frozen=True)
+class BlockNote:
+    """The note on a finished block: its record, and the SHA-256 of its files."""
+
+    record: str
+    sha256: Mapping[FileName, Digest]
 
 
 class QuantizedWriter:
@@ -102,7 +111,7 @@ class QuantizedWriter:
         shard, extra = map(_mapped, self._files(index))
         shard |= self._apart.shapes
         layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
-        return Finished(layers, extra, str(said["record"]).encode())
+        return Finished(layers, extra, said.record.encode())
 
     def add(
         self,
@@ -176,16 +185,16 @@ class QuantizedWriter:
         self._done.mkdir()
         write_whole({note: [_json(state)]})
 
-    def _intact(self, index: int | None) -> dict[str, object] | None:
+    def _intact(self, index: int | None) -> "BlockNote | None":
         """Returns what was noted when a block was finished, if its files are still the same."""
         if not self._note(index).is_file():
             return None
         try:
-            said = read_object(self._note(index))
+            said = check_record(BlockNote, read_object(self._note(index)))
         except InputError:
             return None  # nothing that is damaged is trusted: the block is done again
         found = {path.name: sha256_of(path) for path in self._files(index) if path.is_file()}
-        if said.get("sha256") != found or not isinstance(said.get("record"), str):
+        if said.sha256 != found:
             return None
         self._seen.add(index)
         return said

@@ -193,4 +193,4 @@ def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[
         elif isinstance(value, list):
             waiting += [(place, depth + 1, each) for each in value]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise InputError(f"{file} has {place.rstrip('.')} = {value:.3e}; it must fit into 64 bits: {ADVICE}")
+            raise InputError(f"{file} has {place.rstrip('.')} = {value!s:.20}…; it must fit into 64 bits: {ADVICE}")

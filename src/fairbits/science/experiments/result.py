@@ -4,16 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fairbits.artifacts import check_writable, write_files
-from fairbits.records import Kind, Number, to_json
+from fairbits.errors import InputError
+from fairbits.fields import Count, Digest, Matching, Number
+from fairbits.records import Kind, to_json
 from fairbits.stats import Estimate
 
 DIGITS = 4
 """Significant digits that a file keeps; further digits would differ from run to run."""
 
-Cell = str | float | int
+Cell = str | Number
+Axes = Annotated[str, Matching("|x|y|xy", "'', x, y or xy")]
 
 
 class Answer(StrEnum):
@@ -42,6 +45,12 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
+    def __post_init__(self) -> None:
+        """Checks that every row has a cell for every column."""
+        odd = next((row for row in self.rows if len(row) != len(self.columns)), None)
+        if odd is not None:
+            raise InputError(f"a row of {self.title!r:.60} has {len(odd)} cells; it must have {len(self.columns)}")
+
 
 @dataclass(frozen=True)
 class Series:
@@ -54,6 +63,13 @@ class Series:
     high: tuple[Number, ...] = ()
     labels: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Checks that every point has all of its numbers."""
+        sizes = {name: len(getattr(self, name)) for name in ("x", "y", "low", "high", "labels")}
+        odd = [name for name, size in sizes.items() if size != len(self.x) and (size or name == "y")]
+        if odd:
+            raise InputError(f"{odd[0]} of {self.name!r:.60} has {sizes[odd[0]]} entries; it must have {len(self.x)}")
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -64,7 +80,7 @@ class Figure:
     y: str
     series: tuple[Series, ...]
     lines: bool = False
-    log: str = ""
+    log: Axes = ""
 
 
 @dataclass(frozen=True)
@@ -72,12 +88,12 @@ class ExperimentSubject:
     """What an experiment was run on: model, text and its size, seeds."""
 
     model: str
-    fingerprint: str
+    fingerprint: Digest
     text: str
-    languages: int
-    documents: int
-    tokens: int
-    seeds: tuple[int, ...]
+    languages: Count
+    documents: Count
+    tokens: Count
+    seeds: tuple[Count, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -41,7 +41,9 @@ def drawn_scores(
         kl=rng.gamma((around / noise) ** 2, noise**2 / around),
         flips=rng.integers(0, 10, count).astype(float),
     )
-    question = EvaluationSetting("causal", "drawn", "evaluation", parallel, dict.fromkeys(damage, "abc"), 4096, 512, 0)
+    question = EvaluationSetting(
+        "causal", "drawn", "evaluation", parallel, dict.fromkeys(damage, "0" * 64), 4096, 512, 0
+    )
     return Scores(
         quantized=Identity(target, "f" * 64, 1000),
         reference=Identity("reference", "e" * 64, 4000),

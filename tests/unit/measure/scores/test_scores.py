@@ -8,6 +8,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.answers import Answers
 from fairbits.measure.scores.documents import TokenPercentiles
 from fairbits.measure.scores.scores import Scores
+from fairbits.measure.scores.setting import EvaluationSetting
 from fairbits.units import MEASURES, UNITS
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
@@ -52,7 +53,9 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     sums = [np.bincount(documents).astype(float)] * 5
     margin = (rng.normal(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
     drawn = Answers(*sums, token_kl=kl, token_margin=margin, token_document=documents)
-    identity = {"quantized": None, "reference": None, "question": None}
+    hashes = dict.fromkeys(text.languages, "0" * 64)
+    question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
+    identity = {"quantized": None, "reference": None, "question": question}
     found = Scores.of(drawn, text, **identity)
     names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
     for code, rows in (("eng_Latn", documents < 5), ("heb_Hebr", documents >= 5)):

@@ -29,7 +29,7 @@ def test_another_model_and_other_text_need_another_directory(whole, model, readi
     with pytest.raises(InputError, match=r"model .*five.* there, .*qwen2"):
         run(reading_model("qwen2"), out=whole.directory, **small)
     said = json.loads((whole.directory / "run.json").read_text())
-    said["hashes"]["evaluation"]["heb_Hebr"] = "0"
+    said["hashes"]["evaluation"]["heb_Hebr"] = "0" * 64
     (tmp_path / "run.json").write_text(json.dumps(said))
     with pytest.raises(InputError, match="has a run with other settings: other text"):
         run(model, out=tmp_path, **small)
