@@ -7,7 +7,7 @@ LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long test-classes faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
+.PHONY: demo test fuzz test-long test-classes faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -28,6 +28,9 @@ test-classes: .venv/developing  # half an hour on 2 cores: a small model of ever
 
 faults: .venv/developing  # half an hour on 2 idle cores; Linux, with cc: every verb that writes, killed and failed at the changes that it makes to the disk
 	$(BIN)/python tests/faults/fault_suite.py
+
+fuzz: .venv/developing  # mutated files and requests for every reader; MINUTES=5 SEED=…; failures are kept in build/fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 test-gpu: .venv/developing  # skipped without a GPU
 	$(BIN)/pytest tests/gpu

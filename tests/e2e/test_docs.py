@@ -32,7 +32,7 @@ FILES = {
     "scores": ["fairbits.measure.scores.scores"],
     "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
     "sweep": ["fairbits.reports.sources"],
-    "compare": ["fairbits.verbs.comparison"],
+    "compare": ["fairbits.verbs.comparison_file"],
     "verdict": ["fairbits.verbs.verdict", "fairbits.verbs.gate_samples"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.sources", "fairbits.verbs.run.job"],

@@ -27,6 +27,7 @@ from fairbits.stats.intervals import holm
 from fairbits.stats.no_interval import few_documents
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, replicates_of_none
 
+MOST_ITEMS = 2.0**53
 HALVINGS = 50
 """Steps of the bisection for a limit: its error is 2⁻⁴⁹."""
 FARTHEST, POINTS = 8.0, 321
@@ -63,7 +64,10 @@ def mcnemar_p(lost: ArrayLike, gained: ArrayLike) -> Floats:
     """
     b, c = nonnegative_array("lost", lost, ndim=1), nonnegative_array("gained", gained, ndim=1)
     same_shape("gained", c.shape, "the shape of lost", b.shape)
-    found: Floats = np.minimum(1.0, 2 * scipy.special.bdtr(np.minimum(b, c), (b + c).astype(np.int64), 0.5))
+    changed = np.minimum(b, MOST_ITEMS) + np.minimum(c, MOST_ITEMS)
+    if changed.max(initial=0) >= MOST_ITEMS:
+        raise InputError(f"lost and gained are {changed.max():g} items and more; they must be counts of items")
+    found: Floats = np.minimum(1.0, 2 * scipy.special.bdtr(np.minimum(b, c), changed.astype(np.int64), 0.5))
     return found
 
 

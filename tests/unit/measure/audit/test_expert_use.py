@@ -133,7 +133,7 @@ def test_counts_of_other_languages_are_refused(record, tmp_path):
     data = json.loads(path.read_text())
     del data["experts"]["blocks"][1]["starved"]["heb_Hebr"]
     path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match="experts of block 1 and languages must name the same languages"):
+    with pytest.raises(InputError, match="experts of block 1, starved and languages differ in"):
         AUDIT.read(path)
 
 

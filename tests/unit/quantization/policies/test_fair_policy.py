@@ -12,7 +12,9 @@ from fairbits.quantization.policies import decide, find_policy
 from fairbits.quantization.policies.fair import CPU_BLOCK_STEPS, GPU_ROWS, GPU_TOKENS
 
 EVIDENCE = Evidence(Checkpoint("embedded:tiny"), ("eng_Latn", "heb_Hebr"))
-CALIBRATION = Calibration("a corpus", {}, tokens=512, sequence=64, seed=0)
+CALIBRATION = Calibration(
+    "a corpus", dict.fromkeys(("eng_Latn", "heb_Hebr"), "0" * 64), tokens=512, sequence=64, seed=0
+)
 
 
 def learning(evidence=EVIDENCE, **told):

@@ -76,7 +76,7 @@ class FakeLaboratory:
         assert done < total
 
     def subject(self, **settings):
-        return ExperimentSubject("plain", "0", "made up", LANGUAGES, DOCUMENTS, 0, (0,), settings)
+        return ExperimentSubject("plain", "0" * 64, "made up", LANGUAGES, DOCUMENTS, 0, (0,), settings)
 
 
 def round_trip(result: Result, tmp_path) -> None:

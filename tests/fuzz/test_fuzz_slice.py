@@ -1,0 +1,36 @@
+"""A slice of the fuzzing that runs with the other tests; `make fuzz` runs for minutes."""
+
+from pathlib import Path
+
+from harness import Target, run, run_case, sentence_fault
+
+from fuzz import all_targets
+
+CASES, SECONDS, SEED = 1500, 20, 0
+
+
+def test_no_reader_fails(tmp_path: Path) -> None:
+    tally = run(
+        all_targets(), place=tmp_path / "case", saved=tmp_path / "saved", seed=SEED, cases=CASES, seconds=SECONDS
+    )
+    assert tally.total > 200
+    assert tally.failures == [], "\n".join((each / "why.txt").read_text() for each in tally.failures[:3])
+    both = {kind: sum(each[kind] for each in tally.counts.values()) for kind in ("accepted", "refused")}
+    assert min(both.values()) > tally.total / 20  # it tries neither only what is right nor only what is wrong
+
+
+def test_the_harness_sees_what_fails(tmp_path: Path) -> None:
+    def crash(_: Path) -> str:
+        raise KeyError("languages")
+
+    kinds = {
+        name: run_case(Target(name, lambda _: {}, read), {"f": b""}, tmp_path / "case")[0]
+        for name, read in (
+            ("crash", crash),
+            ("fine", lambda place: "accepted" if (place / "f").exists() else "failed"),
+        )
+    }
+    assert kinds == {"crash": "failed", "fine": "accepted"}
+    assert sentence_fault("a\x1b[2J")
+    assert sentence_fault("")
+    assert not sentence_fault("x.json is damaged: a is missing")
