@@ -101,8 +101,8 @@ def cases(model: Path, base: Path) -> tuple[Case, ...]:
     run = ("run", m, "--out", f"{OUT}/out", "--policy", "gptq", "--baselines", "rtn", "--widths", "3", *SHAPE, *TEXT)
     return (
         Case("quantize rtn", (*quantize, "--policy", "rtn"), again=("--resume",), every=2),
-        Case("quantize gptq", (*quantize, "--policy", "gptq", *TEXT, *FEW), again=("--resume",), every=5),
-        Case("quantize fair", (*quantize, "--policy", "fair", *TEXT, *FEW, *steps), again=("--resume",), every=7),
+        Case("quantize gptq", (*quantize, "--policy", "gptq", *TEXT, *FEW), again=("--resume",), every=9),
+        Case("quantize fair", (*quantize, "--policy", "fair", *TEXT, *FEW, *steps), again=("--resume",), every=9),
         Case("overlay", (*overlay, "--activations", "8"), every=2),
         Case("overlay over older", overlay, older=(*overlay, "--activations", "8", "--form", "codes"), every=2),
         Case("evaluate", (*scores, "--tokens", "48")),
