@@ -129,10 +129,11 @@ $(LM_EVAL)/ready:
 	touch $@
 
 .PHONY: audit-lock
-audit-lock:  # needs the network: known vulnerabilities in the versions of constraints.txt, as PyPI lists them
+audit-lock: .venv/developing  # needs the network: known vulnerabilities in all packages of .venv, as PyPI lists them
 	$(PYTHON) -m venv --clear build/pip-audit
 	build/pip-audit/bin/pip install --quiet --disable-pip-version-check pip-audit
-	build/pip-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
+	$(BIN)/pip freeze --exclude-editable | sed 's/+.*//' > build/pip-audit/lock.txt  # 2.13.0+cpu is 2.13.0 on PyPI
+	build/pip-audit/bin/pip-audit --requirement build/pip-audit/lock.txt --no-deps --disable-pip --strict
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo
