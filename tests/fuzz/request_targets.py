@@ -181,7 +181,11 @@ def app_target() -> Target:
     def read(place: Path) -> str:
         asked = json.loads((place / "request.json").read_bytes())
         headers = [(name.encode(), value.encode("latin-1")) for name, value in asked["headers"].items()]
-        status, body = client().call(asked["method"], asked["path"], headers, (place / "body").read_bytes())
+        try:
+            status, body = client().call(asked["method"], asked["path"], headers, (place / "body").read_bytes())
+        except TimeoutError:
+            client.cache_clear()  # whatever it was doing, the next case has an application of its own
+            raise
         rule(status in STATUSES, f"the status is {status}: {body[:200]!r}")
         if status != 200:
             problem = json.loads(body)["error"]
