@@ -43,7 +43,9 @@ ENVIRONMENTS = {
     "hqq": ("hqq==0.2.8", "transformers==5.22.2"),
     "quanto": ("optimum-quanto==0.2.7", "transformers==5.22.2"),
     "auto_round": ("auto-round==0.16.1", "compressed-tensors==0.19.0", "transformers==5.22.2"),
+    "gptqmodel": ("gptqmodel==7.6.0", "transformers==5.23.0"),
 }
+"""What recipes.py installs too; METHODS says which are compared here."""
 METHODS = {
     "llm_compressor": ("rtn", "rtn_mse", "gptq", "gptq_mse"),
     "hqq": ("hqq",),

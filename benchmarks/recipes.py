@@ -29,7 +29,11 @@ from fairbits.verbs.evaluate import scores_of
 from peers import environment
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
-NAMES = {"llm_compressor": "llm-compressor, GPTQ", "auto_round": "AutoRound"}
+NAMES = {
+    "llm_compressor": "llm-compressor, GPTQ",
+    "auto_round": "AutoRound",
+    "gptqmodel": "GPTQModel, GPTQ",
+}
 MIXES = ("english", "equal")
 ENGLISH = "eng_Latn"
 
@@ -57,12 +61,20 @@ def quantized(recipe: str, mix: Path, model: Path, options: argparse.Namespace) 
         extra = [str(options.iterations)]
     # nothing is compiled: it takes longer than such a small model on a CPU
     settings = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    settings["GPTQMODEL_CPU_WORKERS"] = str(os.cpu_count())  # by default it wants more than a small machine has
     start = time.perf_counter()
-    command = [python, RECIPES / f"with_{recipe}.py", model, mix, out, str(options.group), *extra]
-    subprocess.run(command, env=settings, check=True, stdout=sys.stderr)
+    files = (each.resolve() for each in (RECIPES / f"with_{recipe}.py", model, mix, out))
+    command = [python, *files, str(options.group), *extra]
+    subprocess.run(command, env=settings, check=True, stdout=sys.stderr, cwd=options.out)  # GPTQModel leaves logs there
     seconds = time.perf_counter() - start
     (out / "seconds.json").write_text(json.dumps(seconds))
     return out
+
+
+def readable(directory: Path) -> Path:
+    """Returns the directory that fairbits reads: the same weights unpacked, where the format is another."""
+    plain = directory.with_name(f"{directory.name}-plain")
+    return plain if plain.exists() else directory
 
 
 def weights_bytes(directory: Path) -> int:
@@ -130,7 +142,7 @@ def main() -> None:
             places = [quantized(recipe, mixes[mix], checkpoint.directory, options) for mix in MIXES]
             scores = []
             for place in places:
-                scores.append(scores_of(Checkpoint(place), answers, reference=checkpoint))
+                scores.append(scores_of(Checkpoint(readable(place)), answers, reference=checkpoint))
                 scores[-1].save(place / "scores.json")
             rows.append(row(recipe, places, scores))
             print(rows[-1], flush=True)

@@ -40,3 +40,12 @@ def test_both_mixes_have_the_same_samples_and_tokens(tmp_path: Path) -> None:
     assert {each["lang"] for each in read["english"]} == {"eng_Latn"}
     assert len({each["lang"] for each in read["equal"]}) == 4
     assert {each["tokens"] for own in read.values() for each in own} == {64}
+
+
+def test_what_fairbits_cannot_read_is_measured_unpacked(tmp_path: Path) -> None:
+    packed = tmp_path / "gptqmodel-equal"
+    packed.mkdir()
+    assert recipes.readable(packed) == packed
+    plain = tmp_path / "gptqmodel-equal-plain"
+    plain.mkdir()
+    assert recipes.readable(packed) == plain
