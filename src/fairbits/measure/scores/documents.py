@@ -49,14 +49,17 @@ class DocumentScores:
             odd = np.flatnonzero((getattr(self, name) > 0) & (self.tokens == 0))
             if odd.size:
                 raise InputError(f"{name}.{odd[0]} is {getattr(self, name)[odd[0]]:g} of no token; it must be 0")
-        pairs = list(zip(self.lang.tolist(), self.document.tolist(), strict=True))
+        names = self.lang.tolist()
+        pairs = list(zip(names, self.document.tolist(), strict=True))
         if len(set(pairs)) < len(pairs):
             code, number = next(pair for pair, times in Counter(pairs).items() if times > 1)
             raise InputError(f"document {number} of {code} is there twice; each must be there once")
-        for code in dict.fromkeys(self.lang.tolist()):
-            own = self.lang == code
-            if not (self.tokens[own].sum() > 0 and self.bytes[own].sum() > 0):
-                raise InputError(f"{code} has no token or no byte; every language must have text")
+        place = {code: i for i, code in enumerate(dict.fromkeys(names))}
+        own = [place[code] for code in names]
+        for column in (self.tokens, self.bytes):
+            empty = np.flatnonzero(np.bincount(own, weights=column) == 0)
+            if empty.size:
+                raise InputError(f"{[*place][empty[0]]} has no token or no byte; every language must have text")
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Returns the columns by their names."""
