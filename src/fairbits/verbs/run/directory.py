@@ -1,7 +1,8 @@
 """The directory of a run: which of its files are finished, and which must be made again."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,20 @@ from fairbits.verbs.run.plans import digest_without_search
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
+
+
+@contextmanager
+def can_continue(path: Path) -> Iterator[None]:
+    """Says of a file or directory that the system could not write that the run goes on once there is space."""
+    try:
+        yield
+    except InputError as problem:
+        if not isinstance(problem.__context__, OSError):
+            raise
+        reason = problem.__context__.strerror or problem.__context__
+        raise InputError(
+            f"{path} cannot be written ({reason}); free some space and run the same command again"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +178,8 @@ class RunDirectory:
         return RUN.read(self.file(RUN_FILE))
 
     def _record(self, **changes: Any) -> None:
-        write_files({self.file(RUN_FILE): run_bytes(replace(self._read_record(), **changes))})
+        with can_continue(self.file(RUN_FILE)):
+            write_files({self.file(RUN_FILE): run_bytes(replace(self._read_record(), **changes))})
 
 
 def run_bytes(record: RunFile) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from fairbits.errors import InputError, count_of
+from fairbits.errors import count_of
 from fairbits.measure.scores.scores import Scores
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.swapped_model import SwappedModel
@@ -19,7 +19,7 @@ from fairbits.verbs.audit import audit
 from fairbits.verbs.evaluate import scores_of
 from fairbits.verbs.quantize import quantize
 from fairbits.verbs.report import SCORES_FILE
-from fairbits.verbs.run.directory import MADE_OF_SCORES, RunDirectory
+from fairbits.verbs.run.directory import MADE_OF_SCORES, RunDirectory, can_continue
 from fairbits.verbs.run.job import Job, measured_files, width_files
 from fairbits.verbs.run.plans import plan_to_measure, plan_to_write
 from fairbits.verbs.sweep import THRESHOLDS, Sweep
@@ -55,15 +55,8 @@ def make_model(place: RunDirectory, report_done: Finished, *, progress: Progress
         return
     with timed(report_done, "model"):
         plan, out = place.draft_plan() or plan_to_write(job, progress=progress), place.file("model")
-        try:
+        with can_continue(out):
             quantize(job.checkpoint, plan, out=out, text=job.corpus, resume=True, device=job.device, progress=progress)
-        except InputError as problem:
-            if not isinstance(problem.__context__, OSError):
-                raise
-            reason = problem.__context__.strerror or problem.__context__
-            raise InputError(
-                f"{out} cannot be written ({reason}); free some space and run the same command again"
-            ) from None
         place.record_model()
 
 
