@@ -4,6 +4,8 @@ import base64
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
 from fairbits.model.embedded import ASSETS
-from fairbits.model.foreign import trial
+from fairbits.model.foreign import trial, trial_child
 
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
@@ -111,6 +113,35 @@ def test_an_honest_tokenizer_is_tried_once(model, cache, monkeypatch) -> None:
     Checkpoint(model).tokenizer()
     Checkpoint("embedded:tiny").tokenizer()  # ours, which nobody tries
     assert list(cache.iterdir()) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": 12345678}', True),
+        ('{"a"\n:\t 12345678}', True),
+        ("[12345678]", True),
+        ("[1,\r\n12345678]", True),
+        ('{"a": 1234567, "b": [1, 2]}', False),
+        ('{"12345678": 1234567, "a": "12345678"}', False),
+    ],
+)
+def test_a_number_of_eight_digits_is_found_wherever_parts_end(tmp_path, monkeypatch, text, found) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(text)
+    for part in range(1, len(text) + 1):
+        monkeypatch.setattr(trial_child, "PART", part)
+        assert trial_child.has_number(str(file), 8) is found
+    assert trial_child.has_number(str(file), 7)
+
+
+def test_the_child_imports_the_tokenizer_library_alone(model) -> None:
+    line = "import sys, trial_child; trial_child.opener(sys.argv[1]); print(*sys.modules)"
+    command = [sys.executable, "-c", line, str(model / "tokenizer.json")]
+    place = {**os.environ, "PYTHONPATH": str(trial.CHILD.parent)}
+    loaded = subprocess.run(command, env=place, capture_output=True, text=True, check=True).stdout.split()
+    assert "tokenizers" in loaded
+    assert not {"torch", "transformers", "numpy", "fairbits"} & set(loaded)
 
 
 def test_another_content_is_tried_again(model, cache) -> None:
