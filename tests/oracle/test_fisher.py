@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from fairbits.language import Corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.fisher import NormalDraws, fisher_direction
+from fairbits.measure.passes.fisher import SignDraws, fisher_direction
 from fairbits.measure.passes.measurements import column_errors, weight_errors
 from fairbits.measure.passes.recorder import FORMS, Recorder, points_of, probed_linears
 from fairbits.measure.passes.run import probe
@@ -187,12 +187,22 @@ def test_all_directions_together_are_the_fisher_information(family, toy):
 
 def test_directions_have_the_covariance_of_the_fisher_information():
     p, asked = torch.linspace(-2, 2, 6).softmax(-1), 60_000
-    xi = fisher_direction(p.repeat(asked, 1), NormalDraws(0).draw(asked, len(p))).double()
+    xi = fisher_direction(p.repeat(asked, 1), SignDraws(0).draw(asked, len(p))).double()
     F = (torch.diag(p) - p[:, None] * p).double()
-    error = 4 * ((torch.outer(F.diag(), F.diag()) + F**2) / asked).sqrt()  # of a covariance of normal variables
+    error = 4 * ((torch.outer(F.diag(), F.diag()) + F**2) / asked).sqrt()  # of normal variables; smaller for signs
     assert ((xi.T @ xi / asked - F).abs() <= error).all()
     assert (xi.sum(1).abs() < 1e-5).all()
     assert (xi.mean(0).abs() <= 4 * (F.diag() / asked).sqrt()).all()
+
+
+@pytest.mark.parametrize("width", [7, 64, 1000])
+def test_signs_do_not_depend_on_how_many_are_drawn_at_a_time(width):
+    one, many = SignDraws(3), SignDraws(3)
+    parts = torch.cat([many.draw(positions, width) for positions in (1, 63, 64, 72)])
+    assert torch.equal(parts, one.draw(200, width))
+    assert set(parts.unique().tolist()) == {-1.0, 1.0}
+    assert (parts.mean(0).abs() <= 4.5 / 200**0.5).all()
+    assert not torch.equal(parts, SignDraws(4).draw(200, width))
 
 
 def test_the_mean_over_draws_is_the_fisher_information(toy):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairbits.checks import Floats
 from fairbits.errors import InputError
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
+from fairbits.measure.passes.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.measure.passes.forward import recompute_in_backward, split_head
 from fairbits.measure.passes.run import positions_at_once
 from fairbits.measure.passes.text import NO_LABEL, Text
@@ -223,7 +223,7 @@ def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
     """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
-    draws, scores = NormalDraws(seed), LossSums(len(text.lang))
+    draws, scores = SignDraws(seed), LossSums(len(text.lang))
     split = split_head(model, next(batches(text, positions=1)).on(device))
     for batch in batches(text, positions=positions_at_once(model, split)):
         here = batch.on(device)

@@ -17,7 +17,7 @@ from fairbits.errors import InputError, is_out_of_memory
 from fairbits.language.corpus import Corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
+from fairbits.measure.passes.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.measure.passes.forward import Split, input_gradients, recompute_in_backward, split_head
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.measurements import Measurements
@@ -61,7 +61,7 @@ def probe(
     """Returns the measurements of a model on the requested text of each language of a corpus.
 
     A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
-    random directions of the Fisher gradient are drawn from the seed of the request, on a GPU by its own generator.
+    random directions of the Fisher gradient are drawn from the seed of the request.
     `dtype` is the type to compute in, by default that of `measuring_dtype`.
     """
     for scheme in schemes:
@@ -116,7 +116,7 @@ def _whole_pass(job: Job) -> tuple[Recorder, LossSums]:
     recorder, scores = job.recorder(model), LossSums(len(text.lang))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    device, draws = model.device, NormalDraws(job.seed, model.device)
+    device, draws = model.device, SignDraws(job.seed)
     total, done = sum(window.length for window in text.windows), 0
     blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
     split = split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide

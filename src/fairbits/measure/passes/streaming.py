@@ -20,7 +20,7 @@ from torch import Tensor
 from fairbits.measure.passes.batches import Batch, batches
 from fairbits.measure.passes.block_calls import RecordedCall
 from fairbits.measure.passes.block_loader import BlockLoader
-from fairbits.measure.passes.fisher import LossSums, NormalDraws, fisher_gradient
+from fairbits.measure.passes.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.measure.passes.job import SAVED_PER_BLOCK, Job
 from fairbits.measure.passes.lockstep import MOST_BATCHES, Lockstep, lockstep
 from fairbits.measure.passes.recorder import Recorder
@@ -44,7 +44,7 @@ class _Pass(BlockLoader):
         super().__init__(job.checkpoint, job.device, dtype=job.dtype)
         self.job = job
         self.recorder, self.scores = job.recorder(self.model.model), LossSums(len(job.text.lang))
-        self.draws = NormalDraws(job.seed, job.device)
+        self.draws = SignDraws(job.seed)
 
 
 @dataclass(eq=False)
