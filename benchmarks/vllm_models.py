@@ -31,6 +31,23 @@ GEMMA = {**GROUPED, "head_dim": 32, "sliding_window": 32, "layer_types": ["slidi
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 32}
+SHARED_EXPERT = {"shared_expert_intermediate_size": 128}
+LATENT = {
+    **WIDTHS,
+    **TOKENS,
+    **POSITIONS,
+    **{"kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 128},
+    **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+}
+"""Latent attention with the widths of DeepSeek, as vLLM's kernels have no others."""
+GATED_DELTA = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    "layer_types": ["linear_attention", "full_attention"],
+}
+STATE_SPACE = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_expand": 2}
+MAMBA2 = {"num_heads": 8, "head_dim": 32, "state_size": 64, "n_groups": 1, "hidden_size": 128, "num_hidden_layers": 2}
+HALF_EACH = {"layer_types": ["mamba", "attention"]}
 
 MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "llama": (t.LlamaForCausalLM, lambda: t.LlamaConfig(**GROUPED)),
@@ -49,12 +66,68 @@ EXPERT_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 """The same with experts, which vLLM computes on a GPU only."""
 
+OTHER_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
+    "mistral": (t.MistralForCausalLM, lambda: t.MistralConfig(**GROUPED, head_dim=32)),
+    "phi3": (t.Phi3ForCausalLM, lambda: t.Phi3Config(**GROUPED)),
+    "gemma2": (t.Gemma2ForCausalLM, lambda: t.Gemma2Config(**GEMMA, query_pre_attn_scalar=32)),
+    "cohere2": (t.Cohere2ForCausalLM, lambda: t.Cohere2Config(**GROUPED)),
+    "olmo2": (t.Olmo2ForCausalLM, lambda: t.Olmo2Config(**GROUPED)),
+    "granite": (t.GraniteForCausalLM, lambda: t.GraniteConfig(**GROUPED)),
+    "glm4": (t.Glm4ForCausalLM, lambda: t.Glm4Config(**GROUPED, head_dim=32)),
+    "smollm3": (t.SmolLM3ForCausalLM, lambda: t.SmolLM3Config(**GROUPED)),
+    "apertus": (t.ApertusForCausalLM, lambda: t.ApertusConfig(**GROUPED)),
+    "starcoder2": (t.Starcoder2ForCausalLM, lambda: t.Starcoder2Config(**GROUPED)),
+    "olmoe": (t.OlmoeForCausalLM, lambda: t.OlmoeConfig(**GROUPED, num_experts=4, num_experts_per_tok=2)),
+    "qwen2_moe": (t.Qwen2MoeForCausalLM, lambda: t.Qwen2MoeConfig(**GROUPED, **QWEN_EXPERTS, **SHARED_EXPERT)),
+    "deepseek_v2": (t.DeepseekV2ForCausalLM, lambda: t.DeepseekV2Config(**LATENT)),
+    "deepseek_v3": (t.DeepseekV3ForCausalLM, lambda: t.DeepseekV3Config(**LATENT | {"q_lora_rank": 128})),
+    "glm4_moe": (
+        t.Glm4MoeForCausalLM,
+        lambda: t.Glm4MoeConfig(
+            **GROUPED,
+            head_dim=32,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=128,
+            first_k_dense_replace=1,
+        ),
+    ),
+    "gpt_oss": (t.GptOssForCausalLM, lambda: t.GptOssConfig(**GROUPED, **EXPERTS, head_dim=64)),
+    "granite_moe": (t.GraniteMoeForCausalLM, lambda: t.GraniteMoeConfig(**GROUPED, **EXPERTS)),
+    "qwen3_next": (
+        t.Qwen3NextForCausalLM,
+        lambda: t.Qwen3NextConfig(**GROUPED, **QWEN_EXPERTS | {"head_dim": 64}, **SHARED_EXPERT, **GATED_DELTA),
+    ),
+    "granite_hybrid": (
+        t.GraniteMoeHybridForCausalLM,
+        lambda: t.GraniteMoeHybridConfig(
+            **GROUPED,
+            **STATE_SPACE,
+            **HALF_EACH,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            shared_intermediate_size=256,
+        ),
+    ),
+    "falcon_h1": (t.FalconH1ForCausalLM, lambda: t.FalconH1Config(**GROUPED, **STATE_SPACE, mamba_d_ssm=256)),
+    "mamba2": (t.Mamba2ForCausalLM, lambda: t.Mamba2Config(**MAMBA2, **TOKENS)),
+    "lfm2": (
+        t.Lfm2ForCausalLM,
+        lambda: t.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False),
+    ),
+    "llama4": (
+        t.Llama4ForCausalLM,
+        lambda: t.Llama4TextConfig(**GROUPED, **EXPERTS, head_dim=32, intermediate_size_mlp=256, moe_layers=[1]),
+    ),
+}
+"""Further classes that vLLM has, served on a GPU: families of dense models, experts, latent and linear attention."""
+
 
 def small_model(family: str, directory: Path) -> Path:
     """Returns the directory of a family's model, which is trained if it is not there."""
     if (directory / "config.json").is_file():
         return directory
-    cls, config = (MODELS | EXPERT_MODELS)[family]
+    cls, config = (MODELS | EXPERT_MODELS | OTHER_MODELS)[family]
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         model = cls(config())

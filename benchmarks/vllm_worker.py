@@ -79,21 +79,15 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
     )
-    model.llm_engine.model_config.logprobs_mode = "raw_logprobs"  # of prompts; the sampler keeps to logits
     prompts = _ids(text["prompts"])
     greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True)
     answers = [each.outputs[0] for each in model.generate(prompts, greedy, use_tqdm=False)]
     whole = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
     steps = [each.outputs[0].logprobs[0] for each in model.generate(prompts, whole, use_tqdm=False)]
     logits = np.array([[step[token].logprob for token in sorted(step)] for step in steps])
-    score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=-1)
     nats = {
-        lang: [
-            -sum(
-                at[token].logprob for token, at in zip(each.prompt_token_ids[1:], each.prompt_logprobs[1:], strict=True)
-            )
-            for each in model.generate(_ids(texts), score, use_tqdm=False)
-        ]
+        lang: [_nats(each) for each in model.generate(_ids(texts), score, use_tqdm=False)]
         for lang, texts in text["texts"].items()
     }
     found = {
@@ -102,6 +96,15 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         "kernels": sorted(CompressedTensorsWNA16._kernel_backends_being_used),
     }
     return found, logits
+
+
+def _nats(answer: Any) -> float:
+    """Returns the nats of a prompt after its first token, from logits or logarithms of probabilities."""
+    total = 0.0
+    for token, at in zip(answer.prompt_token_ids[1:], answer.prompt_logprobs[1:], strict=True):
+        values = np.fromiter((each.logprob for each in at.values()), float, len(at))
+        total += np.logaddexp.reduce(values) - at[token].logprob
+    return total
 
 
 def _ids(prompts: list[list[int]]) -> list[dict[str, list[int]]]:
