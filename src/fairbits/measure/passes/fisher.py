@@ -117,7 +117,7 @@ def _directions(logits: Tensor, labels: Tensor, documents: Tensor, *, scores: Lo
     for start in range(0, len(logits), rows):
         some = slice(start, start + rows)
         p = scores.add(logits[some], labels[some], documents[some])
-        directions[some] = fisher_direction(p, draws.draw(*p.shape, logits.device))
+        directions[some] = fisher_direction(p, draws.draw(len(p), p.shape[1], logits.device))
     return directions
 
 
