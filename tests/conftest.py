@@ -29,6 +29,7 @@ from fairbits.verbs.quantize import quantize
 from fairbits.verbs.sweep import sweep
 from fairbits.version import versions
 from smaller_tokenizer import smaller_tokenizer
+from speech import whisper_tokenizer, write_speech
 
 DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
@@ -87,6 +88,44 @@ def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], C
 
     t.logging.disable_progress_bar()
     return reading_model
+
+
+@pytest.fixture(scope="session")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random Whisper with its tokenizer and feature extractor, for clips of up to 10 seconds."""
+    directory = tmp_path_factory.mktemp("whisper")
+    tokenizer = whisper_tokenizer(1024)
+    stack = {"layers": 2, "attention_heads": 2, "ffn_dim": 48}
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in stack.items()}
+    start = tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
+    end = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
+    config = t.WhisperConfig(
+        d_model=32,
+        vocab_size=len(tokenizer),
+        num_mel_bins=8,
+        max_source_positions=50,
+        max_target_positions=64,
+        decoder_start_token_id=start,
+        **sizes,
+        **end,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        t.WhisperForConditionalGeneration(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    t.WhisperFeatureExtractor(feature_size=8, hop_length=1600, chunk_length=10).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clips of one to three seconds in three languages, one of which the tokenizer of `whisper` does not know."""
+    said = {
+        "eng": [f"On day {i} the wind came from the north." for i in range(12)],
+        "fra": [f"Le jour {i}, le vent venait du nord." for i in range(12)],
+        "quy": [f"{i} punchawpi wayra hanaqmanta hamurqa." for i in range(12)],
+    }
+    return write_speech(tmp_path_factory.mktemp("speech") / "clips", said, seconds=(1.0, 3.0))
 
 
 @pytest.fixture(scope="session")

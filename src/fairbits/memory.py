@@ -14,6 +14,8 @@ JSON_CONTAINERS = 5_000_000
 """Lists and objects in JSON, each at least 64 bytes in memory: a header has three per tensor."""
 LINE_BYTES = 16_000_000
 """Bytes of a line of text that is read: a file without line ends must not fill the memory."""
+CLIP_BYTES = 64 * MIB
+"""Bytes of a file of sound that is read: 30 seconds of two channels at 192,000 samples of 32 bits have 46 MB."""
 WRITTEN_BYTES = 16 * MIB
 """Bytes of a tensor that are written at a time: large enough that calls cost nothing, and progress moves."""
 

@@ -39,7 +39,7 @@ def check_scores(data: dict[str, Any]) -> None:
         check_hashes(each["fingerprint"])
     check_hashes(*question["hashes"].values())
     rule(question["split"] in ("calibration", "evaluation"), "the split is unknown")
-    rule(question["task"] in ("causal", "masked", "completion"), "the task is unknown")
+    rule(question["task"] in ("causal", "masked", "completion", "transcription"), "the task is unknown")
     for name, least in (("tokens", 1), ("sequence", 1), ("seed", 0)):
         count(question[name], least=least)
     for each in data.get("percentiles", {}).values():

@@ -5,15 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from fairbits.checks import instance, one_of, sequence, whole
 from fairbits.errors import InputError
 from fairbits.language.catalog import Language
 from fairbits.language.documents import Documents, clean, encodable, fold_text
 from fairbits.language.lookup import find_languages, language_of, own_language
+from fairbits.language.sound import Clip
 
 SPLITS = ("calibration", "evaluation")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Corpus:
 
     Documents are in NFC, without white space at either end, and not empty. In a parallel corpus, document i of a
     split has the same content in every language. `notes` report what was left out when it was made. `source` is the
-    path that the text was read from, as it was given; None if it was not read from files.
+    path that the text was read from, as it was given; None if it was not read from files. A corpus of speech has
+    `clips` by split and language, one for each document, which is the transcript of the clip.
 
     >>> corpus = Corpus("greetings", {"fra": ["Bonjour."], "heb": ["שלום."]}, {"fra": ["Merci !"], "heb": ["תודה!"]})
     >>> [language.name for language in corpus.languages], corpus.size("heb_Hebr", "calibration")
@@ -36,6 +39,7 @@ class Corpus:
     parallel: bool = False
     notes: tuple[str, ...] = ()
     source: str | None = field(default=None, compare=False)
+    clips: Mapping[str, Mapping[str, tuple[Clip, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks and freezes the documents; a language that only one split has is empty in the other."""
@@ -47,6 +51,8 @@ class Corpus:
             if self.parallel:
                 _check_aligned(split, complete)
             object.__setattr__(self, split, MappingProxyType(complete))
+            if self.clips:
+                _check_clips(split, complete, self.clips[split])
         object.__setattr__(
             self, "notes", tuple(instance("a note", note, str) for note in sequence("notes", self.notes))
         )
@@ -68,12 +74,22 @@ class Corpus:
 
     @cached_property
     def hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """The SHA-256 of the documents of each split and language, each document preceded by its length."""
-        return {split: {code: _sha256(texts) for code, texts in self.split(split).items()} for split in SPLITS}
+        """The SHA-256 of the documents of each split and language, each document preceded by its length.
+
+        The SHA-256 of a clip follows its document.
+        """
+        return {
+            split: {code: _sha256(texts, self.clips_of(code, split)) for code, texts in self.split(split).items()}
+            for split in SPLITS
+        }
 
     def split(self, name: str) -> Documents:
         """Returns the documents of a split, "calibration" or "evaluation"."""
         return self.calibration if one_of("split", name, SPLITS) == "calibration" else self.evaluation
+
+    def clips_of(self, code: str, split: str) -> tuple[Clip, ...]:
+        """Returns the clips of a language in a split, one for each document; none if the corpus is text."""
+        return self.clips[split].get(code, ()) if self.clips else ()
 
     def size(self, code: str, split: str) -> int:
         """Returns the bytes of UTF-8 that a language has in a split."""
@@ -89,7 +105,8 @@ class Corpus:
                 "choose among these or add the text"
             )
         kept = [{code: self.split(split)[code] for code in codes} for split in SPLITS]
-        return replace(self, calibration=kept[0], evaluation=kept[1])
+        clips = {split: {code: self.clips_of(code, split) for code in codes} for split in self.clips}
+        return replace(self, calibration=kept[0], evaluation=kept[1], clips=clips)
 
     def require(self, *, calibration_bytes: int = 0, evaluation_bytes: int = 0) -> "Corpus":
         """Returns the corpus itself if every language has at least these bytes of UTF-8 in each split."""
@@ -117,17 +134,17 @@ class Corpus:
         if self.parallel:
             everywhere = frozenset[int]().union(*shared.values())
             shared = dict.fromkeys(shared, everywhere)
-        kept = {
-            code: tuple(text for i, text in enumerate(texts) if i not in shared[code])
-            for code, texts in self.calibration.items()
-        }
+        kept = {code: _without(texts, shared[code]) for code, texts in self.calibration.items()}
+        clips = dict(self.clips)
+        if clips:
+            clips["calibration"] = {code: _without(own, shared[code]) for code, own in clips["calibration"].items()}
         notes = [
             f"{code}: {len(left_out):,} of {len(self.calibration[code]):,} calibration documents left out, as they are "
             "evaluation documents too" + (" (here or in another language)" if self.parallel else "")
             for code, left_out in shared.items()
             if left_out
         ]
-        return replace(self, calibration=kept, notes=(*self.notes, *notes))
+        return replace(self, calibration=kept, clips=clips, notes=(*self.notes, *notes))
 
 
 def _check_documents(split: str, documents: Documents) -> dict[str, tuple[str, ...]]:
@@ -161,12 +178,25 @@ def _check_aligned(split: str, documents: Documents) -> None:
         )
 
 
-def _sha256(documents: Iterable[str]) -> str:
+def _check_clips(split: str, documents: Documents, clips: Mapping[str, tuple[Clip, ...]]) -> None:
+    for code, texts in documents.items():
+        if len(texts) != len(clips.get(code, ())):
+            raise InputError(
+                f"{split} {code} has {len(texts):,} transcripts and {len(clips.get(code, ())):,} clips; each clip must "
+                "have one"
+            )
+
+
+def _without(values: tuple[T, ...], left_out: frozenset[int]) -> tuple[T, ...]:
+    return tuple(value for i, value in enumerate(values) if i not in left_out)
+
+
+def _sha256(documents: tuple[str, ...], clips: tuple[Clip, ...]) -> str:
     # The length before each document makes ["ab"] and ["a", "b"] differ.
     digest = hashlib.sha256()
-    for document in documents:
+    for document, clip in zip(documents, clips or (None,) * len(documents), strict=True):
         data = document.encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
+        digest.update(len(data).to_bytes(8, "big") + data + (b"" if clip is None else clip.sha256))
     return digest.hexdigest()
 
 

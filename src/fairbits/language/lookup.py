@@ -101,6 +101,14 @@ def own_language(name: str) -> Language:
     return _named_by_user(code)
 
 
+def code_of_name(name: str, where: str) -> str:
+    """Returns the code of the language that a file or a line names; `where` says which, in an error."""
+    try:
+        return own_language(name).code
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
 def wanted_languages(names: Iterable[str]) -> tuple[Language, ...]:
     """Returns the languages that names stand for in text yet to be read, which may have names of its own."""
     given = sequence("languages", names)

@@ -1,13 +1,10 @@
 """Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`.
 
-Files are read line by line. A line that cannot be used is named by file and number.
+Files are read line by line. A line that cannot be used is named by file and number. Speech is in `speech`.
 """
 
-import codecs
-import json
 import os
-import stat
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,9 @@ from fairbits.language.corpus import SPLITS, Corpus
 from fairbits.language.declaration import udhr, udhr_languages
 from fairbits.language.documents import Collector, Documents, align, encodable, split_documents, without_blanks
 from fairbits.language.libreoffice_help import help_languages, help_text
-from fairbits.language.lookup import language_of, own_language, suggestion, unlisted_notes, wanted_languages
-from fairbits.memory import LINE_BYTES
+from fairbits.language.lines import entries_of, json_objects, text_lines
+from fairbits.language.lookup import code_of_name, language_of, suggestion, unlisted_notes, wanted_languages
+from fairbits.language.speech import read_speech, speech_folders
 from fairbits.model.embedded import embedded_languages
 
 LIMIT = 64_000_000
@@ -28,7 +26,6 @@ SUFFIXES = (".txt", ".jsonl")
 DECLARATION, HELP = "declaration", "help"
 EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
 """The texts that come with fairbits, and their languages."""
-OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16LE", codecs.BOM_UTF16_BE: "UTF-16BE"}
 FOUND = 20
 """Files that an error lists."""
 
@@ -50,31 +47,54 @@ def read_corpus(
     A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), where LANG names any
     language; or it holds these in the sub-directories `calibration` and `evaluation`. A file is JSONL with `lang`,
     `text` and, in all lines or none, `split`. With `parallel`, document i has the same content in every language.
-    At most `limit` bytes per language and split are kept; a note says where text was left out.
+    At most `limit` bytes per language and split are kept; a note says where text was left out. A directory of speech
+    holds LANG/metadata.jsonl and the clips that it names (see `speech`).
     """
     source, path = os.fspath(path), Path(path)
     codes = None if languages is None else [language.code for language in wanted_languages(languages)]
     whole("limit", limit, least=1)
-    notes: tuple[str, ...] = ()
-    if path.is_dir():
-        collectors, notes = _read_directory(path, codes, limit=limit, count_all=parallel)
+    if path.is_dir() and (folders := speech_folders(path)):
+        _check_speech(path, parallel=parallel)
+        corpus = read_speech(path, folders, codes, share=evaluation_share, seed=seed)
+        _check_languages(path, codes, set(corpus.calibration))
     else:
-        collectors = _read_jsonl(path, codes, limit)
-    there = {code for by_language in collectors.values() for code in by_language}
+        collectors, notes = _read(path, codes, limit=limit, count_all=parallel)
+        _check_languages(path, codes, {code for by_language in collectors.values() for code in by_language})
+        corpus = make_corpus(
+            path.name, collectors, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes
+        )
+    # a bare name would mean the text that comes with fairbits
+    corpus = replace(corpus, source=os.path.join(os.curdir, source) if source in EMBEDDED else source)
+    return corpus if codes is None else corpus.restrict(codes)
+
+
+def _read(
+    path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
+) -> tuple[Collectors, tuple[str, ...]]:
+    if path.is_dir():
+        return _read_directory(path, wanted, limit=limit, count_all=count_all)
+    return _read_jsonl(path, wanted, limit), ()
+
+
+def _check_speech(path: Path, *, parallel: bool) -> None:
+    text = next((entry.name for entry in entries_of(path) if entry.suffix in SUFFIXES), None)
+    if text is not None:
+        raise InputError(f"{path} holds text ({text}) next to directories of speech; it must hold one of both: move it")
+    if parallel:
+        raise InputError(f"{path} holds speech, whose clips are not aligned between languages; leave parallel out")
+
+
+def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[str]) -> None:
+    """Raises unless all languages that are wanted, and at least one, are there."""
     missing = [code for code in codes or () if code not in there]
     if missing or not there:
         meant = next(filter(None, (suggestion(code) for code in missing if not language_of(code).listed)), "")
         raise InputError(
             f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {_found(path)}); it must be a "
             "directory with LANG.txt or LANG.jsonl, such as fra.txt, or these in calibration/ and evaluation/, or a "
-            f'JSONL file with lines like {{"lang": "fra", "text": "…"}}{meant and f"; {meant}"}'
+            f'JSONL file with lines like {{"lang": "fra", "text": "…"}}; speech is in LANG/metadata.jsonl'
+            f"{meant and f'; {meant}'}"
         )
-    corpus = make_corpus(
-        path.name, collectors, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes
-    )
-    # a bare name would mean the text that comes with fairbits
-    corpus = replace(corpus, source=os.path.join(os.curdir, source) if source in EMBEDDED else source)
-    return corpus if codes is None else corpus.restrict(codes)
 
 
 def open_corpus(
@@ -138,7 +158,7 @@ def make_corpus(
 def _read_directory(
     path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
 ) -> tuple[Collectors, tuple[str, ...]]:
-    entries = _entries(path)
+    entries = entries_of(path)
     given = [split for split in SPLITS if (path / split).is_dir()]
     loose = [entry.name for entry in entries if entry.suffix in SUFFIXES]
     if given and loose:
@@ -147,7 +167,7 @@ def _read_directory(
         )
     other = [entry.name for entry in entries if entry.name not in (*loose, *given)]
     for split in given:
-        other += [f"{split}/{entry.name}" for entry in _entries(path / split) if entry.suffix not in SUFFIXES]
+        other += [f"{split}/{entry.name}" for entry in entries_of(path / split) if entry.suffix not in SUFFIXES]
     notes = [f"{path.name}: not read: {', '.join(other[:5])}{', …' if len(other) > 5 else ''}"] if other else []
     collectors = {split: _read_files(path / split, wanted, limit=limit, count_all=count_all) for split in given or [""]}
     return collectors, tuple(notes)
@@ -155,9 +175,9 @@ def _read_directory(
 
 def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool) -> dict[str, Collector]:
     files: dict[str, Path] = {}
-    for entry in _entries(path):
+    for entry in entries_of(path):
         if entry.suffix in SUFFIXES:
-            code = _code(entry.stem, str(entry))
+            code = code_of_name(entry.stem, str(entry))
             if code in files:
                 raise InputError(
                     f"{files[code]} and {entry} are both {code}; each language must have one file: name varieties of a "
@@ -175,7 +195,7 @@ def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_
 
 def _texts(path: Path) -> Iterator[str]:
     if path.suffix == ".txt":
-        return (line for _, line in _text_lines(path))
+        return (line for _, line in text_lines(path))
     return (row["text"] for _, row in _json_lines(path))
 
 
@@ -193,7 +213,7 @@ def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collec
         if collectors and ("" in collectors) != (split == ""):
             raise InputError(f"{where} differs from lines before it in naming a split; all lines must name one or none")
         if name not in codes:
-            codes[name] = _code(name, where)
+            codes[name] = code_of_name(name, where)
         by_language = collectors.setdefault(split, {})
         code = codes[name]
         if wanted is None or code in wanted:
@@ -201,89 +221,19 @@ def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collec
     return collectors
 
 
-def _entries(path: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give a readable file or directory") from None
-
-
 def _found(path: Path) -> str:
     """Returns what a directory holds, for an error."""
-    names = [entry.name for entry in _entries(path)] if path.is_dir() else ["no such line"]
+    names = [entry.name for entry in entries_of(path)] if path.is_dir() else ["no such line"]
     return ", ".join(names[:FOUND]) + (", …" if len(names) > FOUND else "") or "nothing"
-
-
-def _code(name: str, where: str) -> str:
-    """Returns the code of the language that a file or a line names."""
-    try:
-        return own_language(name).code
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _text_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields "file:line" and the text of every line of a UTF-8 file, without its end and the file without its BOM."""
-    _check_regular(path)
-    offset = 0
-    with path.open("rb") as file:
-        for number in range(1, 2**63):
-            raw = file.readline(LINE_BYTES + 1)
-            if not raw:
-                return
-            where = f"{path}:{number}"
-            if len(raw) > LINE_BYTES:
-                raise InputError(
-                    f"{where} is longer than {LINE_BYTES:,} bytes; each line must be one document: break it up"
-                )
-            start = len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0
-            yield where, _decode(raw[start:].rstrip(b"\r\n"), path, where=where, offset=offset + start)
-            offset += len(raw)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields "file:line" and the object of every line that is not blank; each has a string as `text`."""
-    for where, line in _text_lines(path):
-        if line.strip():
-            yield where, _parse_object(line, where)
-
-
-def _check_regular(path: Path) -> None:
-    # A pipe would block for ever, and a loop of links fails only when it is followed.
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give a readable file or directory") from None
-    if not stat.S_ISREG(mode):
-        raise InputError(f"{path} is not a regular file; text must come from files: rename or move it")
-    if not os.access(path, os.R_OK):
-        raise InputError(f"{path} cannot be read (Permission denied); give a readable file or directory")
-
-
-def _decode(raw: bytes, path: Path, *, where: str, offset: int) -> str:
-    if b"\0" in raw and not raw.startswith(tuple(OTHER_ENCODINGS)):
-        raise InputError(f"{where} holds a NUL at byte {offset + raw.index(0):,}; {path.name} must be text, not binary")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        encoding = OTHER_ENCODINGS.get(raw[:2], "ENCODING") if offset == 0 else "ENCODING"
-        raise InputError(
-            f"{path} is not UTF-8: byte {raw[error.start]:#04x} at offset {offset + error.start:,} ({where}); "
-            f"convert it first: iconv -f {encoding} -t UTF-8"
-        ) from None
-
-
-def _parse_object(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f'{where} is not JSON ({error}); each line must be like {{"text": "…"}}') from None
-    if not isinstance(row, dict):
-        raise InputError(f'{where} is a {type(row).__name__}; each line must be an object like {{"text": "…"}}')
-    text = row.get("text")
-    if not isinstance(text, str):
-        kind = f"text of type {type(text).__name__}" if "text" in row else f"the keys {', '.join(row) or '(none)'}"
-        raise InputError(f"{where} has {kind}; it must have `text`, a string")
-    if "\0" in text or not encodable(text):
-        raise InputError(f"{where} holds a NUL or half of a surrogate pair; its text must be valid Unicode text")
-    return row
+    for where, row in json_objects(path):
+        text = row.get("text")
+        if not isinstance(text, str):
+            kind = f"text of type {type(text).__name__}" if "text" in row else f"the keys {', '.join(row) or '(none)'}"
+            raise InputError(f"{where} has {kind}; it must have `text`, a string")
+        if "\0" in text or not encodable(text):
+            raise InputError(f"{where} holds a NUL or half of a surrogate pair; its text must be valid Unicode text")
+        yield where, row

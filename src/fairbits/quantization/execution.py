@@ -203,7 +203,7 @@ def learned_results(
         for batch in batches(text, positions=LEARNING_POSITIONS):
             placed = batch.on(device)
             start(placed)
-            model.base_model(**placed.inputs, use_cache=False)
+            model.base_model(**placed.inputs_for(model), use_cache=False)
     return {name: replace(each, error=errors.error(name)) for name, each in outcomes.items()}
 
 

@@ -17,7 +17,7 @@ PAGE, RECIPE = "report.html", "recipe.yaml"
 WRITTEN = "<!-- written by fairbits report -->"
 """A line of every card that may be replaced by a newer one."""
 RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
-PIPELINES = {"causal": "text-generation", "masked": "fill-mask"}
+PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
 """What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
 NO_DATASET = "unknown"
 """What stands for the id of a dataset where text is not one on the Hub."""

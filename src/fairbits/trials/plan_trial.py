@@ -8,9 +8,8 @@ from types import TracebackType
 
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import open_corpus_for, text_for
 from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.measure.scores.scores import Scores
@@ -116,7 +115,7 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
 
     Without languages and text the embedded declaration is used, for the embedded model in its own languages.
     """
-    corpus = open_corpus(text, languages, model=checkpoint.target)
+    corpus = open_corpus_for(checkpoint, text, languages)
     if len(corpus.evaluation) < 2:
         raise InputError(
             f"the text of {corpus.name} has only one language, {next(iter(corpus.evaluation), 'none')}; "

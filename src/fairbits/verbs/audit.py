@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from fairbits.checks import instance
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.language.tokenization import tokenization
 from fairbits.measure.audit.audit import HEADLINE, Audit
@@ -24,7 +22,7 @@ from fairbits.measure.audit.patterns import Pattern
 from fairbits.measure.audit.redundancy import FOREIGN, Redundancy, redundancy
 from fairbits.measure.passes.measurements import Measure, Measurements, column_errors
 from fairbits.measure.passes.point import PointKind
-from fairbits.measure.passes.prepare import estimated_size_notes
+from fairbits.measure.passes.prepare import estimated_size_notes, open_corpus_for
 from fairbits.measure.passes.recorder import FORMS
 from fairbits.measure.passes.run import probe
 from fairbits.model.checkpoint import Checkpoint
@@ -36,8 +34,7 @@ from fairbits.progress import Progress
 from fairbits.stats import Estimate, LanguageFrame
 from fairbits.units import bits
 from fairbits.verbs.estimate.running_out import within_memory
-from fairbits.verbs.estimate.sizes import TextSize
-from fairbits.verbs.estimate.verbs import audit_workload
+from fairbits.verbs.estimate.verbs import audit_workload, requested_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,10 +68,10 @@ def audit(
     request = TextRequest("calibration", tokens, sequence, seed)
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
-    corpus = open_corpus(text, languages, model=checkpoint.target)
+    corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
     hashing = _hash_meanwhile(checkpoint)
-    size = partial(TextSize.requested, languages=len(corpus.calibration))
+    size = requested_size(checkpoint, corpus, split=request.split)
     workload = audit_workload(checkpoint, size, request, device=device)
     with within_memory(workload, device=device, progress=progress) as show:
         measured = probe(

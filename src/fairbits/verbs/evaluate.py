@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from fairbits.language import Corpus
 from fairbits.language.documents import Documents
 from fairbits.language.reading import DECLARATION, open_corpus
 from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import open_corpus_for
 from fairbits.measure.scores.scores import Scores
 from fairbits.measure.scores.setting import Identity
 from fairbits.measure.scores.signature import DIGITS, Signature, hash_of
@@ -23,8 +23,7 @@ from fairbits.quantization.plan import PLAN
 from fairbits.records import parse_object
 from fairbits.trials.reference_answers import ReferenceAnswers
 from fairbits.verbs.estimate.running_out import within_memory
-from fairbits.verbs.estimate.sizes import TextSize
-from fairbits.verbs.estimate.verbs import evaluate_workload
+from fairbits.verbs.estimate.verbs import evaluate_workload, requested_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,10 +64,10 @@ def evaluate(
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, device=device, progress=progress)
-    corpus = open_corpus(text, languages, model=before.target)
+    corpus = open_corpus_for(before, text, languages)
     check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
     check_made_from(after, before)
-    size = partial(TextSize.requested, languages=len(corpus.split(split)))
+    size = requested_size(before, corpus, split=split)
     workload = evaluate_workload(after, before, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,

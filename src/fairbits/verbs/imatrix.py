@@ -12,9 +12,8 @@ from fairbits.checks import one_of, sequence
 from fairbits.errors import InputError, count_of
 from fairbits.language import Corpus
 from fairbits.language.mix import Weights, weights_by_code
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import short_text_notes, task_of, text_for
+from fairbits.measure.passes.prepare import open_corpus_for, short_text_notes, task_of, text_for
 from fairbits.model.checkpoint import QUANTIZED, Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.files.gguf_names import check_gguf, gguf_names
@@ -88,7 +87,7 @@ def imatrix(
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
     names = _names(checkpoint)  # before anything that takes time
-    corpus = open_corpus(text, languages, model=checkpoint.target)
+    corpus = open_corpus_for(checkpoint, text, languages)
     shares = _shares(weights, list(corpus.calibration))
     words = text_for(checkpoint, corpus, request=request, least=1)
     found = channel_importance(checkpoint, words, device=device, progress=progress)

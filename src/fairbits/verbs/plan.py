@@ -11,10 +11,9 @@ import numpy as np
 from fairbits.checks import Floats, whole
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, TextRequest
 from fairbits.measure.audit.audit import Audit
-from fairbits.measure.passes.prepare import short_text_notes, text_for
+from fairbits.measure.passes.prepare import open_corpus_for, short_text_notes, text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
@@ -70,7 +69,7 @@ def plan(
         raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
     if languages is None and text is None and not chosen.reads_text:
         return policies.decide(policy, Evidence(checkpoint), **given)
-    corpus = open_corpus(text, languages, model=checkpoint.target)
+    corpus = open_corpus_for(checkpoint, text, languages)
     source = Source(
         checkpoint,
         corpus,

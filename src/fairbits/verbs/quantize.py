@@ -14,9 +14,8 @@ from fairbits.artifacts import write_files
 from fairbits.checks import instance
 from fairbits.errors import InputError
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
 from fairbits.locks import check_free, lock_file
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import open_corpus_for, text_for
 from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
@@ -297,7 +296,7 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
     if calibration is None:
         return None
     # with all languages of the plan: parallel text leaves out documents that one of them lacks
-    corpus = open_corpus(text, calibration.hashes).restrict(plan.languages)
+    corpus = open_corpus_for(checkpoint, text, calibration.hashes).restrict(plan.languages)
     found = corpus.hashes["calibration"]
     other = [code for code in plan.languages if found[code] != calibration.hashes.get(code)]
     if other:

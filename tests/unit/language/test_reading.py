@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.errors import InputError
-from fairbits.language import help_text, reading, udhr
+from fairbits.language import help_text, lines, udhr
 from fairbits.language.reading import EMBEDDED, open_corpus, read_corpus
 
 FRA, HEB = "fra_Latn", "heb_Hebr"
@@ -179,7 +179,7 @@ def test_bad_lines_of_one_file_are_named(tmp_path, rows, reason) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(reading, "LINE_BYTES", 1_000)
+    monkeypatch.setattr(lines, "LINE_BYTES", 1_000)
     put(tmp_path, fra="a" * 999 + "\n" + "b" * 1_001)
     assert "fra.txt:2 is longer than 1,000 bytes" in refused(tmp_path)
 

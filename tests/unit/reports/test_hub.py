@@ -78,7 +78,9 @@ def test_languages_without_a_code_of_the_hub_are_left_out_and_said(found) -> Non
     assert "- codes of the Hub for the languages my-dialect" in text
 
 
-@pytest.mark.parametrize(("task", "tag"), [("masked", "fill-mask"), ("completion", None)])
+@pytest.mark.parametrize(
+    ("task", "tag"), [("masked", "fill-mask"), ("completion", None), ("transcription", "automatic-speech-recognition")]
+)
 def test_other_tasks_have_other_tags_and_no_code_for_generation(found, task: str, tag: str | None) -> None:
     own = copy.deepcopy(found)
     own["provenance"]["evaluation"]["task"] = task

@@ -1,31 +1,45 @@
-"""Whisper reads sound: its weights are screened, inspected and quantized without text, and text is refused."""
+"""Whisper reads sound: it is audited, quantized and evaluated on clips of speech, and text is refused."""
 
+import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from transformers import WhisperConfig, WhisperForConditionalGeneration
+from scipy.io import wavfile
+from transformers import AutoFeatureExtractor, WhisperForConditionalGeneration, WhisperProcessor
 
 import fairbits as fb
 from fairbits.errors import InputError
+from fairbits.language import find_language, read_corpus
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.prepare import short_text_notes, text_for
+from fairbits.measure.passes.run import document_losses
+from fairbits.measure.passes.speech_text import Prompts
+from fairbits.measure.passes.text import Text
 from fairbits.model.scheme import Scheme
+from speech import write_speech
 
-GROUP = 16
+GROUP, TOKENS = 16, 96
 SCHEME = Scheme(4, GROUP)
+ON = {"languages": ["eng", "fra"], "tokens": TOKENS}
 
 
 @pytest.fixture(scope="module")
-def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random model of two blocks in its encoder and two in its decoder."""
-    stack = {"layers": 2, "attention_heads": 2, "ffn_dim": 48}
-    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in stack.items()}
-    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
-    config = WhisperConfig(d_model=32, vocab_size=96, num_mel_bins=8, max_source_positions=10, **sizes, **tokens)
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("whisper")
-    WhisperForConditionalGeneration(config).save_pretrained(path)
-    fb.Checkpoint("embedded:tiny").tokenizer().save_pretrained(path)
-    return path
+def text(whisper: Path, speech: Path) -> Text:
+    """All languages of the calibration split."""
+    return text_for(fb.Checkpoint(whisper), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+
+
+@pytest.fixture(scope="module")
+def quantized(whisper: Path, speech: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model after GPTQ on speech."""
+    out = tmp_path_factory.mktemp("quantized") / "out"
+    plan = fb.plan(whisper, policy="gptq", bits=4, group=GROUP, text=speech, **ON)
+    fb.quantize(whisper, plan, text=speech, out=out)
+    return out
 
 
 def test_both_stacks_are_mapped(whisper: Path) -> None:
@@ -38,36 +52,253 @@ def test_both_stacks_are_mapped(whisper: Path) -> None:
     assert found.head.name == "model.decoder.embed_tokens.weight"
 
 
-def test_it_is_quantized_without_text(whisper: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    done = fb.quantize(whisper, fb.plan(whisper, policy="rtn", bits=4, group=GROUP), out=out)
-    assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
-    inputs = {"input_features": torch.randn(1, 8, 20), "decoder_input_ids": torch.arange(5)[None]}
-    before, ours, theirs = (
-        fb.Checkpoint(whisper).load(),
-        fb.Checkpoint(out).load(),
-        WhisperForConditionalGeneration.from_pretrained(out, dtype=torch.float32).eval(),
+def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Path, text: Text) -> None:
+    tokenizer = fb.Checkpoint(whisper).tokenizer()
+    corpus = read_corpus(speech)
+    start, english, transcribe, plain = tokenizer.convert_tokens_to_ids(
+        ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
     )
-    with torch.no_grad():
-        original, found, loaded = (model(**inputs).logits for model in (before, ours, theirs))
-    torch.testing.assert_close(found, loaded, rtol=0, atol=1e-5)
-    assert (original - found).abs().max() > 1e-3
-
-
-def test_its_weights_are_screened(whisper: Path) -> None:
-    (row,) = fb.screen([whisper]).rows
-    assert row.problem is None
+    prompts = {"eng_Latn": [start, english, transcribe, plain], "quy_Latn": [start, transcribe, plain]}
+    for code, prompt in prompts.items():
+        window = next(each for each in text.windows if text.lang[each.document] == code)
+        part, sound = window.main, window.sound
+        assert part.ids[: len(prompt)] == prompt
+        transcript = [label for label in part.labels if label >= 0]
+        assert part.ids[len(prompt) :] == transcript[:-1]
+        assert tokenizer.decode(transcript) in corpus.calibration[code]
+        assert sum(part.text) == len(transcript) - 1
+        rate, samples = wavfile.read(sound.clip.path)
+        assert sound.heard == -(-len(samples) * 50 // (10 * rate))
+        assert window.length == 50
+    assert any("no token for quy_Latn" in note for note in text.notes)
+    assert text.size_bytes[0] == len(tokenizer.decode([x for x in text.windows[0].main.labels if x >= 0]).encode())
 
 
 @pytest.mark.parametrize(
+    ("code", "name"),
+    [("eng", "english"), ("cmn_Hans", "chinese"), ("nob", "norwegian"), ("jav", "javanese"), ("quy", None)],
+)
+def test_prompts_are_those_of_transformers(whisper: Path, code: str, name: str | None) -> None:
+    checkpoint = fb.Checkpoint(whisper)
+    tokenizer = checkpoint.tokenizer()
+    tokenizer.set_prefix_tokens(language=name, task="transcribe")
+    assert Prompts.of(checkpoint, tokenizer).ids(find_language(code).code) == tokenizer.prefix_tokens
+
+
+def test_a_model_of_one_language_is_not_told_it(whisper: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whisper, tmp_path / "english"))
+    (copy / "generation_config.json").write_text('{"is_multilingual": false}')
+    checkpoint = fb.Checkpoint(copy)
+    tokenizer = checkpoint.tokenizer()
+    prompts = Prompts.of(checkpoint, tokenizer)
+    assert prompts.ids("eng_Latn") == tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
+    assert prompts.notes(["eng_Latn", "quy_Latn"]) == ()
+
+
+def test_losses_are_those_of_transformers(whisper: Path, text: Text) -> None:
+    model = WhisperForConditionalGeneration.from_pretrained(whisper).eval()
+    extractor = AutoFeatureExtractor.from_pretrained(whisper)
+    nll, predicted = document_losses(model, text)
+    for window in text.windows:
+        rate, samples = wavfile.read(window.sound.clip.path)
+        heard = extractor(samples / 32768, sampling_rate=rate, return_tensors="pt").input_features
+        torch.testing.assert_close(window.sound.features(), heard[0], rtol=0, atol=1e-5)
+        own = [label for label in window.main.labels if label >= 0]
+        with torch.no_grad():
+            logits = model(heard, decoder_input_ids=torch.tensor([window.main.ids])).logits[0, -len(own) :]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(own), reduction="sum")
+        assert nll[window.document] == pytest.approx(float(loss), rel=1e-5)
+        assert predicted[window.document] == len(own)
+        labels = torch.tensor([window.main.labels])
+        with torch.no_grad():
+            mean = model(heard, decoder_input_ids=torch.tensor([window.main.ids]), labels=labels).loss
+        assert nll[window.document] == pytest.approx(float(mean) * len(own), rel=1e-5)
+
+
+def test_silence_after_a_clip_is_seen_but_is_no_text(text: Text) -> None:
+    batch = next(batches(text, positions=200))
+    assert batch.inputs["input_features"].shape == (4, 8, 100)
+    assert batch.encoder.real.all()
+    heard = torch.tensor([text.windows[i].sound.heard for i in range(4)])
+    assert batch.encoder.text.sum(1).tolist() == heard.tolist()
+    assert batch.positions("decoder") is batch.main
+
+
+def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: Path) -> None:
+    found = fb.audit(whisper, text=speech, scheme=SCHEME, **ON)
+    assert found.measured.task == "transcription"
+    assert len(found.measured.linears) == 2 * 6 + 2 * 10
+    stacks = {point.stack for point in found.measured.points}
+    assert stacks == {"encoder", "decoder"}
+    column = next(i for i, point in enumerate(found.measured.points) if point.name == "blocks.0")
+    corpus = read_corpus(speech, languages=ON["languages"])
+    words = text_for(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=TOKENS))
+    heard = np.zeros(len(words.lang))
+    for window in words.windows:
+        heard[window.document] += window.sound.heard
+    np.testing.assert_array_equal(found.measured.positions[:, column], heard)
+    assert (found.damage["kronecker"].by_linear > 0).all()
+    found.save(tmp_path / "audit.json")
+    fb.plan(whisper, policy="mixed", bits=4, group=GROUP, text=speech, audit=tmp_path / "audit.json", **ON)
+
+
+def test_gptq_on_speech_is_written_and_loads_in_transformers(whisper: Path, quantized: Path) -> None:
+    inputs = {"input_features": torch.randn(1, 8, 100), "decoder_input_ids": torch.arange(5)[None]}
+    ours = fb.Checkpoint(quantized).load()
+    theirs = WhisperForConditionalGeneration.from_pretrained(quantized, dtype=torch.float32).eval()
+    with torch.no_grad():
+        original, found, loaded = (model(**inputs).logits for model in (fb.Checkpoint(whisper).load(), ours, theirs))
+    assert torch.equal(found, loaded)
+    assert (original - found).abs().max() > 1e-3
+    assert (quantized / "preprocessor_config.json").is_file()
+    plan = json.loads((quantized / "plan.json").read_text())
+    errors = [layer["error"] for layer in plan["outcomes"] if layer["error"]]
+    assert len(errors) == 2 * 6 + 2 * 10
+    assert all(set(error) == {"eng_Latn", "fra_Latn"} for error in errors)
+
+
+def test_gptq_hears_the_clips(whisper: Path, quantized: Path, tmp_path: Path) -> None:
+    plan = fb.plan(whisper, policy="rtn", bits=4, group=GROUP)
+    fb.quantize(whisper, plan, out=tmp_path / "rtn")
+    name = "model.encoder.layers.1.fc1.weight"
+    rtn, gptq = (fb.Checkpoint(path).load().state_dict()[name] for path in (tmp_path / "rtn", quantized))
+    assert not torch.equal(rtn, gptq)
+
+
+def test_it_is_evaluated_on_speech(whisper: Path, speech: Path, quantized: Path) -> None:
+    found = fb.evaluate(quantized, reference=whisper, text=speech, languages=["eng", "fra", "quy"], tokens=TOKENS)
+    assert found.question.task == "transcription"
+    assert "given its sound" in found.summary()["question"]["asked"]
+    assert (found.documents.kl > 0).all()
+    request = TextRequest("evaluation", tokens=TOKENS)
+    words = text_for(fb.Checkpoint(whisper), read_corpus(speech), request=request, least=1)
+    nll, _ = document_losses(fb.Checkpoint(quantized).load(), words)
+    np.testing.assert_allclose(found.documents.nll_quantized, nll, rtol=1e-5)
+    assert any("no token for quy_Latn" in note for note in found.notes)
+    again = fb.evaluate(quantized, reference=whisper, text=speech, repeat=found.signature())
+    np.testing.assert_array_equal(again.documents.kl, found.documents.kl)
+
+
+def test_other_policies_hear(whisper: Path, speech: Path, tmp_path: Path) -> None:
+    for policy, options in {"fair": {"block_steps": 2, "model_steps": 2}, "laaciq": {}}.items():
+        plan = fb.plan(whisper, policy=policy, bits=4, group=GROUP, text=speech, **ON, **options)
+        done = fb.quantize(whisper, plan, text=speech, out=tmp_path / policy)
+        assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
+
+
+def test_a_model_in_memory_comes_with_its_processor(whisper: Path, speech: Path) -> None:
+    model, processor = (
+        WhisperForConditionalGeneration.from_pretrained(whisper),
+        WhisperProcessor.from_pretrained(whisper),
+    )
+    own, files = (
+        fb.audit(each, tokenizer, text=speech, scheme=SCHEME, **ON)
+        for each, tokenizer in ((model, processor), (whisper, None))
+    )
+    np.testing.assert_allclose(own.measured.nll, files.measured.nll, rtol=1e-6)
+    with pytest.raises(InputError, match="pass the processor"):
+        fb.audit(model, processor.tokenizer, text=speech, scheme=SCHEME, **ON)
+
+
+def test_its_weights_are_screened_and_quantized_without_sound(whisper: Path, tmp_path: Path) -> None:
+    (row,) = fb.screen([whisper]).rows
+    assert row.problem is None
+    done = fb.quantize(whisper, fb.plan(whisper, policy="rtn", bits=4, group=GROUP), out=tmp_path / "out")
+    assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
+
+
+@pytest.mark.parametrize("given", [{}, {"languages": ["eng"]}, {"languages": ["eng"], "text": "help"}])
+@pytest.mark.parametrize(
     "measure",
     [
-        lambda model: fb.audit(model, languages=["eng"], scheme=SCHEME),
-        lambda model: fb.plan(model, policy="gptq", bits=4, group=GROUP, languages=["eng"]),
-        lambda model: fb.evaluate(model, reference=model, languages=["eng"]),
+        lambda model, given: fb.audit(model, scheme=SCHEME, **given),
+        lambda model, given: fb.plan(model, policy="gptq", bits=4, group=GROUP, **given),
+        lambda model, given: fb.evaluate(model, reference=model, **given),
     ],
     ids=["audit", "plan", "evaluate"],
 )
-def test_what_reads_text_is_refused(whisper: Path, measure) -> None:
-    with pytest.raises(InputError, match=r"reads input_features, and not text.*quantize with --policy rtn need none"):
-        measure(whisper)
+def test_without_speech_it_is_refused(whisper: Path, measure, given) -> None:
+    with pytest.raises(
+        InputError, match=r"reads sound, and the text that comes with fairbits has none; give .*--text DIR"
+    ):
+        measure(whisper, given)
+
+
+def test_text_of_the_user_is_refused(whisper: Path, tmp_path: Path) -> None:
+    (tmp_path / "eng.txt").write_text("One.\nTwo.\n")
+    with pytest.raises(InputError, match=r"reads sound, and .* has none"):
+        fb.audit(whisper, text=tmp_path, scheme=SCHEME)
+
+
+def test_clips_that_do_not_fit_are_left_out(whisper: Path, tmp_path: Path) -> None:
+    said = {"eng": [f"Number {i}." for i in range(6)], "fra": ["mot " * 60, *(f"Nombre {i}." for i in range(5))]}
+    write_speech(tmp_path / "clips", said, seconds=(1.0, 2.0))
+    wavfile.write(tmp_path / "clips" / "eng" / "3.wav", 16000, np.zeros(160_001, np.int16))
+    corpus = read_corpus(tmp_path / "clips", evaluation_share=0.0)
+    text = text_for(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=1000))
+    assert text.languages == ("eng_Latn", "fra_Latn")
+    assert [(text.lang == code).sum() for code in text.languages] == [5, 5]
+    assert text.notes == (
+        "clips left out (eng_Latn 1, fra_Latn 1): longer than 10 seconds, or than 64 tokens with their prompt",
+    )
+    (short,) = short_text_notes(text, TextRequest(tokens=1000), parallel=False)[1:]
+    tokens = sum(
+        label >= 0 for each in text.windows if text.lang[each.document] == "eng_Latn" for label in each.main.labels
+    )
+    assert f"eng_Latn {tokens}" in short
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (None, "has neither preprocessor_config.json nor processor_config.json with a feature_extractor"),
+        ({"feature_size": 80}, "makes 80 x 100 features of a clip, and the model reads 8 x 100"),
+        ({"chunk_length": 30}, "makes 8 x 300 features"),
+        ({"n_fft": 10**9}, "has n_fft 1000000000; it must be a whole number from 16 to 16,384"),
+        ({"hop_length": 0}, "has hop_length 0"),
+        ({"sampling_rate": "16000"}, "has sampling_rate '16000'"),
+        ({"padding_value": 1.0}, "has padding_value 1.0"),
+        (
+            {"feature_extractor_type": "Wav2Vec2FeatureExtractor"},
+            "names the feature extractor 'Wav2Vec2FeatureExtractor'",
+        ),
+    ],
+)
+def test_a_feature_extractor_must_belong_to_the_model(
+    whisper: Path, speech: Path, tmp_path: Path, change, message
+) -> None:
+    copy = Path(shutil.copytree(whisper, tmp_path / "copy"))
+    file = copy / "preprocessor_config.json"
+    if change is None:
+        file.unlink()
+    else:
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        text_for(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+
+
+def test_the_file_of_a_processor_is_read_too(whisper: Path, speech: Path, tmp_path: Path, text: Text) -> None:
+    copy = Path(shutil.copytree(whisper, tmp_path / "copy"))
+    own = json.loads((copy / "preprocessor_config.json").read_text())
+    (copy / "preprocessor_config.json").unlink()
+    (copy / "processor_config.json").write_text(json.dumps({"feature_extractor": own}))
+    found = text_for(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+    torch.testing.assert_close(found.windows[0].sound.features(), text.windows[0].sound.features(), rtol=0, atol=0)
+
+
+def test_the_command_line_says_what_is_wrong(whisper: Path, speech: Path, tmp_path: Path, command) -> None:
+    code, _, said = command("audit", whisper)
+    assert code == 2
+    assert "give a directory of speech (--text DIR)" in " ".join(said.split())
+    bad = Path(shutil.copytree(speech, tmp_path / "bad"))
+    for clip in (bad / "eng").glob("*.wav"):
+        clip.write_bytes(clip.read_bytes()[:1000])
+    code, _, said = command("audit", whisper, "--text", bad, "--tokens", "96", "--group", str(GROUP))
+    assert code == 2
+    assert "is damaged, or no WAV file of plain samples" in " ".join(said.split())
+
+
+def test_the_command_line_audits_and_shows_it(whisper: Path, speech: Path, command) -> None:
+    code, shown, _ = command("audit", whisper, "--text", speech, "--tokens", "96", "--group", str(GROUP))
+    assert code == 0
+    assert "eng_Latn" in shown

@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fairbits.measure.passes.sound import Sound
 from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +40,20 @@ class Batch:
         """Returns the positions for a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
 
+    @property
+    def size(self) -> int:
+        """The number of positions of all stacks, with padding."""
+        return self.main.real.numel() + (0 if self.encoder is None else self.encoder.real.numel())
+
+    @property
+    def ids(self) -> Tensor:
+        """All token ids of the model's input."""
+        return torch.cat([each.flatten() for name, each in self.inputs.items() if name.endswith("input_ids")])
+
+    def inputs_for(self, model: "PreTrainedModel") -> dict[str, Tensor]:
+        """Returns the model's input, sound in the type that the model computes in."""
+        return {name: each.to(model.dtype) if each.is_floating_point() else each for name, each in self.inputs.items()}
+
     def on(self, device: str | torch.device) -> "Batch":
         """Returns the batch with the model's input on a device."""
         return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
@@ -56,6 +75,14 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
     ids, main = _padded([window.main for window in windows], padding)
     labels = _rows([window.main.labels for window in windows], NO_LABEL)
     document = torch.tensor([window.document for window in windows])
+    sounds = [window.sound for window in windows if window.sound is not None]
+    if sounds:
+        inputs = {
+            "input_features": torch.stack([sound.features() for sound in sounds]),
+            "decoder_input_ids": ids,
+            "decoder_attention_mask": main.real.long(),
+        }
+        return Batch(inputs, labels, document, main, _heard(sounds))
     encoders = [window.encoder for window in windows if window.encoder is not None]
     if not encoders:
         return Batch({"input_ids": ids, "attention_mask": main.real.long()}, labels, document, main, None)
@@ -67,6 +94,13 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
         "decoder_attention_mask": main.real.long(),
     }
     return Batch(inputs, labels, document, main, encoder)
+
+
+def _heard(sounds: Sequence[Sound]) -> Positions:
+    """Returns the positions of an encoder that reads sound: it sees the silence after a clip too."""
+    heard = torch.tensor([sound.heard for sound in sounds])
+    text = torch.arange(sounds[0].positions) < heard[:, None]
+    return Positions(torch.ones_like(text).float(), text.float())
 
 
 def _padded(parts: Sequence[Part], padding: int) -> tuple[Tensor, Positions]:

@@ -37,11 +37,13 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
     Some families scale or clip logits after that map. For these the body is the whole model and the head is the
     identity.
     """
-    whole = Split(lambda batch: model(**batch.inputs, use_cache=False).logits, lambda features: features, False)
+    whole = Split(
+        lambda batch: model(**batch.inputs_for(model), use_cache=False).logits, lambda features: features, False
+    )
     head, base = model.get_output_embeddings(), model.base_model  # type: ignore[no-untyped-call]
     if head is None or base is model:
         return whole
-    parted = Split(lambda batch: base(**batch.inputs, use_cache=False).last_hidden_state, head, True)
+    parted = Split(lambda batch: base(**batch.inputs_for(model), use_cache=False).last_hidden_state, head, True)
     expected, features = whole.body(batch), parted.body(batch)
     if features.shape[:-1] != expected.shape[:-1] or features.shape[-1] != head.weight.shape[-1]:
         return whole

@@ -208,7 +208,7 @@ def lockstep(
     modules = {path: model.get_submodule(path) for path in blocks}
 
     def whole(batch: Batch) -> Any:
-        return model(**batch.inputs, use_cache=False)
+        return model(**batch.inputs_for(model), use_cache=False)
 
     threads = [BatchThread(body or whole, batch) for batch in batches]
     forwards = {path: module.forward for path, module in modules.items()}

@@ -1,6 +1,7 @@
 """The text of a corpus, prepared for a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,10 +9,12 @@ import numpy as np
 from fairbits.errors import InputError
 from fairbits.language.corpus import Corpus
 from fairbits.language.mix_file import Sample
+from fairbits.language.reading import EMBEDDED, open_corpus
 from fairbits.language.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
-from fairbits.measure.passes.text import Task, Text, cutter_for, read_text
+from fairbits.measure.passes.speech_text import speech_for
+from fairbits.measure.passes.text import NO_LABEL, Task, Text, cutter_for, read_text
 from fairbits.measure.passes.token_bytes import encoder_of
-from fairbits.model.architecture.skeleton import TEXT
+from fairbits.model.architecture.skeleton import SOUND
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.stats.resample import LEAST_DOCUMENTS
 
@@ -43,15 +46,20 @@ def text_for(
             f"{checkpoint.target} allows {length} positions; at least {SHORTEST_WINDOW} are needed: see config.json"
         )
     rows = checkpoint.config.get_text_config().vocab_size
-    text = read_text(
-        corpus.split(request.split),
-        encoder_of(tokenizer),
-        cutter_for(tokenizer, task, length=length, seed=request.seed, start=start),
-        request=request,
-        parallel=corpus.parallel,
-        padding=_padding(tokenizer, rows),
-        least=least,
-    )
+    padding = _padding(tokenizer, rows)
+    if task == "transcription":
+        check_sound(checkpoint, corpus)
+        text = speech_for(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
+    else:
+        text = read_text(
+            corpus.split(request.split),
+            encoder_of(tokenizer),
+            cutter_for(tokenizer, task, length=length, seed=request.seed, start=start),
+            request=request,
+            parallel=corpus.parallel,
+            padding=padding,
+            least=least,
+        )
     parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
     most = max(max(*part.ids, *part.labels) for part in parts)
     if most >= rows:
@@ -84,16 +92,16 @@ def tokens_of(text: Text) -> dict[str, int]:
     """Returns the number of tokens of each language, including those that are not predicted."""
     counts = dict.fromkeys(text.languages, 0)
     for window in text.windows:
-        main, encoder = window.main, window.encoder
+        main = window.main
         # a decoder reads a start token instead of its last token, and predicts all of them
-        counts[str(text.lang[window.document])] += (
-            sum(main.text) if encoder is None else sum(encoder.text) + len(main.labels)
-        )
+        predicted = sum(label != NO_LABEL for label in main.labels)
+        own = sum(main.text) if window.encoder is None else sum(window.encoder.text) + predicted
+        counts[str(text.lang[window.document])] += own if window.sound is None else predicted
     return counts
 
 
 def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
-    """Returns a note if languages have clearly less text than requested.
+    """Returns the notes of a text, and one if languages have clearly less of it than requested.
 
     For parallel text the mean over languages counts: the same content takes more tokens in some languages than in
     others.
@@ -102,11 +110,11 @@ def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tup
     least = CLEARLY_LESS * request.tokens
     short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
     if not short or (parallel and sum(counts.values()) >= least * len(counts)):
-        return ()
+        return text.notes
     first, *others = (f"{code} {counts[code]:,}" for code in short[:NAMED])
     named = [f"{first} of {request.tokens:,} tokens", *others]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
-    return (f"{request.split} text is shorter than requested: {', '.join(named)}{more}",)
+    return (*text.notes, f"{request.split} text is shorter than requested: {', '.join(named)}{more}")
 
 
 def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
@@ -121,16 +129,37 @@ def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
 
 def task_of(checkpoint: Checkpoint) -> Task:
     """Returns the prediction task of a model of this class."""
-    if checkpoint.architecture.reads != TEXT:
-        raise InputError(
-            f"{checkpoint.target} reads {checkpoint.architecture.reads}, and not text, so fairbits cannot measure it "
-            "on text; screen, inspect and quantize with --policy rtn need none"
-        )
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
+    if checkpoint.architecture.reads == SOUND:
+        return "transcription"
     if checkpoint.config.is_encoder_decoder:
         return "completion"
     return "masked" if all(block.stack == "encoder" for block in checkpoint.architecture.blocks) else "causal"
+
+
+def open_corpus_for(
+    checkpoint: Checkpoint, text: str | Path | Corpus | None, languages: Iterable[str] | None
+) -> Corpus:
+    """Returns the text that a model is measured on, in the named languages (see `open_corpus`).
+
+    A model that reads sound needs speech, and no speech comes with fairbits.
+    """
+    if text is None or (isinstance(text, str) and text in EMBEDDED):
+        check_sound(checkpoint, None)
+    corpus = open_corpus(text, languages, model=checkpoint.target)
+    check_sound(checkpoint, corpus)
+    return corpus
+
+
+def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:
+    """Raises if a model reads sound and a corpus has none."""
+    if checkpoint.architecture.reads == SOUND and not (corpus and corpus.clips):
+        name = corpus.name if corpus else "the text that comes with fairbits"
+        raise InputError(
+            f"{checkpoint.target} reads sound, and {name} has none; give a directory of speech (--text DIR): "
+            "LANG/metadata.jsonl, with file_name and text in each line, and the WAV files that it names"
+        )
 
 
 def longest_input(checkpoint: Checkpoint) -> int:

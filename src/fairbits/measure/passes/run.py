@@ -182,7 +182,7 @@ def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[s
         unigrams=unigrams(text),
         estimated=text.estimated,
         dtype=str(job.dtype).removeprefix("torch."),
-        notes=notes if recorder.experts is None else (*notes, *recorder.experts.notes),
+        notes=(*text.notes, *notes, *(() if recorder.experts is None else recorder.experts.notes)),
         experts=() if recorder.experts is None else recorder.experts.tables(),
     )
 

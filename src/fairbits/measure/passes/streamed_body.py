@@ -39,9 +39,9 @@ class StreamedBody:
     def __call__(self, batch: Batch) -> Tensor:
         """Returns the features of a batch, or the logits of the batch that passes the whole model."""
         if batch is self._whole:
-            logits: Tensor = self._model(**batch.inputs, use_cache=False).logits
+            logits: Tensor = self._model(**batch.inputs_for(self._model), use_cache=False).logits
             return logits
-        found = self._base(**batch.inputs, use_cache=False)
+        found = self._base(**batch.inputs_for(self._model), use_cache=False)
         self._result = type(found)
         features: Tensor = found.last_hidden_state
         return features

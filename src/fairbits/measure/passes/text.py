@@ -18,8 +18,11 @@ from fairbits.stats.resample import LEAST_DOCUMENTS
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Task = Literal["causal", "masked", "completion"]
-"""What the model predicts: the next token, the masked tokens or (encoder-decoder) the second half of a text."""
+    from fairbits.measure.passes.sound import Sound
+
+Task = Literal["causal", "masked", "completion", "transcription"]
+"""What the model predicts: the next token, the masked tokens, (encoder-decoder) the second half of a text, or what is
+said in a clip."""
 
 NO_LABEL = -100
 MASKED_SHARE = 0.15
@@ -40,16 +43,23 @@ class Part:
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a document that fits the model; `encoder` is the input of its encoder, if it has one."""
+    """A piece of a document that fits the model; `encoder` or `sound` is the input of its encoder, if it has one."""
 
     document: int
     main: Part
     encoder: Part | None = None
+    sound: "Sound | None" = None
 
     @property
     def length(self) -> int:
         """The longest of its parts."""
-        return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else 0)
+        sound = self.sound.positions if self.sound else 0
+        return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else sound)
+
+    @property
+    def encoder_text(self) -> int:
+        """How many positions of the encoder hold text or sound."""
+        return sum(self.encoder.text) if self.encoder else self.sound.heard if self.sound else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +68,8 @@ class Text:
 
     `size_bytes` holds the bytes of the predicted tokens of each document; `estimated` is how many of these sizes are
     the document's size times the predicted share of its tokens, because the tokenizer does not report what each token
-    stands for. Documents with the same number have the same content in several languages.
+    stands for. Documents with the same number have the same content in several languages. `notes` say what was left
+    out, and why.
     """
 
     languages: tuple[str, ...]
@@ -68,6 +79,7 @@ class Text:
     windows: tuple[Window, ...]
     padding: int
     estimated: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def language_of(self) -> NDArray[np.intp]:
@@ -180,10 +192,10 @@ def read_text(
         code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
         for code, texts in documents.items()
     }
-    _check_number(coded, least=least)
+    check_number(coded, least=least)
     if parallel:
         coded = _common(coded, tokens)
-        _check_number(coded, " that every other language has too", least=least)
+        check_number(coded, " that every other language has too", least=least)
     lang: list[str] = []
     numbers: list[int] = []
     sizes: list[float] = []
@@ -253,7 +265,8 @@ def _limit(lengths: Iterable[int], tokens: int) -> float:
     return math.inf
 
 
-def _check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], which: str = "", *, least: int) -> None:
+def check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], which: str = "", *, least: int) -> None:
+    """Raises if a language has fewer than `least` documents."""
     for code, chosen in coded.items():
         if len(chosen) < least:
             raise InputError(

@@ -166,7 +166,7 @@ class StreamedModel:
         part: list[Batch] = []
         taken = 0
         for batch in chosen:
-            size = batch.main.real.numel() * self._width * self._dtype.itemsize
+            size = batch.size * self._width * self._dtype.itemsize
             if part and (taken + size > room or len(part) == MOST_BATCHES):
                 yield part
                 part, taken = [], 0
@@ -180,7 +180,7 @@ class StreamedModel:
         The two samples walk along, one of them through the model with its head: they show what the head is.
         """
         model, together = self._loader.model, [*self._samples, *part]
-        ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in together])
+        ids = torch.cat([batch.ids for batch in together])
         model.load_outside(torch.unique(ids).cpu(), {})
         paths = [block.module for block in self._loader.blocks]
         with lockstep(model.model, paths, together, body=self._body) as walk:

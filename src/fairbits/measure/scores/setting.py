@@ -16,6 +16,7 @@ TASK_NAMES: Mapping[Task, str] = {
     "causal": "every token, given those before it",
     "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
     "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
+    "transcription": "the transcript of every clip, given its sound, the true tokens before each one (teacher forcing)",
 }
 """What the model predicts in each task, for readers."""
 

@@ -129,9 +129,8 @@ def _round_walking(
     apart = _states_in_main_memory(job, whole)
     place, rounds = "cpu" if apart else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
-    ids = [each.flatten() for batch in whole for name, each in batch.inputs.items() if name.endswith("input_ids")]
     model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read, outside=place)
-    model.load_outside(torch.unique(torch.cat(ids)), outside.layers)
+    model.load_outside(torch.unique(torch.cat([batch.ids for batch in whole])), outside.layers)
     reference = ReferenceStates()
     paths = [block.module for block in blocks]
     with lockstep(model.model, paths, chosen, device=job.device if apart else None) as walk:
@@ -217,7 +216,7 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     There are three: the embedding, which the model holds on to, and the input and output of a block. It depends on the
     whole text, also with several ranks, so that codes do not depend on their number.
     """
-    positions = sum(batch.labels.numel() for batch in whole)
+    positions = sum(batch.size for batch in whole)
     states = 3 * positions * _width(job.checkpoint) * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
 

@@ -37,8 +37,7 @@ class TextLanguages:
         counts = {stack: np.zeros(len(text.languages)) for stack in ("main", "encoder")}
         for window in text.windows:
             counts["main"][language_of[window.document]] += sum(window.main.text)
-            if window.encoder is not None:
-                counts["encoder"][language_of[window.document]] += sum(window.encoder.text)
+            counts["encoder"][language_of[window.document]] += window.encoder_text
         pi = np.array([weights.get(code, 0.0) for code in text.languages])
         return cls(text.languages, torch.from_numpy(language_of), counts, pi)
 

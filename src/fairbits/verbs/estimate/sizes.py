@@ -11,6 +11,8 @@ from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.evidence import is_rounded
 
+CLIP_TOKENS = 32
+"""About how many tokens the transcript of a clip of ten seconds has."""
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """The names that configurations have for the number of experts."""
 
@@ -148,8 +150,14 @@ class TextSize:
         return cls(tuple(sorted(window.length for window in chosen)), predicted, len(text.languages))
 
     @classmethod
-    def requested(cls, request: TextRequest, languages: int) -> "TextSize":
-        """Returns the size of a text that has what is requested, all in whole windows; nothing is read."""
+    def requested(cls, request: TextRequest, languages: int, clip: int | None = None) -> "TextSize":
+        """Returns the size of a text that has what is requested, all in whole windows; nothing is read.
+
+        Of speech, `clip` is the number of positions that the encoder has for one, however long it is.
+        """
+        if clip is not None:
+            clips = -(-request.tokens // CLIP_TOKENS) * languages
+            return cls((clip,) * clips, request.tokens * languages, languages)
         windows = -(-request.tokens // request.sequence) * languages
         return cls((min(request.sequence, request.tokens),) * windows, request.tokens * languages, languages)
 

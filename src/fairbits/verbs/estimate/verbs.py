@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.language import Corpus
-from fairbits.language.reading import open_corpus
 from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import open_corpus_for, text_for
 from fairbits.measure.passes.text import Text
+from fairbits.model.architecture.skeleton import SOUND
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies import DEFAULT, find_policy
@@ -48,11 +48,11 @@ def estimate_quantize(
     corpus: Corpus | None
     if plan is not None:
         planned = Planned(plan, {})
-        corpus = None if plan.calibration is None else open_corpus(text, plan.calibration.hashes)
+        corpus = None if plan.calibration is None else open_corpus_for(model, text, plan.calibration.hashes)
     else:
         chosen = find_policy(policy)
         reads = chosen.reads_text or languages is not None or text is not None
-        corpus = open_corpus(text, languages, model=model.target) if reads else None
+        corpus = open_corpus_for(model, text, languages) if reads else None
         request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
         unread = model.without_fingerprint()
         planned = stand_in_plan(unread, corpus, policy=policy, options=options, request=request, device=device)
@@ -84,7 +84,7 @@ def estimate_audit(
     request: TextRequest,
 ) -> Estimate:
     """Returns what an audit takes."""
-    corpus = open_corpus(text, languages, model=model.target)
+    corpus = open_corpus_for(model, text, languages)
 
     workload = audit_workload(model, partial(_size, model, corpus), request, device=device)
     return estimate_workload(model, workload, device=device, out=out)
@@ -109,7 +109,7 @@ def estimate_evaluate(
     request: TextRequest,
 ) -> Estimate:
     """Returns what an evaluation takes."""
-    corpus = open_corpus(text, languages, model=reference.target)
+    corpus = open_corpus_for(reference, text, languages)
 
     workload = evaluate_workload(quantized, reference, partial(_size, reference, corpus), request, device=device)
     return estimate_workload(reference, workload, device=device, out=None)
@@ -147,6 +147,12 @@ def _shortened(words: Text | None, plan: Plan, changed: Plan) -> Text | None:
         return words
     share = changed.calibration.tokens / plan.calibration.tokens
     return words if share == 1 else replace(words, windows=words.windows[: max(round(share * len(words.windows)), 1)])
+
+
+def requested_size(model: Checkpoint, corpus: Corpus, *, split: str) -> SizeOf:
+    """Returns the function that gives the size of requested text, without reading it."""
+    clip = int(model.config.max_source_positions) if corpus.clips and model.architecture.reads == SOUND else None
+    return partial(TextSize.requested, languages=len(corpus.split(split)), clip=clip)
 
 
 def _size(model: Checkpoint, corpus: Corpus, request: TextRequest) -> TextSize:
