@@ -1,5 +1,6 @@
 import contextlib
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -134,7 +135,7 @@ def test_stored_half_precision_is_computed_with_in_single(saved, weather):
 
 def test_what_fails_in_a_thread_fails_in_the_caller_and_all_threads_end(llama):
     _, streaming, chosen, paths = llama
-    broken = [*chosen[:1], SimpleNamespace(inputs={"input_ids": torch.tensor([[99999]])})]
+    broken = [*chosen[:1], replace(chosen[0], inputs={"input_ids": torch.tensor([[99999]])})]
     with pytest.raises(IndexError), lockstep(streaming.model, paths, broken):
         pass
     assert threads() == 0
@@ -167,7 +168,7 @@ class Skipping(torch.nn.Module):
 
 
 def test_blocks_that_are_left_out_are_missed():
-    batch = SimpleNamespace(inputs={"x": torch.ones(1, 4)})
+    batch = SimpleNamespace(inputs_for=lambda _model: {"x": torch.ones(1, 4)})
     with (
         lockstep(Skipping(), ["layers.0", "layers.1"], [batch]) as walk,
         pytest.raises(InputError, match=r"the model ended where layers\.1 was expected"),
