@@ -128,7 +128,7 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
     numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_constant", "parse_int"), _finite) if finite else {}
     try:
         _check_size(data)
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_distinct, **numbers)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=distinct, **numbers)
     except (ValueError, RecursionError) as problem:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise InputError(f"{source} is not valid JSON ({problem}); {remedy}") from None
     if not isinstance(value, dict):
@@ -138,6 +138,16 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
         if place is not None:
             raise InputError(f"{source}: {place} holds half of a surrogate pair, which is no text; {remedy}")
     return value
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the members of a JSON object; for `json.loads`, which would take the last of two with one key."""
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ValueError(f"the key {key!r:.80} is there twice")
+        members[key] = value
+    return members
 
 
 def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
@@ -186,6 +196,8 @@ def _adapter(kind: Any) -> "TypeAdapter[tuple[Any]]":
 def _told(problems: "list[ErrorDetails]", data: Any) -> str:
     """Returns what is wrong first: where, what is there and what must hold; all choices, where a type has several."""
     first = problems[0]
+    if first["type"] == "json_invalid":  # the only text that Python writes and pydantic cannot read
+        return f"{_half_pair(data) or 'the content'} holds half of a surrogate pair, which is no text"
     place, found = _followed(data, first["loc"][1:])
     name = ".".join(f"{key!s:.60}" for key in place)
     if first["loc"][-1] == "[key]":
@@ -243,12 +255,3 @@ def _finite(text: str) -> int | float:
     if len(text) > LONGEST_NUMBER or not math.isfinite(float(text)):
         raise ValueError(f"{text:.40} is not a finite number")
     return int(text) if text.lstrip("-").isdecimal() else float(text)
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in members:
-            raise ValueError(f"the key {key!r:.80} is there twice")
-        members[key] = value
-    return members

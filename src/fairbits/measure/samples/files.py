@@ -1,12 +1,12 @@
 """The files of a run of lm-eval: `samples_TASK_DATE.jsonl` of every task, and `results_DATE.json` of all."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fairbits.errors import InputError, count_of
-from fairbits.records import read_object
+from fairbits.records import check_record, read_object
 
 SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 HOW = "lm_eval --log_samples --output_path DIR writes them"
@@ -15,28 +15,27 @@ NAMED = 5
 
 
 @dataclass(frozen=True)
+class Results:
+    """What is read of `results_*.json`, by task where it is of tasks; the file has more, and old ones have less."""
+
+    versions: dict[str, Any] = field(default_factory=dict)
+    n_shot: dict[str, Any] = field(default_factory=dict, metadata={"alias": "n-shot"})
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    higher_is_better: dict[str, dict[str, bool | None]] = field(default_factory=dict)
+    chat_template_sha: str | None = None
+    system_instruction_sha: str | None = None
+    lm_eval_version: str | None = None
+    transformers_version: str | None = None
+
+
+@dataclass(frozen=True)
 class RunFiles:
-    """The files of one run: where it is, the samples of each task, and what `results_*.json` says of each task."""
+    """The files of one run: where it is, and of each task the samples and the results, None without a file."""
 
     directory: Path
     samples: dict[str, Path]
-    results: dict[str, dict[str, Any]]
+    results: dict[str, Results | None]
     notes: tuple[str, ...] = ()
-
-    def of(self, task: str, part: str) -> Any:
-        """Returns what the results say of a task in one of their parts, such as "versions"; None if nothing."""
-        found = self.results.get(task, {}).get(part)
-        return found.get(task) if isinstance(found, dict) else None
-
-    def object_of(self, task: str, part: str) -> dict[str, Any]:
-        """Returns the same of a part that holds an object for each task; empty if it says nothing."""
-        found = self.of(task, part)
-        if found is not None and not isinstance(found, dict):
-            raise InputError(
-                f"results_*.json in {self.directory} has {part}.{task} = {found!r:.60}; it must be an object: run "
-                "lm-eval again"
-            )
-        return found or {}
 
 
 def find_run(directory: str | Path) -> RunFiles:
@@ -61,7 +60,7 @@ def find_run(directory: str | Path) -> RunFiles:
     notes = [f"{root}: {count_of(older, 'older file')} of samples left aside, the newest of each task is used"]
     dates = {date for date, _ in newest.values()}
     results = {date: _results(homes[0] / f"results_{date}.json") for date in dates}
-    missing = sorted(task for task, (date, _) in newest.items() if not results[date])
+    missing = sorted(task for task, (date, _) in newest.items() if results[date] is None)
     unknown = f"{root}: no results_*.json for {', '.join(missing[:NAMED])}; versions of tasks are not compared"
     return RunFiles(
         homes[0],
@@ -71,7 +70,13 @@ def find_run(directory: str | Path) -> RunFiles:
     )
 
 
-def _results(path: Path) -> dict[str, Any]:
+def _results(path: Path) -> Results | None:
     if not path.exists():
-        return {}
-    return read_object(path, finite=False, remedy="it must be the results file of lm-eval: run lm-eval again")
+        return None
+    remedy = "it must be the results file of lm-eval: run lm-eval again"
+    content = read_object(path, finite=False, remedy=remedy)
+    keys = {each.metadata.get("alias", each.name) for each in fields(Results)}
+    try:
+        return check_record(Results, {key: each for key, each in content.items() if key in keys})
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}; {remedy}") from None

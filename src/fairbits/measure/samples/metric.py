@@ -74,7 +74,9 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
 
 
 def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) -> bool:
-    said = {bool(found[name]) for each in samples if name in (found := run.object_of(each.task, "higher_is_better"))}
+    results = {each.task: run.results[each.task] for each in samples}
+    found = [each.higher_is_better.get(task, {}).get(name) for task, each in results.items() if each is not None]
+    said = {each for each in found if each is not None}
     if len(said) > 1:
         raise InputError(f"{name} is better if higher in some tasks and if lower in others; choose fewer with --tasks")
     if said:

@@ -148,17 +148,17 @@ def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> 
 
 def _check_configuration(task: str, before: RunFiles, after: RunFiles) -> None:
     """Raises if the results say that the task was not the same."""
-    if not (before.results[task] and after.results[task]):
+    one, other = before.results[task], after.results[task]
+    if one is None or other is None:
         return
-    for part in ("versions", "n-shot"):
-        _refuse_different(task, part, before.of(task, part), after.of(task, part))
-    one, other = (run.object_of(task, "configs") for run in (before, after))
+    _refuse_different(task, "versions", one.versions.get(task), other.versions.get(task))
+    _refuse_different(task, "n-shot", one.n_shot.get(task), other.n_shot.get(task))
     for key in CONFIGURED:
-        mine, theirs = one.get(key), other.get(key)
+        mine, theirs = (each.configs.get(task, {}).get(key) for each in (one, other))
         if not any(" at 0x" in str(each) for each in (mine, theirs)):  # functions have other addresses in every run
             _refuse_different(task, key, mine, theirs)
-    for key in ("chat_template_sha", "system_instruction_sha"):
-        _refuse_different(task, key, before.results[task].get(key), after.results[task].get(key))
+    _refuse_different(task, "chat_template_sha", one.chat_template_sha, other.chat_template_sha)
+    _refuse_different(task, "system_instruction_sha", one.system_instruction_sha, other.system_instruction_sha)
 
 
 def _refuse_different(task: str, name: str, mine: object, theirs: object) -> None:
@@ -211,7 +211,8 @@ def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
     found = []
     for name in ("lm_eval_version", "transformers_version"):
         versions = [
-            sorted({str(each[name]) for each in run.results.values() if name in each}) for run in (before, after)
+            sorted({said for each in run.results.values() if (said := getattr(each, name, None)) is not None})
+            for run in (before, after)
         ]
         if versions[0] != versions[1] and all(versions):
             found.append(f"{name}: {', '.join(versions[0])} before, {', '.join(versions[1])} after")

@@ -1,25 +1,24 @@
 """The samples of one task: what every item scored, and the hashes of its document, prompt and target.
 
 A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them
-last, so that only the end of a line is read, and an end that differs from an earlier one in nothing but its hashes is
-not parsed again: most items are right or wrong. A line in another order is parsed as a whole.
+last, so that only the end of a line is read. Filter and metrics come before the hashes and are the same in all lines,
+so that they are checked once; of the scores behind them, those that came before are not parsed again: most items are
+right or wrong. A line in another order is parsed as a whole.
 """
 
-import codecs
 import json
-import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.memory import LINE_BYTES
+from fairbits.fields import Count, Digest, Number, check_within
+from fairbits.memory import JSON_LEVELS, LINE_BYTES
+from fairbits.records import check_record, distinct, parse_object
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
-KINDS = (("doc_id", int), ("filter", str), ("metrics", list), *((name, str) for name in HASHES))
-"""What every line must have."""
 FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
 END = b', "filter": '
 """Begins the end of a line. In text of a document its quotation marks would be escaped."""
@@ -27,19 +26,40 @@ METRICS = b', "metrics": '
 HASHED = re.compile(b", ".join(rb'"%b": "([0-9a-f]{64})"' % name.encode() for name in HASHES))
 BUFFER = 2**20
 KNOWN = 1000
-"""Ends of lines that are remembered for each file."""
-DECODED = 20
-"""Lines of a file that are decoded as a whole, to refuse files in other encodings; of the others, only the end."""
+"""Ends of lines that are remembered for each file, before and after the hashes."""
+WHOLE = 20
+"""Lines of a file that are parsed as a whole, to refuse files in other encodings; of the others, only the end."""
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
 
 Value = float | tuple[float, float]
 """What an item scored; a pair is a log-likelihood and the number of bytes or words that it is of."""
+Written = bool | Number | tuple[Number, Number]
+"""The same in a file: right and wrong may be true and false."""
 Hashes = tuple[str, str, str]
 """In the order of HASHES."""
 Items = dict[int, tuple[Hashes, dict[str, Any]]]
 """By document id: the hashes, and the scores by metric."""
-Ends = dict[tuple[bytes, bytes], tuple[str, dict[str, Any]]]
-"""By what the end of a line says before and after its hashes: the filter, and the scores by metric."""
+Known = dict[bytes, tuple[str, tuple[str, ...], dict[bytes, dict[str, Any]]]]
+"""By what the end of a line says before its hashes: filter, metrics, and by what follows the hashes the scores."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What every line must say of its item, in its own keys; `others` are the names of all other keys in the line."""
+
+    doc_id: Count
+    filter: str
+    metrics: tuple[str, ...]
+    doc_hash: Digest
+    prompt_hash: Digest
+    target_hash: Digest
+    others: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_within("metrics", self.metrics, "the line", self.others)
+
+
+OWN = frozenset(each.name for each in fields(Line)) - {"others"}
 
 
 @dataclass(frozen=True)
@@ -61,23 +81,24 @@ class TaskSamples:
 
     def values(self, filter_name: str, metric: str) -> dict[int, Value]:
         """Returns what every item scored."""
-        items = self.filters[filter_name]
-        return {i: self._value(i, metric, scores.get(metric)) for i, (_, scores) in items.items()}
-
-    def _value(self, document: int, metric: str, given: Any) -> Value:
-        pair = given if isinstance(given, list) and len(given) == 2 else [given]
-        if not all(isinstance(each, int | float) and math.isfinite(each) for each in pair):
+        given = {str(i): scores.get(metric) for i, (_, scores) in self.filters[filter_name].items()}
+        try:
+            found = check_record(dict[str, Written], given)
+        except InputError as problem:
             raise InputError(
-                f"{metric} of document {document} in {self.path} is {given!r:.60}; it must be a finite number: choose "
-                "another --metric, or run lm-eval again"
-            )
-        return (float(pair[0]), float(pair[1])) if len(pair) == 2 else float(given)
+                f"{metric} in {self.path}: document {problem}; choose another --metric, or run lm-eval again"
+            ) from None
+        return {int(i): _floats(each) for i, each in found.items()}
+
+
+def _floats(given: Written) -> Value:
+    return (float(given[0]), float(given[1])) if isinstance(given, tuple) else float(given)
 
 
 def read_samples(task: str, path: Path) -> TaskSamples:
     """Returns the samples of a task; refuses lines that cannot be read, and an item that occurs twice."""
     filters: dict[str, Items] = {}
-    known: Ends = {}
+    known: Known = {}
     for number, line in _lines(path):
         document, name, hashes, scores = _item(line, known, path=path, number=number)
         items = filters.setdefault(name, {})
@@ -107,64 +128,61 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
 
 
-def _item(line: bytes, known: Ends, *, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
+def _item(line: bytes, known: Known, *, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
     """Returns the document of a line, its filter, hashes and scores; `known` has the ends of the lines before it."""
     first, at = FIRST.match(line), line.rfind(END)
     hashed = HASHED.search(line, at) if at >= 0 else None
     if first is None or hashed is None:
-        return _parts(_record(line, path, number))
-    end = line[at : hashed.start()], line[hashed.end() :]
-    if end in known and number > DECODED:
-        name, scores = known[end]
-        document, prompt, target = hashed.groups()
-        return int(first[1]), name, (document.decode(), prompt.decode(), target.decode()), scores
-    found = _parts(_record(line, path, number))
-    if METRICS in end[0] and len(known) < KNOWN:  # without it, the end alone does not say what the line is
-        known[end] = found[1], found[3]
+        return _parsed(line, path, number)
+    before, after = line[at : hashed.start()], line[hashed.end() :]
+    if before in known and number > WHOLE:
+        name, metrics, seen = known[before]
+        scores = seen.get(after) or _scores(after, metrics)
+        if scores is not None:
+            if len(seen) < KNOWN:
+                seen[after] = scores
+            document, prompt, target = hashed.groups()
+            return int(first[1]), name, (document.decode(), prompt.decode(), target.decode()), scores
+    found = _parsed(line, path, number)
+    if METRICS in before and len(known) < KNOWN:  # without it, the end alone does not say what the line is
+        known.setdefault(before, (found[1], tuple(found[3]), {}))
     return found
 
 
-def _parts(record: dict[str, Any]) -> tuple[int, str, Hashes, dict[str, Any]]:
-    """Returns what `_item` returns, of a record that has no fault."""
-    hashes = record["doc_hash"], record["prompt_hash"], record["target_hash"]
-    return record["doc_id"], record["filter"], hashes, {metric: record[metric] for metric in record["metrics"]}
-
-
-def _record(line: bytes, path: Path, number: int) -> Any:
-    """Returns what a line says of its item, without its text."""
+def _scores(after: bytes, metrics: tuple[str, ...]) -> dict[str, Any] | None:
+    """Returns what follows the hashes, by metric; None if the line must be parsed as a whole, to be read or refused."""
+    if not after.startswith(b", ") or after.count(b"[") + after.count(b"{") > JSON_LEVELS:
+        return None
     try:
-        if number <= DECODED:
-            codecs.utf_8_decode(line)  # raises if it is in another encoding
-        record = _end_of(line)
-        if record is None:
-            record = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as problem:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
-        raise InputError(f"{path}, line {number}{cut} is not valid JSON ({problem}); {ADVICE}") from None
-    fault = _fault(record)
-    if fault:
-        raise InputError(f"{path}, line {number}: {fault}; {ADVICE}")
-    return record
+        record = json.loads("{" + after[2:].decode("utf-8"), object_pairs_hook=distinct)
+    except ValueError:
+        return None
+    if OWN & record.keys() or not record.keys() >= set(metrics):
+        return None
+    return {name: record[name] for name in metrics}
 
 
-def _end_of(line: bytes) -> Any:
+def _parsed(line: bytes, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
+    """Returns what `_item` returns, of a line that is parsed."""
+    cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
+    source = f"{path}, line {number}{cut}"
+    record = _end_of(line, source) if number > WHOLE else None
+    if record is None:
+        record = parse_object(line, source, finite=False, remedy=ADVICE)
+    try:
+        own = {name: record[name] for name in OWN & record.keys()}
+        said = check_record(Line, own | {"others": [name for name in record if name not in OWN]})
+    except InputError as problem:
+        raise InputError(f"{source}: {problem}; {ADVICE}") from None
+    hashes = said.doc_hash, said.prompt_hash, said.target_hash
+    return said.doc_id, said.filter, hashes, {metric: record[metric] for metric in said.metrics}
+
+
+def _end_of(line: bytes, source: str) -> dict[str, Any] | None:
     """Returns the end of a line as a record; None if it is not in the order that lm-eval writes."""
     first, at = FIRST.match(line), line.rfind(END)
     if first is None or at < 0:
         return None
-    record: dict[str, Any] = json.loads("{" + line[at + 2 :].decode("utf-8"))
+    record = parse_object(b"{" + line[at + 2 :], source, finite=False, remedy=ADVICE)
     record["doc_id"] = int(first[1])
     return record if "metrics" in record and "target_hash" in record else None
-
-
-def _fault(record: Any) -> str:
-    """Returns what is wrong with a record; "" if nothing is."""
-    if not isinstance(record, dict):
-        return f"it holds a JSON {type(record).__name__}, not an object {{…}}"
-    for name, kind in KINDS:
-        if type(record.get(name)) is not kind:
-            return f"{name} is {record[name]!r:.40}" if name in record else f"{name} is missing"
-    for name in record["metrics"]:
-        if not isinstance(name, str) or name not in record:
-            return f"metrics names {name!r:.40}, which is missing"
-    return ""

@@ -109,6 +109,10 @@ def test_results_say_which_direction_is_better(lm_eval_run) -> None:
     known = {"higher_is_better": {"xnli_de": {"oddity": False}}}
     runs = [lm_eval_run(name, {"xnli_de": BEFORE}, metric="oddity", **known) for name in ("before", "after")]
     assert not pair_samples(*runs).metric.higher_is_better
+    unknown = {"higher_is_better": {"xnli_de": {"oddity": None}}}
+    runs = [lm_eval_run(name, {"xnli_de": [1, 0]}, metric="oddity", **unknown) for name in ("before", "after")]
+    with pytest.raises(InputError, match="it is not known whether oddity is better if higher"):
+        pair_samples(*runs)
 
 
 def test_one_of_several_filters_must_be_named(lm_eval_run, lm_eval_sample) -> None:

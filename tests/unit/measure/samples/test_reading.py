@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 
@@ -79,7 +78,7 @@ def test_answers_may_have_several_filters(read, lm_eval_sample) -> None:
         ),
         ((b"{no}",), b"", "line 1 is not valid JSON"),
         ((b'{"doc_id": 0, "doc": "\xff"}',), b"", "line 1 is not valid JSON .*utf-8"),
-        ((b"[1]",), b"", "line 1: it holds a JSON list"),
+        ((b"[1]",), b"", "line 1 holds a JSON list"),
         ((b"[" * 100_000,), b"", "line 1 is not valid JSON"),
         ((b'{"doc_id": 0}',), b"", "line 1: filter is missing"),
     ],
@@ -94,11 +93,14 @@ def test_damaged_files_are_refused(read, lines, end, message) -> None:
     [
         ({"doc_id": "a"}, "doc_id is 'a'"),
         ({"doc_id": True}, "doc_id is True"),
+        ({"doc_id": -1}, "doc_id is -1; it must be greater than or equal to 0"),
         ({"filter": 3}, "filter is 3"),
         ({"doc_hash": None}, "doc_hash is None"),
+        ({"prompt_hash": "f" * 63}, "prompt_hash is 'f{59}; it must be a SHA-256"),
         ({"metrics": "acc"}, "metrics is 'acc'"),
-        ({"metrics": ["f1"]}, "metrics names 'f1', which is missing"),
-        ({"metrics": [["f1"]]}, "metrics names .'f1'., which is missing"),
+        ({"metrics": ["f1"]}, "metrics names 'f1', which is not in the line"),
+        ({"metrics": [["f1"]]}, "metrics.0 is .'f1'.; it must be a valid string"),
+        ({"filter": "\ud800"}, "filter holds half of a surrogate pair"),
     ],
 )
 def test_lines_that_lack_something_are_refused(read, lm_eval_sample, changed, message) -> None:
@@ -114,8 +116,14 @@ def test_an_item_that_occurs_twice_is_refused(read, lm_eval_sample) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", None, [1.0, float("nan")], [1, 2, 3]])
 def test_a_score_that_is_no_number_is_refused(read, value) -> None:
     found = read(1.0, value)
-    with pytest.raises(InputError, match=f"acc of document 1 in .* is {re.escape(repr(value))}; it must be a finite"):
+    with pytest.raises(InputError, match=r"acc in .*: document 1(\.1)? is .*; it must be .*; choose another --metric"):
         found.values("none", "acc")
+
+
+def test_a_key_that_is_there_twice_is_refused(read, lm_eval_sample) -> None:
+    line = json.dumps(lm_eval_sample(1, {"acc": 1.0})).encode()
+    with pytest.raises(InputError, match=r"line 2 is not valid JSON .the key 'acc' is there twice"):
+        read(1.0, line[:-1] + b', "acc": 0.0}')
 
 
 def test_the_newest_files_of_a_run_are_found(lm_eval_run) -> None:
@@ -123,8 +131,8 @@ def test_the_newest_files_of_a_run_are_found(lm_eval_run) -> None:
     run = find_run(lm_eval_run("run", {"xnli_de": [0]}, date="06"))
     assert list(run.samples) == ["xnli_de", "xnli_fr"]
     assert "T03-04-06" in run.samples["xnli_de"].name
-    assert run.of("xnli_de", "versions") == 1
-    assert run.of("xnli_de", "higher_is_better") is None
+    assert run.results["xnli_de"].versions == {"xnli_de": 1}
+    assert run.results["xnli_de"].higher_is_better == {}
     assert run.notes == (
         f"{run.directory.parent}: 1 older file of samples left aside, the newest of each task is used",
     )
@@ -139,6 +147,10 @@ def test_directories_without_one_run_are_refused(tmp_path, lm_eval_run) -> None:
     lm_eval_run("b", {"xnli_de": [1]})
     with pytest.raises(InputError, match=r"holds samples of 2 runs \(a/model, b/model\); give the directory of one"):
         find_run(tmp_path)
-    next((tmp_path / "a/model").glob("results*")).write_text("{")
+    results = next((tmp_path / "a/model").glob("results*"))
+    results.write_text('{"configs": {"xnli_de": 1}, "date": 1}')
+    with pytest.raises(InputError, match=r"results_.*: configs\.xnli_de is 1; it must be .*: run lm-eval again"):
+        find_run(tmp_path / "a")
+    results.write_text("{")
     with pytest.raises(InputError, match=r"results_.* is not valid JSON"):
         find_run(tmp_path / "a")
