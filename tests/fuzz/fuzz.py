@@ -15,19 +15,22 @@ from collections import Counter
 from pathlib import Path
 from time import time
 
+from draft_targets import draft_targets
 from foreign_targets import foreign_targets
 from harness import Target, load, run, run_case
 from opening_targets import opening_targets
 from record_targets import record_targets
 from request_targets import request_targets
 from text_targets import text_targets
+from tokenizer_children import CHILDREN
 
 SAVED = Path("build/fuzz")
 
 
 def all_targets() -> list[Target]:
     """Returns every reader that is tried."""
-    return [*record_targets(), *foreign_targets(), *opening_targets(), *text_targets(), *request_targets()]
+    files = [*record_targets(), *draft_targets(), *foreign_targets(), *opening_targets(), *text_targets()]
+    return [*files, *request_targets()]
 
 
 def main() -> int:
@@ -67,4 +70,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        CHILDREN.end()

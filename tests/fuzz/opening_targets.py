@@ -1,22 +1,23 @@
 """The opening of a model: configurations, read by transformers after our checks, and tokenizers, in a child process."""
 
 import json
-import os
 import random
 import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
 
+import pytest
 import transformers
 from foreign_targets import target
 from harness import Files, Refused, Target
 from mutations import mutated_json
+from tokenizer_children import CHILDREN
 from truth import rule
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
-from fairbits.model.foreign.trial import try_tokenizer
+from fairbits.model.foreign import trial
 
 SIZE = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 64}
 BLOCKS = 2
@@ -63,26 +64,101 @@ def config_target() -> Target:
     return Target("model configuration", make, try_read, share=0.1)
 
 
+@cache
+def tokenizers() -> list[bytes]:
+    """Returns tokenizers of every kind of model, with normalizers, splits, templates and decoders of many kinds."""
+    words = {word: i for i, word in enumerate(("<unk>", "a", "b", "ab", "c", "##b", "▁"))}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": 0, "content": "<unk>", **flags}, {"id": 7, "content": "<s>", **flags}]
+    base = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": None}
+    bpe = {"type": "BPE", "vocab": words, "merges": [["a", "b"]], "unk_token": "<unk>", "byte_fallback": False}
+    pieces = [[word, -float(i)] for i, word in enumerate(words)]
+    split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|\s"}, "behavior": "Isolated", "invert": False}
+    sequence, start = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [start, sequence], "pair": [sequence, sequence]}
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    made = [
+        base | {"normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Whitespace"}, "decoder": None, "model": bpe},
+        base
+        | {
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [replaced, {"type": "Strip", "strip_left": True, "strip_right": False}],
+            },
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    split,
+                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+                ],
+            },
+            "post_processor": template | {"special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]}}},
+            "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            "padding": {
+                "strategy": "BatchLongest",
+                "direction": "Right",
+                "pad_to_multiple_of": 8,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "<unk>",
+            },
+            "truncation": {"direction": "Right", "max_length": 64, "strategy": "LongestFirst", "stride": 4},
+            "model": bpe,
+        },
+        base
+        | {
+            "normalizer": {"type": "Lowercase"},
+            "pre_tokenizer": metaspace,
+            "decoder": metaspace,
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": False},
+        },
+        base
+        | {
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": None,
+                "lowercase": True,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": "<unk>",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": words,
+            },
+        },
+        base
+        | {
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Digits", "individual_digits": True},
+            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
+        },
+    ]
+    return [json.dumps(each).encode() for each in made]
+
+
 def tokenizer_target() -> Target:
     """Returns the target of tokenizer.json, which the tokenizers library parses in a child process."""
-    words = {word: i for i, word in enumerate(("<unk>", "a", "b", "ab", "c"))}
-    model = {"type": "BPE", "vocab": words, "merges": [["a", "b"]], "unk_token": "<unk>", "byte_fallback": False}
-    added = [{"id": 0, "content": "<unk>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}]
-    content = {"version": "1.0", "added_tokens": [added[0] | {"special": True}], "normalizer": {"type": "NFC"}}
-    content |= {"pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None, "model": model}
-    seed = json.dumps(content | {"truncation": None, "padding": None}).encode()
     cache_place = tempfile.mkdtemp()
 
     def read(place: Path) -> None:
-        earlier = os.environ.get("XDG_CACHE_HOME")
-        os.environ["XDG_CACHE_HOME"] = cache_place  # verdicts on what was tried
-        try:
-            try_tokenizer(place)
-        finally:
-            os.environ.pop("XDG_CACHE_HOME") if earlier is None else os.environ.update(XDG_CACHE_HOME=earlier)
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv("XDG_CACHE_HOME", cache_place)  # verdicts on what was tried
+            changed.setattr(trial, "_child", CHILDREN.try_file)
+            trial.try_tokenizer(place)
 
     return target(
-        "tokenizer.json", lambda rng: {"tokenizer.json": mutated_json(rng, seed)}, read, files=("",), share=0.02
+        "tokenizer.json",
+        lambda rng: {"tokenizer.json": mutated_json(rng, rng.choice(tokenizers()))},
+        read,
+        files=("",),
+        share=0.5,
     )
 
 

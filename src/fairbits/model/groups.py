@@ -42,6 +42,16 @@ class Codes:
         return Codes(self.codes.to(device), self.scales.to(device), self.bits)
 
 
+def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype) -> None:
+    """Raises unless codes are those of a map (out, in) of this shape, rounded by the scheme, with scales of `dtype`."""
+    found = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.codes.dtype, codes.scales.dtype)
+    planned = (tuple(shape), (shape[0], scheme.groups(shape[1])), scheme.bits, torch.int8, dtype)
+    if found != planned:
+        raise InputError(f"{name} came with shape, scales, bits and types {found}; they must be {planned}")
+    if not bool(codes.scales.isfinite().all()):
+        raise InputError(f"{name} came with a scale that is NaN or infinite; all must be finite")
+
+
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
     """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
 

@@ -23,6 +23,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.measure.scores.reference import Reference
 from fairbits.memory import LEARNING_POSITIONS
 from fairbits.model.checkpoint import Checkpoint
+from fairbits.model.files.stored_weights import scale_dtype
 from fairbits.model.groups import Codes, grid_of
 from fairbits.model.swapped_model import SwappedModel
 from fairbits.progress import Progress
@@ -124,10 +125,11 @@ class _ModelLearner:
     def _round(self) -> tuple[Layers, Notes]:
         """Returns the codes that learning of the whole model starts with, and their notes; saves both."""
         if self.saved is not None and (self.saved / ROUNDED_NOTES).is_file():
-            bits = {name: scheme.bits for name, scheme in self.plan.schemes.items()}
-            source = self.saved / ROUNDED_NOTES
+            source, weights = self.saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
             notes = check_record(Notes, read_object(source), source=str(source))
-            return load_codes(self.saved / ROUNDED_CODES, bits), notes
+            shapes = {name: weights[name].shape for name in self.plan.schemes}
+            saved, dtype = self.saved / ROUNDED_CODES, scale_dtype(self.checkpoint)
+            return load_codes(saved, self.plan.schemes, shapes, dtype=dtype), notes
         layers, notes = Layers(), Notes()
         refine = _distiller(self.checkpoint, self.plan, self.split, device=self.device, progress=self.progress)
         for block in round_model(

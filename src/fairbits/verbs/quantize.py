@@ -20,6 +20,7 @@ from fairbits.measure.passes.text import Text
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.files.draft import (
+    DRAFT,
     LEARNING,
     PLAN,
     STATE,
@@ -42,7 +43,7 @@ from fairbits.quantization.policies import Embeddings, decide
 from fairbits.quantization.rounding.block_rounding import RoundedBlock
 from fairbits.quantization.rounding.engine import ONE_PROCESS, check_plan
 from fairbits.quantization.rounding.ranks import Ranks
-from fairbits.records import check_record, parse_object, read_object
+from fairbits.records import check_record, parse_object
 from fairbits.verbs.estimate.fit import refuse_what_cannot_fit
 from fairbits.verbs.estimate.running_out import within_memory
 from fairbits.verbs.estimate.verbs import quantize_workload
@@ -287,7 +288,7 @@ def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
 
 def draft_device(out: str | Path) -> str | None:
     """Returns the device that an interrupted run computed on; None if there is none."""
-    return str(read_object(draft_of(out) / STATE).get("device")) if check_draft(out, resume=True) else None
+    return DRAFT.read(draft_of(out) / STATE).device if check_draft(out, resume=True) else None
 
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
@@ -315,6 +316,10 @@ def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock 
     found = writer.finished(index)
     if found is None:
         return None
-    source = f"the record of block {index} in {writer.draft}"
-    kept = check_record(BlockRecord, parse_object(found.record, source), source=source)
+    try:
+        kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index}"))
+    except InputError:
+        return None  # as any block that is damaged, it is done again
+    if {each.name for each in kept.outcomes} != found.layers.keys():
+        return None
     return RoundedBlock(index, found.layers, kept.outcomes, found.extra, kept.learned)

@@ -1,15 +1,49 @@
 """Where a quantized checkpoint is drafted until it is whole, and what may stand in its way."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairbits.artifacts import TEMPORARY, remove_tree
 from fairbits.errors import InputError
+from fairbits.fields import Digest, FileName, Name, Positive, Width
+from fairbits.records import Kind
 
 STATE = "state.json"
 PLAN = "plan.json"
 LEARNING = "learning"
 OWN = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, beside temporary files
+
+
+@dataclass(frozen=True)
+class DraftState:
+    """What a draft is for: a draft is continued only if all of this is the same.
+
+    `plan`, `model`  the digest of the plan, and the fingerprint of the model
+    `fairbits`       the version
+    `device`         what computes
+    `stored`         the bits and the group size of every tensor that is quantized; null: a row has one scale
+    """
+
+    plan: Digest
+    model: Digest
+    fairbits: Name
+    device: Name
+    stored: Mapping[str, tuple[Width, Positive | None]]
+
+
+DRAFT = Kind(
+    "fairbits.draft/1", "the state of a draft", "fairbits quantize, after you have deleted the draft", DraftState
+)
+
+
+@dataclass(frozen=True)
+class BlockNote:
+    """The note on a finished block: its record, and the SHA-256 of its files."""
+
+    record: str
+    sha256: Mapping[FileName, Digest]
 
 
 def draft_of(directory: str | Path) -> Path:

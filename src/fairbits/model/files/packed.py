@@ -79,10 +79,23 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
     from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
 
-    columns = int(shape[1])
+    columns = _columns(name, packed, shape, bits)
     rows = torch.split(packed, max(1, PACKED_WEIGHTS // max(1, columns)))
     codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
     return Codes(torch.cat(codes), scales, bits)
+
+
+def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
+    """Returns the columns of a packed map, or of some of its rows, if its words hold that many codes."""
+    stated, words = shape.tolist(), packed.dtype == torch.int32 and packed.ndim == 2
+    if words and shape.dtype == torch.int64 and shape.shape == (2,) and stated[1] > 0:
+        columns = int(stated[1])
+        if packed.shape[1] == -(-columns * bits // WORD_BITS):
+            return columns
+    raise InputError(
+        f"{name}_packed is {packed.dtype} {list(packed.shape)} and {name}_shape says {stated!s:.60}; a row must hold "
+        f"{bits} bits for every code in whole words: write it again"
+    )
 
 
 def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, whole: bool = False) -> int:

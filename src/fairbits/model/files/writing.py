@@ -10,7 +10,7 @@ Until then everything lies in a draft beside it, `.OUT.partial`:
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from fairbits.artifacts import clear_temporary, remove_tree, sync_directory, uninterrupted, write_whole
 from fairbits.errors import InputError
-from fairbits.fields import Digest, FileName
 from fairbits.model.checkpoint import Checkpoint, TensorInfo
-from fairbits.model.files.draft import STATE, check_draft, check_target, draft_of, is_own
+from fairbits.model.files.draft import DRAFT, STATE, BlockNote, DraftState, check_draft, check_target, draft_of, is_own
 from fairbits.model.files.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
 from fairbits.model.files.safetensors_files import EXPLICIT, INDEX_SUFFIX, map_tensor, read_header
 from fairbits.model.files.safetensors_writing import (
@@ -32,13 +31,12 @@ from fairbits.model.files.safetensors_writing import (
     write_tensors,
 )
 from fairbits.model.files.stored_weights import scale_dtype, tied_copies, tied_parameters
-from fairbits.model.groups import Codes
+from fairbits.model.groups import Codes, check_planned
 from fairbits.model.outliers.write import COMPANIONS
 from fairbits.model.scheme import Scheme
 from fairbits.progress import Progress
 from fairbits.records import check_record, read_object
 
-SCHEMA = "fairbits.draft/1"
 CONFIG = "config.json"
 THRESHOLDS = "thresholds.safetensors"
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
@@ -54,20 +52,12 @@ class Finished:
     record: bytes
 
 
-@dataclass(frozen=True)
-class BlockNote:
-    """The note on a finished block: its record, and the SHA-256 of its files."""
-
-    record: str
-    sha256: Mapping[FileName, Digest]
-
-
 class QuantizedWriter:
     """The quantized checkpoint `directory`: blocks are added in any order, then it is finished.
 
     `schemes`   how every tensor that is quantized is rounded, by its name in `checkpoint`
-    `identity`  all that decides the bytes, such as the digest of a plan and the fingerprint of the model: a draft is
-                continued (`resume`) only if it was begun with the same
+    `identity`  the other fields of `DraftState`, all that decides the bytes: a draft is continued (`resume`) only if it
+                was begun with the same
     `output`    the format; it is asked before anything is written whether it can hold the model
     A block is named by its index, and what lies outside the blocks by None.
     """
@@ -93,10 +83,10 @@ class QuantizedWriter:
         self._model, self._done = self.draft / "model", self.draft / "done"
         self._scale_dtype = scale_dtype(checkpoint)
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
-        stored = {name: [scheme.bits, scheme.group_size] for name, scheme in self.schemes.items()}
+        stored = {name: (scheme.bits, scheme.group_size) for name, scheme in self.schemes.items()}
         with self._writing():
             check_target(self.directory)
-            self._open({"schema": SCHEMA, **identity, "stored": stored}, resume=resume)
+            self._open(DraftState(**identity, stored=stored), resume=resume)
 
     @cached_property
     def size_bytes(self) -> int:
@@ -108,9 +98,15 @@ class QuantizedWriter:
         said = self._intact(index)
         if said is None:
             return None
-        shard, extra = map(_mapped, self._files(index))
-        shard |= self._apart.shapes
-        layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
+        try:
+            shard, extra = map(_mapped, self._files(index))
+            shard |= self._apart.shapes
+            layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
+            for name, codes in layers.items():
+                self._check_planned(name, codes)
+        except InputError:
+            return None  # nothing that is damaged is trusted: the block is done again
+        self._seen.add(index)
         return Finished(layers, extra, said.record.encode())
 
     def add(
@@ -143,7 +139,7 @@ class QuantizedWriter:
 
     def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
         """Returns the directory of the checkpoint, complete with what is kept, its tokenizer and `files`."""
-        missing = [index for index in self._indices if index not in self._seen and self._intact(index) is None]
+        missing = [index for index in self._indices if index not in self._seen and self.finished(index) is None]
         if missing:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
         with self._writing():
@@ -163,12 +159,14 @@ class QuantizedWriter:
                     remove_tree(self.draft)  # what cannot be removed now, `clear_remains` removes later
         return self.directory
 
-    def _open(self, state: Mapping[str, object], *, resume: bool) -> None:
+    def _open(self, state: DraftState, *, resume: bool) -> None:
         """Makes a new draft, or checks that the one that is there was begun for the same."""
         note = self.draft / STATE
         if check_draft(self.directory, resume=resume):
-            found = read_object(note)
-            differing = sorted(key for key in state.keys() | found.keys() if state.get(key) != found.get(key))
+            found = DRAFT.read(note)
+            differing = sorted(
+                each.name for each in fields(state) if getattr(state, each.name) != getattr(found, each.name)
+            )
             if differing:
                 raise InputError(
                     f"{self.draft} was begun for another {' and '.join(differing)}; --resume continues only what is "
@@ -183,9 +181,9 @@ class QuantizedWriter:
             remove_tree(self.draft)
         self._model.mkdir(parents=True)
         self._done.mkdir()
-        write_whole({note: [_json(state)]})
+        write_whole({note: [_json(DRAFT.stamp(asdict(state)))]})
 
-    def _intact(self, index: int | None) -> "BlockNote | None":
+    def _intact(self, index: int | None) -> BlockNote | None:
         """Returns what was noted when a block was finished, if its files are still the same."""
         if not self._note(index).is_file():
             return None
@@ -194,10 +192,7 @@ class QuantizedWriter:
         except InputError:
             return None  # nothing that is damaged is trusted: the block is done again
         found = {path.name: sha256_of(path) for path in self._files(index) if path.is_file()}
-        if said.sha256 != found:
-            return None
-        self._seen.add(index)
-        return said
+        return said if said.sha256 == found else None
 
     @cached_property
     def _blocks(self) -> dict[int | None, list[str]]:
@@ -241,20 +236,25 @@ class QuantizedWriter:
 
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
         """Returns the tensors of the file for one that is quantized, if it came as planned."""
-        scheme, weight = self.schemes[name], self.checkpoint.architecture.weights[name]
-        scales = (weight.shape[0], scheme.groups(weight.shape[1]))
-        found = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.scales.dtype)
-        if found != (weight.shape, scales, scheme.bits, self._scale_dtype):
-            raise InputError(
-                f"{name} came with shape, scales, bits and type of scales {found}; "
-                f"they must be {(weight.shape, scales, scheme.bits, self._scale_dtype)}"
-            )
+        self._check_planned(name, codes)
+        weight = self.checkpoint.architecture.weights[name]
         tensors = self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
         return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
 
+    def _check_planned(self, name: str, codes: Codes) -> None:
+        check_planned(
+            name,
+            codes,
+            shape=self.checkpoint.architecture.weights[name].shape,
+            scheme=self.schemes[name],
+            dtype=self._scale_dtype,
+        )
+
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is no part of the model."""
-        infos = [info for path in sorted(self._done.glob("*.safetensors")) for info in read_header(path).values()]
+        indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
+        beside = [path for index in indices if (path := self._files(index)[1]).is_file()]
+        infos = [info for path in beside for info in read_header(path).values()]
         if infos:
             write_tensors(self._model / THRESHOLDS, on_disk(infos))
 

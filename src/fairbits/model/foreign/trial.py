@@ -83,8 +83,36 @@ def _check_file(path: Path) -> None:
 
 def _run(path: Path) -> None:
     """Parses tokenizer.json, or the tokenizer in a directory, in a child process; raises if that fails."""
-    command = [sys.executable, "-P", str(CHILD), str(path), *map(str, (TOKENIZER_BYTES, CPU_SECONDS, MOST_ID))]
-    environment = {
+    try:
+        code, said = _child(path)
+    except subprocess.TimeoutExpired:
+        raise InputError(_refusal(path, f"parsing it took more than {WALL_SECONDS} seconds")) from None
+    if code != 0:
+        raise InputError(_refusal(path, _reason(code, said)))
+
+
+def _child(path: Path) -> tuple[int, bytes]:
+    """Returns the status of the child process, and what it wrote to its error output."""
+    done = subprocess.run(
+        [sys.executable, "-P", str(CHILD), *child_arguments(path)],
+        env=child_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=WALL_SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def child_arguments(path: Path) -> list[str]:
+    """Returns what the child is called with."""
+    return [str(path), *map(str, (TOKENIZER_BYTES, CPU_SECONDS, MOST_ID))]
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the environment of the child."""
+    return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),  # the same library as here
         "TOKENIZERS_PARALLELISM": "false",
@@ -93,20 +121,6 @@ def _run(path: Path) -> None:
         "MALLOC_ARENA_MAX": "1",  # each arena takes address space, which is what is limited
         "GLIBC_TUNABLES": LARGE_PAGES,
     }
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=WALL_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(_refusal(path, f"parsing it took more than {WALL_SECONDS} seconds")) from None
-    if done.returncode != 0:
-        raise InputError(_refusal(path, _reason(done.returncode, done.stderr)))
 
 
 def _reason(code: int, said: bytes) -> str:

@@ -46,10 +46,14 @@ class Distillation(Protocol[Batch]):
     """Full-precision results to learn from, and how far the present codes are from them.
 
     `single_backward`  whether a step has one backward pass, so that a gradient is complete as soon as it is there
+    `count`            how many languages there are
     """
 
     @property
     def single_backward(self) -> bool: ...
+
+    @property
+    def count(self) -> int: ...
 
     def batches(self) -> Iterator[Batch]:
         """Yields the training text of every step, in the same order each time."""
@@ -80,7 +84,7 @@ def distill(
     gradients that are NaN or infinite; the maps that get them do not change in this step.
     """
     optimizer = CodeOptimizer(codes, rate=rate, seed=seed)
-    state = None if saved is None else load_state(saved, codes, optimizer)
+    state = None if saved is None else load_state(saved, codes, optimizer, languages=distillation.count)
     if state is None:
         state = LearningState.initial(distillation.damage(), learning.objective)
     evaluated, skipped = evaluation_steps(steps), 0

@@ -199,6 +199,11 @@ class ModelDistillation:
     progress: Progress | None = None
     single_backward = True
 
+    @property
+    def count(self) -> int:
+        """The number of languages."""
+        return len(self.split.text.languages)
+
     def batches(self) -> Iterator[list[int]]:
         """Yields the windows of every step."""
         how = self.learning

@@ -5,8 +5,10 @@ which no language has more damage than at the start, the one with the least obje
 codes of the start are kept. So learning never makes a language worse on that text.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,13 @@ from fairbits.errors import InputError
 from fairbits.model.files.safetensors_files import map_tensor, read_header
 from fairbits.model.files.safetensors_writing import in_memory, write_tensors
 from fairbits.model.groups import Codes
-from fairbits.model.scheme import Objective
+from fairbits.model.scheme import Objective, Scheme
 from fairbits.quantization.learning.learnable_codes import LearnableCodes
 from fairbits.quantization.learning.optimizer import CodeOptimizer
 from fairbits.quantization.plan import LearningResult
 
+MOMENT = re.compile(r"\|(offsets|logs)\.")
+"""In the name of a moment of a gradient, as the optimizer gives it."""
 POWER = 4.0
 """The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
 
@@ -133,7 +137,9 @@ def save_state(path: Path, state: LearningState, optimizer: CodeOptimizer) -> No
     _write(path, tensors)
 
 
-def load_state(path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeOptimizer) -> LearningState | None:
+def load_state(
+    path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeOptimizer, *, languages: int
+) -> LearningState | None:
     """Returns the saved state, after restoring parameters and optimizer; None if there is none.
 
     A file of 0.1.0, which had another optimizer, is not used: learning begins again. Steps after a restored state are
@@ -143,20 +149,65 @@ def load_state(path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeO
     if not path.is_file():
         return None
     found = {name: map_tensor(info) for name, info in read_header(path).items()}
-    if not optimizer.tensors().keys() <= found.keys():
+    own = optimizer.tensors()
+    if not own.keys() <= found.keys():
         return None
-    history = [
-        Evaluation(int(step), damage)
-        for step, damage in zip(found["course.steps"].tolist(), found["course.damage"].numpy(), strict=True)
-    ]
-    best = next((each for each in history if each.step == int(found["course.taken"])), None)
-    state = LearningState(history, found["course.shares"].numpy().copy(), int(found["course.step"]), best)
-    optimizer.restore(found, step=state.step)
+    count = len(found["course.steps"]) if found.get("course.steps", torch.tensor(0)).ndim == 1 else 0
+    whole, real = torch.int64, torch.float64
+    expected = {name: (each.dtype, tuple(each.shape)) for name, each in own.items()}
+    expected |= {"course.step": (whole, ()), "course.taken": (whole, ()), "course.shares": (real, (languages,))}
+    expected |= {"course.steps": (whole, (count,)), "course.damage": (real, (count, languages))}
+    _check_tensors(path, found, expected)
+    steps, taken = found["course.steps"].tolist(), int(found["course.taken"])
+    _check_course(path, steps, step=int(found["course.step"]), taken=taken)
+    if bool((found["course.shares"] < 0).any()):
+        raise _damaged(path, "course.shares has a weight of a language that is negative")
+    history = [Evaluation(step, damage) for step, damage in zip(steps, found["course.damage"].numpy(), strict=True)]
+    best = next((each for each in history if each.step == taken), None)
+    state = LearningState(history, found["course.shares"].numpy().copy(), steps[-1], best)
     if best is not None:
-        for name, each in codes.items():
-            stored = found[f"{name}|best.codes"].clone(), found[f"{name}|best.steps"].clone()
-            state.best_codes[name] = Codes(*stored, each.bits)
+        state.best_codes = {name: _best(path, found, name, each) for name, each in codes.items()}
+    optimizer.restore(found, step=state.step)
     return state
+
+
+def _best(path: Path, found: Mapping[str, Tensor], name: str, learned: LearnableCodes) -> Codes:
+    """Returns the best codes of a map; raises if they are none that it can have."""
+    names = f"{name}|best.codes", f"{name}|best.steps"
+    shapes = tuple(learned.shape), tuple(learned.first_scales.shape[:2])
+    _check_tensors(path, found, dict(zip(names, zip((torch.int8, learned.stored), shapes, strict=True), strict=True)))
+    codes, scales = (found[each].clone() for each in names)
+    if bool(((codes < learned.lowest) | (codes > learned.highest)).any()):
+        raise _damaged(path, f"{names[0]} has codes beyond {learned.lowest} … {learned.highest}")
+    return Codes(codes, scales, learned.bits)
+
+
+def _check_course(path: Path, steps: list[int], *, step: int, taken: int) -> None:
+    """Raises unless evaluations begin with the start, come one after the other, and end with the present step."""
+    if steps[:1] != [0] or any(one >= other for one, other in pairwise(steps)) or step != steps[-1]:
+        raise _damaged(path, f"course.steps are {steps!s:.60} and course.step is {step}; they must rise from 0 to it")
+    if taken != -1 and taken not in steps:
+        raise _damaged(path, f"course.taken is {taken}; it must be one of course.steps, or -1")
+
+
+def _check_tensors(
+    path: Path, found: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+) -> None:
+    """Raises unless the tensors of a file are there, in these types and shapes, and finite if they are no moments."""
+    for name, (dtype, shape) in expected.items():
+        if name not in found:
+            raise _damaged(path, f"{name} is missing")
+        there = found[name].dtype, tuple(found[name].shape)
+        if there != (dtype, shape):
+            raise _damaged(path, f"{name} is {there[0]} {list(there[1])}; it must be {dtype} {list(shape)}")
+        if not MOMENT.search(name) and not bool(found[name].isfinite().all()):
+            raise _damaged(path, f"{name} has numbers that are not finite")
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(
+        f"{path} is damaged: {what}; delete the directory {path.parent}, and --resume learns from the start"
+    )
 
 
 def save_codes(path: Path, layers: Mapping[str, Codes]) -> None:
@@ -165,10 +216,18 @@ def save_codes(path: Path, layers: Mapping[str, Codes]) -> None:
     _write(path, tensors | {f"{name}|steps": each.scales for name, each in layers.items()})
 
 
-def load_codes(path: Path, bits: Mapping[str, int]) -> dict[str, Codes]:
-    """Returns the saved codes of layers; `bits` gives the width of each."""
-    found = {name: map_tensor(info).clone() for name, info in read_header(path).items()}
-    return {name: Codes(found[f"{name}|codes"], found[f"{name}|steps"], width) for name, width in bits.items()}
+def load_codes(
+    path: Path, schemes: Mapping[str, Scheme], shapes: Mapping[str, tuple[int, ...]], *, dtype: torch.dtype
+) -> dict[str, Codes]:
+    """Returns the saved codes of all layers with a scheme, of these shapes and with scales of `dtype`."""
+    found = {name: map_tensor(info) for name, info in read_header(path).items()}
+    layers = {}
+    for name, scheme in schemes.items():
+        out, columns = shapes[name]
+        scales = (out, scheme.groups(columns))
+        _check_tensors(path, found, {f"{name}|codes": (torch.int8, shapes[name]), f"{name}|steps": (dtype, scales)})
+        layers[name] = Codes(found[f"{name}|codes"].clone(), found[f"{name}|steps"].clone(), scheme.bits)
+    return layers
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -22,6 +22,7 @@ from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "fairbits": "0.2.0", "device": "cpu"}
 UP = "model.layers.0.mlp.up_proj.weight"
 
 
@@ -77,7 +78,7 @@ def test_a_configuration_that_the_library_refuses_stops_before_anything_is_writt
 
     monkeypatch.setattr(module, "_group", odd)
     with pytest.raises(InputError, match="compressed-tensors refuses the quantization_config that would be written"):
-        QuantizedWriter(llama, tmp_path / "out", schemes=blocks(llama, Scheme(4, "channel")), identity={})
+        QuantizedWriter(llama, tmp_path / "out", schemes=blocks(llama, Scheme(4, "channel")), identity=IDENTITY)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,9 +120,9 @@ def test_another_format_needs_nothing_but_its_methods(reading_model: Reading, tm
     llama, output = reading_model("llama"), PlainBytes()
     checked: OutputFormat = output
     with pytest.raises(InputError, match="it must have 8"):
-        QuantizedWriter(llama, tmp_path / "out", schemes={UP: Scheme(4)}, identity={}, output=checked)
+        QuantizedWriter(llama, tmp_path / "out", schemes={UP: Scheme(4)}, identity=IDENTITY, output=checked)
     schemes = {UP: Scheme(8, 16)}
-    writer = QuantizedWriter(llama, tmp_path / "out", schemes=schemes, identity={}, output=checked)
+    writer = QuantizedWriter(llama, tmp_path / "out", schemes=schemes, identity=IDENTITY, output=checked)
     writer.add(0, {UP: zeros(llama, UP, schemes[UP])})
     found = writer.finished(0)
     assert found is not None

@@ -1,6 +1,8 @@
 """Drafts of a quantized checkpoint: interruptions leave nothing half made, and what is finished is kept."""
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fairbits.errors import InputError
 from fairbits.model import Checkpoint
@@ -19,7 +22,7 @@ from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
-IDENTITY = {"plan": "p", "model": "m"}
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "fairbits": "0.2.0", "device": "cpu"}
 Make = Callable[..., Checkpoint]
 
 
@@ -169,12 +172,64 @@ def test_draft_of_another_plan_is_not_continued(make: Make, tmp_path: Path, begu
     checkpoint = make("llama")
     stored, _ = begun(checkpoint, tmp_path / "out")
     with pytest.raises(InputError, match="begun for another plan;"):
-        QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY | {"plan": "q"}, resume=True)
+        QuantizedWriter(
+            checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY | {"plan": "2" * 64}, resume=True
+        )
     other = dict.fromkeys(stored, Scheme(4, "channel"))
     with pytest.raises(InputError, match="begun for another stored;"):
         QuantizedWriter(checkpoint, tmp_path / "out", schemes=other, identity=IDENTITY, resume=True)
     with pytest.raises(InputError, match="--resume, or delete it"):
         QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"plan": 3}, "plan is 3; it must be"),
+        ({"model": "m"}, "model is 'm'; it must be a SHA-256"),
+        ({"device": None}, "device is None"),
+        ({"stored": {"a": [99, 8]}}, r"stored\.a\.0 is 99"),
+        ({"other": 1}, "the key other is unknown"),
+    ],
+)
+def test_a_state_that_is_damaged_is_refused(
+    make: Make, tmp_path: Path, begun: Any, changed: dict[str, Any], said: str
+) -> None:
+    checkpoint = make("llama")
+    stored, _ = begun(checkpoint, tmp_path / "out")
+    note = tmp_path / ".out.partial" / "state.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | changed))
+    with pytest.raises(InputError, match=rf"state\.json is damaged: {said}.* after you have deleted the draft"):
+        QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
+
+
+@pytest.mark.parametrize("damage", ["shape", "missing", "scale", "type"])
+def test_a_block_that_is_not_as_planned_is_done_again_although_its_hash_is_right(
+    make: Make, tmp_path: Path, begun: Any, damage: str
+) -> None:
+    checkpoint = make("llama")
+    stored, _ = begun(checkpoint, tmp_path / "out")
+    draft = tmp_path / ".out.partial"
+    (shard,) = draft.glob("model/*.safetensors")
+    tensors = load_file(shard)
+    name = next(each for each in tensors if each.endswith("_packed")).removesuffix("_packed")
+    if damage == "missing":
+        del tensors[f"{name}_scale"]
+    elif damage == "shape":
+        tensors[f"{name}_shape"] = torch.tensor([1, 2**40])
+    elif damage == "scale":
+        tensors[f"{name}_scale"][0] = float("inf")
+    else:
+        tensors[f"{name}_packed"] = tensors[f"{name}_packed"].to(torch.int64)
+    save_file(tensors, shard)
+    note = next(draft.glob("done/*.json"))
+    said = json.loads(note.read_text())
+    said["sha256"][shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
+    note.write_text(json.dumps(said))
+    writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
+    assert writer.finished(0) is None
+    with pytest.raises(InputError, match="block 0 was not added"):
+        writer.finish()
 
 
 def test_directories_of_others_are_left_alone(make: Make, tmp_path: Path, mixed: Any) -> None:
