@@ -141,6 +141,7 @@ def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int,
     longest = max(sides, default=0)
     for place, part in _objects(raw, file):
         _check_rules(part, CONFIG_RULES, f"{file} has {place}")
+        _check_window(part, f"{file} has {place}")
         for name, value in part.items():
             if not isinstance(value, int):
                 continue
@@ -178,6 +179,17 @@ def _check_rules(part: Mapping[str, Any], rules: Mapping[str, Rule], start: str)
         value = part.get(name)
         if value is not None and not rule.holds(value):
             raise InputError(f"{start}{name} = {value!r:.60}; it must be {rule.words}: {ADVICE}")
+
+
+def _check_window(part: Mapping[str, Any], start: str) -> None:
+    """Raises if attention has a window of no token: then the cache loses its first token, or does not fit.
+
+    Some classes write 0 if they have no window, and say so in another field.
+    """
+    window, kinds = part.get("sliding_window"), part.get("layer_types")
+    unused = part.get("use_sliding_window") is False or (isinstance(kinds, list) and "sliding_attention" not in kinds)
+    if window is not None and not window and not unused:
+        raise InputError(f"{start}sliding_window = {window}; it must be 1 or more, or null for no window: {ADVICE}")
 
 
 def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -50,6 +50,10 @@ def rewritten(model: Path, name: str, **entries: Any) -> Path:
         ({"attn_implementation": 7}, "attn_implementation = 7; it must be a string or an object"),
         ({"architectures": {"a": 1}}, "architectures = {'a': 1}; it must be a list of names of classes"),
         ({"sliding_window": "wide"}, "sliding_window = 'wide'; it must be a whole number"),
+        ({"sliding_window": 0}, "sliding_window = 0; it must be 1 or more, or null for no window"),
+        ({"sliding_window": False}, "sliding_window = False; it must be 1 or more, or null for no window"),
+        ({"text_config": {"sliding_window": 0}}, "text_config.sliding_window = 0; it must be 1 or more"),
+        ({"sliding_window": 0, "layer_types": ["sliding_attention"]}, "sliding_window = 0; it must be 1 or more"),
         ({"eos_token_id": {}}, "eos_token_id = {}; it must be a token id or a list of them"),
         ({"unheard_of": [10**30]}, "it must fit into 64 bits"),
         ({"deep": json.loads("[" * 20 + "]" * 20)}, "nested more than 8 levels deep"),
@@ -63,6 +67,20 @@ def test_a_configuration_that_lies_is_refused_at_once(model, entries, said) -> N
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{model / 'config.json'} has ")
     assert perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"sliding_window": None},
+        {"sliding_window": 1},
+        {"sliding_window": 0, "use_sliding_window": False},  # as Qwen2MoeConfig writes it
+        {"sliding_window": 0, "layer_types": ["full_attention"] * 12},
+    ],
+)
+def test_no_window_is_one_too(model, entries) -> None:
+    raw = {"vocab_size": 64, **entries}
+    check_config(raw, model / "config.json", [(64, 16)])
 
 
 @pytest.mark.parametrize("name", CONFIG_RULES)
