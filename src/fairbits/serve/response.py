@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from time import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fairbits.serve.metrics import Metrics
     from fairbits.serve.scheduler import Scheduler
 
+logger = logging.getLogger(__name__)
 SEND_GRACE = 5.0
 """Seconds beyond the time limit in which a client can still receive what was generated for it."""
 UNKNOWN = "unknown"
@@ -192,6 +194,8 @@ class EventStream(StreamingResponse):
         try:
             async with asyncio.timeout(self._timeout):
                 await super().__call__(scope, receive, send)
+        except TimeoutError:  # the connection is closed after this
+            logger.warning("a client did not read its stream within %g seconds", self._timeout)
         finally:
             self._responder.scheduler.cancel(self._responder.choices)
 

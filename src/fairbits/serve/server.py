@@ -111,7 +111,7 @@ def make_server(service: "Service", app: Any) -> Any:
     """Returns the uvicorn server of an application, which shuts down gracefully at a signal."""
     import uvicorn
 
-    from fairbits.serve.connection import HeaderTimeoutProtocol
+    from fairbits.serve.connection import limited_protocol
 
     class Server(uvicorn.Server):
         """A server that accepts no requests after the signal, and whose end by a signal is not a failure."""
@@ -123,7 +123,7 @@ def make_server(service: "Service", app: Any) -> Any:
 
     config = uvicorn.Config(
         app,
-        http=HeaderTimeoutProtocol,
+        http=limited_protocol(most_connections(service.limits)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -131,7 +131,6 @@ def make_server(service: "Service", app: Any) -> Any:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=most_connections(service.limits),
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )
     return Server(config)

@@ -1,5 +1,6 @@
 """A real server on a free port, in a thread of this process."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,12 +28,17 @@ OVERLAYS = {"eng_Latn": "a", "heb_Hebr": "a", "jpn_Jpan": "b", "fra_Latn": "base
 class Running:
     """A server that runs: its service, its address, and clients for it."""
 
-    def __init__(self, service: Service, url: str, port: int) -> None:
-        self.service, self.url, self.port = service, url, port
+    def __init__(self, service: Service, url: str, port: int, server: Any) -> None:
+        self.service, self.url, self.port, self.server = service, url, port, server
         self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def complete(self, prompt: Any, **asked: Any) -> Any:
         return self.client.completions.create(model="tiny", prompt=prompt, **{"temperature": 0, **asked})
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server.server_state.connections)
 
     def number(self, name: str, **labels: str) -> float:
         """Returns a counter as /metrics shows it, summed over the labels that are not given."""
@@ -52,8 +58,12 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
     """Returns the context in which a server with some limits runs."""
 
     @contextmanager
-    def running(key: str | None = None, loopback_only: bool = True, **limits: Any) -> Iterator[Running]:
+    def running(
+        key: str | None = None, loopback_only: bool = True, send_buffer: int | None = None, **limits: Any
+    ) -> Iterator[Running]:
         address = bind("127.0.0.1", 0)
+        if send_buffer is not None:  # what the system holds for clients that do not read
+            address.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         service = Service(model, "tiny", Limits(**limits))
         server = make_server(service, create_app(service, key=key, loopback_only=loopback_only))
         address.socket.listen(256)
@@ -61,7 +71,7 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
         port = address.socket.getsockname()[1]
         thread.start()
         until(lambda: server.started)
-        found = Running(service, address.url, port)
+        found = Running(service, address.url, port, server)
         try:
             yield found
         finally:
