@@ -14,6 +14,10 @@ from fairbits.model.scheme import Group, Scheme
 from fairbits.quantization.plan import Plan
 from vllm_models import EMBEDDED, EXPERT_MODELS, LANGUAGES, MODELS, OTHER_MODELS, small_model
 
+BYTES_ONLY = ("mamba2",)
+"""Families whose maps transformers loads as whole bytes only."""
+BFLOAT16 = ("gemma2", "gemma3", "gpt_oss", "glm4", "apertus")
+"""Families that vLLM does not serve in float16."""
 WITH_TEXT = {"languages": LANGUAGES[:2], "tokens": 256, "sequence": 64}
 BLOCKS_OF_TWO_WIDTHS = {"policy": "protect", "k": 1, **WITH_TEXT}
 
@@ -85,13 +89,17 @@ def gpu_cases() -> list[Case]:
     signed = [Case("llama", group=group, options={"policy": "rtn", "grid": "signed"}) for group in (64, 128)]
     policies = [Case(family, options=BLOCKS_OF_TWO_WIDTHS) for family in ("llama", "bloom")]
     head = Case("llama", embeddings="head 4")
-    others = [Case(family, bits, dtype=sixteen_bits(family)) for family in OTHER_MODELS for bits in (4, None)]
+    others = [
+        Case(family, bits, dtype=sixteen_bits(family))
+        for family in OTHER_MODELS
+        for bits in (8 if family in BYTES_ONLY else 4, None)
+    ]
     return [*every, *others, *large, *groups, *widths, *signed, *policies, head, Case("llama", damaged=True)]
 
 
 def sixteen_bits(family: str) -> str:
     """Returns the type of 16 bits that vLLM serves a family in."""
-    return "bfloat16" if family in ("gemma2", "gemma3", "gpt_oss") else "float16"
+    return "bfloat16" if family in BFLOAT16 else "float16"
 
 
 def model_of(case: Case, root: Path) -> Path:

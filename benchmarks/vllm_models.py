@@ -93,7 +93,10 @@ OTHER_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "olmoe": (t.OlmoeForCausalLM, lambda: t.OlmoeConfig(**GROUPED, num_experts=4, num_experts_per_tok=2)),
     "qwen2_moe": (t.Qwen2MoeForCausalLM, lambda: t.Qwen2MoeConfig(**GROUPED, **QWEN_EXPERTS, **SHARED_EXPERT)),
     "deepseek_v2": (t.DeepseekV2ForCausalLM, lambda: t.DeepseekV2Config(**LATENT)),
-    "deepseek_v3": (t.DeepseekV3ForCausalLM, lambda: t.DeepseekV3Config(**LATENT | {"q_lora_rank": 128})),
+    "deepseek_v3": (
+        t.DeepseekV3ForCausalLM,
+        lambda: t.DeepseekV3Config(**LATENT | {"q_lora_rank": 128}, topk_method="noaux_tc"),
+    ),
     "glm4_moe": (
         t.Glm4MoeForCausalLM,
         lambda: t.Glm4MoeConfig(
@@ -130,7 +133,9 @@ OTHER_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "llama4": (
         t.Llama4ForCausalLM,
-        lambda: t.Llama4TextConfig(**GROUPED, **EXPERTS, head_dim=32, intermediate_size_mlp=256, moe_layers=[1]),
+        lambda: t.Llama4TextConfig(
+            **GROUPED, **EXPERTS, head_dim=32, intermediate_size_mlp=256, interleave_moe_layer_step=2
+        ),
     ),
 }
 """Further classes that vLLM has, served on a GPU: families of dense models, experts, latent and linear attention."""

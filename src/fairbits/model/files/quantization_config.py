@@ -1,6 +1,7 @@
 """The quantization_config of compressed-tensors, and what the format cannot hold."""
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,21 @@ def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Scheme]) -> list[str
     layers = {path for path, module in _skeleton(checkpoint).named_modules() if isinstance(module, nn.Linear)}
     kept = (maps | layers) - quantized
     named = {each.name.removesuffix(".weight") for each in architecture.weights.values() if each.module in kept}
-    return sorted(kept | {name for name in named if f"{name}.weight" in architecture.weights})
+    stacks = {each.module for each in architecture.weights.values() if each.stacked is not None} & kept
+    patterns = {_inside(module) for module in stacks}
+    return sorted(kept | {name for name in named if f"{name}.weight" in architecture.weights} | patterns)
+
+
+def _inside(module: str) -> str:
+    """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
+
+    It begins at the number of the block, as vLLM has other prefixes for models that also read images.
+
+    >>> _inside("model.layers.0.mlp.experts")
+    're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
+    """
+    number = re.search(r"\.\d+\.", module)
+    return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 
 
 def _modules_of(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Experts that a file stacks in one tensor are read one by one, and written so that transformers loads them."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +145,17 @@ def test_experts_without_names_of_their_own_stay_together(family: str, tmp_path:
     (note,) = [note for note in plan.notes if "tensors of experts" in note]
     assert note.startswith("4 tensors of experts stay as they are")
     assert f"{cls.__name__} has no names for single experts" in note
+    fb.quantize(found, plan, out=tmp_path / "packed")
+    packed = Checkpoint(tmp_path / "packed")
+    ignored = [
+        name[3:]
+        for name in json.loads((packed.directory / "config.json").read_text())["quantization_config"]["ignore"]
+        if name.startswith("re:")
+    ]
+    module = {"gpt_oss": "mlp.experts", "granitemoe": "block_sparse_moe.experts.routed_experts"}[family]
+    for block in range(SIZE["num_hidden_layers"]):  # as vLLM asks
+        assert any(re.match(each, f"model.layers.{block}.{module}.0.gate_proj") for each in ignored)
+        assert not any(re.match(each, f"model.layers.{block}.self_attn.q_proj") for each in ignored)
+    ids = torch.arange(4, 20)[None]
+    loaded = cls.from_pretrained(packed.directory, dtype=torch.float32).eval()
+    assert torch.allclose(loaded(ids).logits, packed.load()(ids).logits, atol=1e-5)
