@@ -97,7 +97,7 @@ def samples_target() -> Target:
         check_codes(set(found.lang.tolist()))
 
     tasks = ("fairbits_cloze_eng_Latn", "fairbits_cloze_heb_Hebr")
-    made = target("lm-eval samples", make, read, files=("before", "after"), share=0.5)
+    made = target("lm-eval samples", make, read, files=("before", "after"))
 
     def try_read(place: Path) -> str:
         try:
