@@ -2,9 +2,11 @@
 
     python benchmarks/multilingual.py --models bloom-560m xlm-r-base mt5-small whisper-small
 
-Each job runs in a process of its own. `forward` passes the same text through the model in transformers, in float32 and
-with all logits, and does nothing else: other jobs are compared with it. `reload` loads what `quantize` wrote, in
-transformers and in fairbits, and compares logits. Rows are kept in `--out`; a job that is there is not run again.
+Whisper hears five clips per language and split, which espeak-ng speaks (apt install espeak-ng); without it, sound that
+is shaped like speech. Each job runs in a process of its own. `forward` passes the same text through the model in
+transformers, in float32 and with all logits, and does nothing else: other jobs are compared with it. `reload` loads
+what `quantize` wrote, in transformers and in fairbits, and compares logits. Rows are kept in `--out`; a job that is
+there is not run again.
 """
 
 import argparse
@@ -21,37 +23,34 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
-from fairbits.language.reading import open_corpus
+from fairbits.language import udhr
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.passes.prepare import open_corpus_for, text_for
 from fairbits.model import weight_moments
 from fairbits.model.architecture import model_class
 from fairbits.model.scheme import Scheme
 from scale import watched_memory
+from speech import can_speak, whisper_tokenizer, write_speech
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES, TOKENS, SEED = ("eng", "fra", "heb", "swh", "cmn"), 512, 0
-TEXT = {"languages": LANGUAGES, "tokens": TOKENS}
+CLIPS, LETTERS, SECONDS = 5, 110, (5.0, 10.0)
+"""Clips of each language and split, the most letters of their transcripts, and their length if they are not spoken."""
 AT_ONCE = 256
 """Positions that the baseline passes at a time; logits of 250,000 tokens then take 0.25 GB."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A class of transformers and the sizes of a published model; `bits` and `policy` are what it is quantized with."""
+    """A class of transformers and the sizes of a published model; `bits` are what it is quantized to."""
 
     cls: str
     config: str
     sizes: dict[str, Any]
     dtype: torch.dtype
     bits: int = 4
-    policy: str = "gptq"
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether it can be audited and evaluated."""
-        return self.policy != "rtn"
+    hears: bool = False
 
 
 MODELS = {
@@ -81,7 +80,7 @@ MODELS = {
             "decoder_ffn_dim": 3072,
         },
         torch.float32,
-        policy="rtn",
+        hears=True,
     ),
 }
 
@@ -104,10 +103,17 @@ def write_model(directory: Path, model: Model) -> Path:
 
     if (directory / "config.json").is_file():
         return directory
-    tokenizer = Checkpoint("embedded:tiny").tokenizer()
-    tokenizer.add_special_tokens({"mask_token": "<mask>"})
-    ids = {f"{each}_token_id": getattr(tokenizer, f"{each}_token_id") for each in ("bos", "eos", "pad")}
-    config = getattr(transformers, model.config)(**model.sizes, **ids, decoder_start_token_id=ids["bos_token_id"])
+    if model.hears:
+        tokenizer = whisper_tokenizer(16384)
+        ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eos_token_id)
+        start = tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
+        transformers.WhisperFeatureExtractor().save_pretrained(directory)
+    else:
+        tokenizer = Checkpoint("embedded:tiny").tokenizer()
+        tokenizer.add_special_tokens({"mask_token": "<mask>"})
+        ids = {f"{each}_token_id": getattr(tokenizer, f"{each}_token_id") for each in ("bos", "eos", "pad")}
+        start = ids["bos_token_id"]
+    config = getattr(transformers, model.config)(**model.sizes, **ids, decoder_start_token_id=start)
     torch.manual_seed(SEED)
     made = getattr(transformers, model.cls)(config).to(model.dtype)
     made.save_pretrained(directory)
@@ -115,34 +121,51 @@ def write_model(directory: Path, model: Model) -> Path:
     return directory
 
 
+def speech_in(place: Path) -> Path:
+    """Returns a directory of clips that say the beginnings of the declaration's sections; made if it is not there."""
+    directory, spoken = place / "speech", can_speak()
+    if directory.is_dir():
+        return directory
+    print("espeak-ng speaks" if spoken else "espeak-ng is not installed: the clips are noise shaped like speech")
+    corpus = udhr(LANGUAGES)
+    for split in ("calibration", "evaluation"):
+        texts = {code: [_beginning(each) for each in texts[:CLIPS]] for code, texts in corpus.split(split).items()}
+        write_speech(directory / split, texts, seconds=SECONDS, seed=SEED, spoken=spoken)
+    return directory
+
+
+def _beginning(text: str) -> str:
+    """Returns the first words of a text; in Chinese, whose words are not apart and take longer, fewer letters."""
+    short = text[: LETTERS if " " in text else LETTERS // 3]
+    return short.rpartition(" ")[0] or short
+
+
 def jobs(name: str, place: Path) -> dict[str, Callable[[], object]]:
     """Returns what is done with a model, in this order."""
     model = MODELS[name]
     path, out = place / name, place / f"{name}-quantized"
     scheme = {"bits": model.bits, "group": 64}
+    text = speech_in(place) if model.hears else None
+    read = {"languages": LANGUAGES, "tokens": TOKENS, "text": text}
 
     def quantize() -> object:
-        read = TEXT if model.reads_text else {}
-        return fairbits.quantize(path, fairbits.plan(path, policy=model.policy, **scheme, **read), out=out)
+        return fairbits.quantize(path, fairbits.plan(path, policy="gptq", **scheme, **read), text=text, out=out)
 
-    weights = {"moments": lambda: weight_moments(Checkpoint(path))}
-    if not model.reads_text:
-        return {**weights, "quantize": quantize, "reload": lambda: reload(out)}
     return {
-        "forward": lambda: forward(path),
-        **weights,
-        "audit": lambda: fairbits.audit(path, scheme=Scheme(model.bits, 64), **TEXT),
+        "forward": lambda: forward(path, text),
+        "moments": lambda: weight_moments(Checkpoint(path)),
+        "audit": lambda: fairbits.audit(path, scheme=Scheme(model.bits, 64), **read),
         "quantize": quantize,
         "reload": lambda: reload(out),
-        "evaluate": lambda: fairbits.evaluate(out, reference=path, **TEXT),
+        "evaluate": lambda: fairbits.evaluate(out, reference=path, **read),
     }
 
 
 @torch.no_grad()
-def forward(path: Path) -> None:
+def forward(path: Path, text_of: Path | None) -> None:
     """Passes the text of the audit through the model in transformers."""
     checkpoint = Checkpoint(path)
-    corpus = open_corpus(None, LANGUAGES, model=checkpoint.target)
+    corpus = open_corpus_for(checkpoint, text_of, LANGUAGES)
     text = text_for(checkpoint, corpus, request=TextRequest("calibration", TOKENS, 512, SEED), least=1)
     model = model_class(checkpoint.config).from_pretrained(path, dtype=torch.float32).eval()
     for batch in batches(text, positions=AT_ONCE):

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import torch
 from small_models import small_model
+from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
 from fairbits.errors import FairbitsError
 from fairbits.model.architecture import model_class
+from fairbits.model.architecture.skeleton import SOUND
 from fairbits.model.scheme import Scheme
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from speech import write_speech
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
 LOGITS_TOLERANCE = 1e-3
@@ -52,12 +56,15 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
         blocks = checkpoint.architecture.blocks
         bits = 8 if any(each.needs_weight for each in checkpoint.architecture.weights.values()) else 4
         stage = "audit"
-        fb.audit(checkpoint, languages=LANGUAGES, tokens=TOKENS, scheme=Scheme(4, GROUP))
+        text = speech_for(checkpoint, directory / "speech") if checkpoint.architecture.reads == SOUND else None
+        given = {"languages": LANGUAGES, "tokens": TOKENS, "text": text}
+        fb.audit(checkpoint, scheme=Scheme(4, GROUP), **given)
         stage = "quantize"
-        plan = fb.plan(checkpoint, policy="gptq", bits=bits, group=GROUP, languages=LANGUAGES, tokens=TOKENS)
-        done = fb.quantize(checkpoint, plan, out=packed)
+        done = fb.quantize(
+            checkpoint, fb.plan(checkpoint, policy="gptq", bits=bits, group=GROUP, **given), text=text, out=packed
+        )
         stage = "evaluate"
-        fb.evaluate(packed, reference=checkpoint, languages=LANGUAGES, tokens=TOKENS)
+        fb.evaluate(packed, reference=checkpoint, **given)
     except FairbitsError as problem:
         return Outcome(kind, family, name, stage, str(problem))
     rounded = {each.name for each in done.layers if each.bits is not None}
@@ -71,6 +78,14 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
     return Outcome(kind, family, name, "works", quantized=share, bits=bits)
 
 
+def speech_for(checkpoint: fb.Checkpoint, directory: Path) -> Path:
+    """Returns clips for a model that reads sound, after writing its feature extractor beside it."""
+    bins = checkpoint.config.num_mel_bins
+    WhisperFeatureExtractor(feature_size=bins).save_pretrained(checkpoint.directory)
+    said = {lang: [f"{lang} {i} {i + 1} {i + 2}" for i in range(2 * LEAST_DOCUMENTS)] for lang in LANGUAGES}
+    return write_speech(directory, said, seconds=(2.0, 4.0))
+
+
 def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:
     """Raises unless transformers itself loads the file with the weights that fairbits evaluates."""
     ours = fb.Checkpoint(packed).load()
@@ -78,6 +93,9 @@ def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:
     theirs = cls.from_pretrained(packed, dtype=torch.float32).eval()
     ids = torch.arange(5, 37)[None]
     inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if ours.config.is_encoder_decoder else {})}
+    if checkpoint.architecture.reads == SOUND:
+        frames = 2 * ours.config.max_source_positions
+        inputs = {SOUND: torch.randn(1, ours.config.num_mel_bins, frames), "decoder_input_ids": ids}
     with torch.no_grad():
         mine, yours = (each(**inputs, use_cache=False).logits for each in (ours, theirs))
     torch.testing.assert_close(mine, yours, rtol=0, atol=LOGITS_TOLERANCE)

@@ -13,6 +13,7 @@ KINDS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "sequence to sequence": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "speech": modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 }
 DEPTH = 2
 LARGEST = 40_000_000
@@ -86,12 +87,14 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
 
 
 def language_models() -> Iterator[tuple[str, str, str]]:
-    """Yields kind, model_type and class name of every class with a language model head."""
+    """Yields kind, model_type and class name of every class with a language model head, speech without those before."""
     known = set(dir(transformers))  # without importing them
+    named = set[str]()
     for kind, table in KINDS.items():
         for model_type, name in table.items():
-            if isinstance(name, str) and name in known:
+            if isinstance(name, str) and name in known and not (kind == "speech" and name in named):
                 yield kind, model_type, name
+                named.add(name)
 
 
 def small_config(model_type: str, name: str, *, vocabulary: int) -> PretrainedConfig:

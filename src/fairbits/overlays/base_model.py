@@ -97,7 +97,7 @@ class OverlayBase:
                 here = batch.on(device)
                 start(here)
                 try:
-                    self.model.base_model(**here.inputs, use_cache=False)
+                    self.model.base_model(**here.inputs_for(self.model), use_cache=False)
                 except StopBlock:
                     continue
         return inputs

@@ -15,11 +15,14 @@ from fairbits.errors import InputError
 from fairbits.language import find_language, read_corpus
 from fairbits.language.text_request import TextRequest
 from fairbits.measure.passes.batches import batches
+from fairbits.measure.passes.lockstep import lockstep
 from fairbits.measure.passes.prepare import short_text_notes, text_for
-from fairbits.measure.passes.run import document_losses
+from fairbits.measure.passes.run import document_losses, probe
 from fairbits.measure.passes.speech_text import Prompts
 from fairbits.measure.passes.text import Text
+from fairbits.measure.scores.features import StreamedModel, WholeModel
 from fairbits.model.scheme import Scheme
+from fairbits.model.streaming_model import StreamingModel
 from speech import write_speech
 
 GROUP, TOKENS = 16, 96
@@ -140,6 +143,43 @@ def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: P
     assert (found.damage["kronecker"].by_linear > 0).all()
     found.save(tmp_path / "audit.json")
     fb.plan(whisper, policy="mixed", bits=4, group=GROUP, text=speech, audit=tmp_path / "audit.json", **ON)
+
+
+def test_sound_is_given_in_the_type_that_the_model_computes_in(whisper: Path, speech: Path) -> None:
+    checkpoint, corpus = fb.Checkpoint(whisper), read_corpus(speech)
+    request = TextRequest(tokens=TOKENS)
+    exact, rough = (probe(checkpoint, corpus, request=request, dtype=each) for each in (torch.float32, torch.bfloat16))
+    np.testing.assert_allclose(rough.nll, exact.nll, rtol=1e-2)
+    assert not np.array_equal(rough.nll, exact.nll)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batches_walk_through_its_blocks_as_through_the_model(whisper: Path, text: Text, dtype: torch.dtype) -> None:
+    checkpoint = fb.Checkpoint(whisper)
+    chosen = list(batches(text, positions=300))
+    streaming = StreamingModel(checkpoint, "cpu", dtype=dtype)
+    streaming.load_outside(torch.unique(torch.cat([batch.ids for batch in chosen])), {})
+    blocks, found = checkpoint.architecture.blocks, []
+    with lockstep(streaming.model, [block.module for block in blocks], chosen) as walk:
+        for block in blocks:
+            streaming.load_block(block, {})
+            found.append([each.output().detach().clone() for each in walk.paused()])
+            walk.advance(lambda _batch: None)
+            streaming.release_block(block)
+    model = checkpoint.load(dtype)
+    for number, batch in enumerate(chosen):
+        with torch.no_grad():
+            whole = model(**batch.inputs_for(model), output_hidden_states=True)
+        tolerance = 1e-5 if dtype == torch.float32 else 0.05
+        torch.testing.assert_close(found[0][number], whole.encoder_hidden_states[1], rtol=0, atol=tolerance)
+        torch.testing.assert_close(found[2][number], whole.decoder_hidden_states[1], rtol=0, atol=tolerance)
+
+
+def test_a_model_that_is_too_large_is_evaluated_block_by_block(whisper: Path, text: Text) -> None:
+    checkpoint = fb.Checkpoint(whisper)
+    streamed, whole = StreamedModel(checkpoint, text, device="cpu"), WholeModel(checkpoint.load(), text, device="cpu")
+    found, expected = (torch.cat([part.features for part in each.features("", None)]) for each in (streamed, whole))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_gptq_on_speech_is_written_and_loads_in_transformers(whisper: Path, quantized: Path) -> None:

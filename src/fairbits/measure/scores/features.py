@@ -184,7 +184,8 @@ class StreamedModel:
         model.load_outside(torch.unique(ids).cpu(), {})
         paths = [block.module for block in self._loader.blocks]
         with lockstep(model.model, paths, together, body=self._body) as walk:
-            model.release_head_and_embedding()
+            if not model.model.config.is_encoder_decoder:  # whose decoder looks up its tokens after the encoder
+                model.release_head_and_embedding()
             for _ in self._loader.loaded(range(len(paths))):
                 walk.advance(visit)
             model.load_head()

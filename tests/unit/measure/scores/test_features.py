@@ -52,7 +52,7 @@ def check_equal(checkpoint) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "xlmr", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "xlmr", "mixtral", "m2m100"])
 def test_logits_are_those_of_the_whole_model(reading_model, family) -> None:
     check_equal(reading_model(family))
 
