@@ -80,10 +80,13 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
 
 def speech_for(checkpoint: fb.Checkpoint, directory: Path) -> Path:
     """Returns clips for a model that reads sound, after writing its feature extractor beside it."""
-    bins = checkpoint.config.num_mel_bins
-    WhisperFeatureExtractor(feature_size=bins).save_pretrained(checkpoint.directory)
+    config = checkpoint.config
+    seconds = config.max_source_positions // 50
+    WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=seconds).save_pretrained(
+        checkpoint.directory
+    )
     said = {lang: [f"{lang} {i} {i + 1} {i + 2}" for i in range(2 * LEAST_DOCUMENTS)] for lang in LANGUAGES}
-    return write_speech(directory, said, seconds=(2.0, 4.0))
+    return write_speech(directory, said, seconds=(1.0, 2.5))
 
 
 def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:

@@ -79,6 +79,7 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "qwen4_exp.text_config": INDEXED,
     "qwen4_exp_text": INDEXED,
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "max_position_embeddings": 512},
+    "whisper": {"max_source_positions": 150},  # three seconds
     "xmod": {"default_language": "en_XX"},
     "xlstm": {"num_heads": 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"]},
