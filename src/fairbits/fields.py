@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from fairbits.errors import InputError
 
@@ -77,6 +77,8 @@ TriedWidth = Annotated[int, Ge(2), Le(16)]
 BlockIndex = Annotated[int, Ge(0), Le(999_999)]
 Split = Annotated[str, Matching("calibration|evaluation", "calibration or evaluation")]
 Name = Annotated[str, MinLen(1)]
+ShortName = Annotated[str, MaxLen(100)]
+"""A name that errors and tables quote as it is."""
 Digest = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256, 64 hexadecimal digits")]
 Code = Annotated[
     str,

@@ -272,7 +272,7 @@ def check_result(data: dict[str, Any]) -> None:
             len(series[name]) for name in ("low", "high", "labels") if series.get(name)
         }
         rule(len(sizes) == 1, "points of a series differ")
-    rule(data["figure"]["log"] in ("", "x", "y", "xy"), "axes are unknown")
+    rule(data["figure"].get("log", "") in ("", "x", "y", "xy"), "axes are unknown")
     rule(data["answer"] in ("supported", "not supported", "undecided"), "the answer is unknown")
     for name in ("languages", "documents", "tokens"):
         count(data["subject"][name])

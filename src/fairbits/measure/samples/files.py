@@ -1,11 +1,13 @@
 """The files of a run of lm-eval: `samples_TASK_DATE.jsonl` of every task, and `results_DATE.json` of all."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fairbits.errors import InputError, count_of
+from fairbits.fields import ShortName
 from fairbits.records import check_record, read_object
 
 SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
@@ -24,8 +26,8 @@ class Results:
     higher_is_better: dict[str, dict[str, bool | None]] = field(default_factory=dict)
     chat_template_sha: str | None = None
     system_instruction_sha: str | None = None
-    lm_eval_version: str | None = None
-    transformers_version: str | None = None
+    lm_eval_version: ShortName | None = None
+    transformers_version: ShortName | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class RunFiles:
     samples: dict[str, Path]
     results: dict[str, Results | None]
     notes: tuple[str, ...] = ()
+
+
+def listed(names: Iterable[str], most: int = NAMED) -> str:
+    """Returns names for an error, which must not become as long as a file.
+
+    >>> listed("abc", 2)
+    'a, b …'
+    """
+    first = list(names)
+    return ", ".join(first[:most]) + (" …" if len(first) > most else "")
 
 
 def find_run(directory: str | Path) -> RunFiles:
@@ -51,7 +63,7 @@ def find_run(directory: str | Path) -> RunFiles:
     if not homes:
         raise InputError(f"{root} holds no file samples_TASK_DATE.jsonl; {HOW}")
     if len(homes) > 1:
-        shown = ", ".join(str(home.relative_to(root)) for home in homes[:NAMED])
+        shown = listed(str(home.relative_to(root)) for home in homes)
         raise InputError(f"{root} holds samples of {len(homes)} runs ({shown}); give the directory of one of them")
     newest: dict[str, tuple[str, Path]] = {}
     for path, match in found:
@@ -61,7 +73,7 @@ def find_run(directory: str | Path) -> RunFiles:
     dates = {date for date, _ in newest.values()}
     results = {date: _results(homes[0] / f"results_{date}.json") for date in dates}
     missing = sorted(task for task, (date, _) in newest.items() if results[date] is None)
-    unknown = f"{root}: no results_*.json for {', '.join(missing[:NAMED])}; versions of tasks are not compared"
+    unknown = f"{root}: no results_*.json for {listed(missing)}; versions of tasks are not compared"
     return RunFiles(
         homes[0],
         {task: path for task, (_, path) in sorted(newest.items())},

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairbits.errors import InputError
-from fairbits.measure.samples.files import RunFiles
+from fairbits.measure.samples.files import RunFiles, listed
 from fairbits.measure.samples.reading import TaskSamples
 from fairbits.units import bits
 
@@ -15,6 +15,10 @@ HIGHER = {
     **dict.fromkeys(("bits_per_byte", "ter", "brier_score"), False),
 }
 """Whether higher is better, where no results file says so."""
+CHOICES = 12
+"""Filters or metrics that an error offers."""
+KINDS = 3
+"""Tasks with other metrics than the others that an error shows."""
 NOT_PER_ITEM = {"perplexity": "acc", "word_perplexity": "bits_per_byte", "byte_perplexity": "bits_per_byte"}
 """Metrics whose samples hold log-likelihoods, which have no meaning as a score of an item; and what to use instead."""
 
@@ -46,8 +50,8 @@ def choose_filter(samples: Sequence[TaskSamples], wanted: str | None) -> str:
     if wanted is None and len(common) == 1:
         return common[0]
     said = f"--filter is {wanted!r:.40}" if wanted else f"the tasks have {len(common)} filters of answers in common"
-    listed = ", ".join(common) or "none: choose fewer tasks with --tasks"
-    raise InputError(f"{said}; it must be one of those that all tasks have ({listed}): give --filter NAME")
+    offered = listed(common, CHOICES) or "none: choose fewer tasks with --tasks"
+    raise InputError(f"{said}; it must be one of those that all tasks have ({offered}): give --filter NAME")
 
 
 def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str | None, run: RunFiles) -> Metric:
@@ -62,11 +66,11 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
     if name not in common:
         said = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
         if not common:
-            kinds = {", ".join(names): each.task for each, names in zip(samples, each_has, strict=True)}
-            listed = "; ".join(f"{task} has {names}" for names, task in kinds.items())
-            raise InputError(f"the tasks have no metric in common ({listed}); choose tasks with --tasks 'PATTERN'")
+            kinds = {listed(names): each.task for each, names in zip(samples, each_has, strict=True)}
+            shown = "; ".join(f"{task} has {names}" for names, task in list(kinds.items())[:KINDS])
+            raise InputError(f"the tasks have no metric in common ({shown}); choose tasks with --tasks 'PATTERN'")
         raise InputError(
-            f"{said}; it must be one of those that all tasks have ({', '.join(common)}): give --metric NAME"
+            f"{said}; it must be one of those that all tasks have ({listed(common, CHOICES)}): give --metric NAME"
         )
     if name in NOT_PER_ITEM:
         raise InputError(f"{name} is a number of the whole text, not of an item; use --metric {NOT_PER_ITEM[name]}")

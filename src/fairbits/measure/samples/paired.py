@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairbits.checks import Floats
 from fairbits.errors import InputError, count_of
-from fairbits.measure.samples.files import NAMED, RunFiles, find_run
+from fairbits.measure.samples.files import RunFiles, find_run, listed
 from fairbits.measure.samples.metric import Metric, choose_filter, choose_metric
 from fairbits.measure.samples.reading import HASHES, TaskSamples, Value, read_samples
 from fairbits.measure.samples.task_language import family_of, languages_of
@@ -136,9 +136,9 @@ def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> 
         {task for task in run.samples if pattern is None or fnmatchcase(task, pattern)} for run in (before, after)
     )
     if not mine | theirs:
-        raise InputError(f"--tasks is {pattern!r:.60} and matches none of {', '.join(list(before.samples)[:NAMED])}")
+        raise InputError(f"--tasks is {pattern!r:.60} and matches none of {listed(before.samples)}")
     if mine != theirs:
-        alone = ", ".join(sorted(mine ^ theirs)[:NAMED])
+        alone = listed(sorted(mine ^ theirs))
         raise InputError(
             f"the runs have different tasks ({len(mine - theirs)} only before, {len(theirs - mine)} only after: "
             f"{alone}); run the same tasks, or choose common ones with --tasks"
@@ -174,7 +174,7 @@ def _read(task: str, before: RunFiles, after: RunFiles) -> tuple[TaskSamples, Ta
     one, other = (read_samples(task, run.samples[task]) for run in (before, after))
     if list(one.filters) != list(other.filters):
         raise InputError(
-            f"{task} has the filters {', '.join(one.filters)} before and {', '.join(other.filters)} after; run the "
+            f"{task} has the filters {listed(one.filters)} before and {listed(other.filters)} after; run the "
             "same version of the task"
         )
     for name, mine in one.filters.items():
@@ -227,5 +227,5 @@ def _pooled_notes(tasks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     code, names = next(iter(several.items()))
     return (
         f"{count_of(len(several), 'language')} with several tasks: their items are pooled and count alike ({code}: "
-        f"{', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}); --tasks shows one alone",
+        f"{listed(names)}); --tasks shows one alone",
     )

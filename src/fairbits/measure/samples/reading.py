@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.errors import InputError
-from fairbits.fields import Count, Digest, Number, check_within
+from fairbits.fields import Count, Digest, Number, ShortName, check_within
 from fairbits.memory import JSON_LEVELS, LINE_BYTES
 from fairbits.records import check_record, distinct, parse_object
 
@@ -48,8 +48,8 @@ class Line:
     """What every line must say of its item, in its own keys; `others` are the names of all other keys in the line."""
 
     doc_id: Count
-    filter: str
-    metrics: tuple[str, ...]
+    filter: ShortName
+    metrics: tuple[ShortName, ...]
     doc_hash: Digest
     prompt_hash: Digest
     target_hash: Digest

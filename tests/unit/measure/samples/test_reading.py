@@ -95,6 +95,7 @@ def test_damaged_files_are_refused(read, lines, end, message) -> None:
         ({"doc_id": True}, "doc_id is True"),
         ({"doc_id": -1}, "doc_id is -1; it must be greater than or equal to 0"),
         ({"filter": 3}, "filter is 3"),
+        ({"filter": "y" * 101}, "filter is 'y{59}; it must"),
         ({"doc_hash": None}, "doc_hash is None"),
         ({"prompt_hash": "f" * 63}, "prompt_hash is 'f{59}; it must be a SHA-256"),
         ({"metrics": "acc"}, "metrics is 'acc'"),
