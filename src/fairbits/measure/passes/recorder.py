@@ -247,7 +247,7 @@ class Recorder:
             return
         self._passed.add(index)
         text = self._positions[point.stack].text
-        x = _rows_of(x.detach(), text).float()
+        x = _rows_of(_side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
         squares = x.square()
         energy = squares.sum(-1).mul_(text)
         for kept, values in zip(self._activity, (text, energy.sqrt(), energy), strict=True):
@@ -311,6 +311,13 @@ def _tensor(value: Any) -> Tensor:
     while not isinstance(value, Tensor):
         value = value[0]
     return value
+
+
+def _side_by_side(x: Tensor, positions: Tensor) -> Tensor:
+    """Returns the states of a block; several states of a position, first or third in shape, become a wide one."""
+    if x.ndim == 4 and x.shape[:2] == positions.shape:
+        return x.flatten(2)
+    return x.permute(1, 2, 0, 3).flatten(2) if x.ndim == 4 and x.shape[1:3] == positions.shape else x
 
 
 def _rows_of(x: Tensor, positions: Tensor) -> Tensor:

@@ -43,7 +43,10 @@ class Reading:
 
 
 def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
-    """Returns the linear maps that text passes through, in the order of the forward pass."""
+    """Returns the linear maps that text passes through, in the order of the forward pass.
+
+    A module with other widths than its matrix is none, such as a map of several groups of features (DeepSeek V4).
+    """
     listed = []
     for path, made in calls.items():
         module = model.get_submodule(path)
@@ -53,7 +56,8 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
         call = made[0]
-        if call.sees is not None and call.gives is not None and call.width == n_in:  # else it is no linear map
+        given = call.out_width if isinstance(module, nn.Linear) else n_out  # routers give other things than a product
+        if call.sees is not None and call.gives is not None and (call.width, given) == (n_in, n_out):
             listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives, len(made)))
     return listed
 

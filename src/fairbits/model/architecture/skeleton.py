@@ -148,6 +148,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     several: bool = False  # something else than one tensor came out
+    out_width: int | None = None  # features of the output
 
 
 def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
@@ -168,7 +169,9 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
             given = _first_tensor((output,))
             alive.append(given)
-            calls[path][-1] = replace(calls[path][-1], gives=identity(given), several=not isinstance(output, Tensor))
+            width = given.shape[-1] if given is not None and given.ndim else None
+            several = not isinstance(output, Tensor)
+            calls[path][-1] = replace(calls[path][-1], gives=identity(given), several=several, out_width=width)
 
         return hook
 

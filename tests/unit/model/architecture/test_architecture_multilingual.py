@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import transformers as t
+from small_models import small_config
 from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
 
 from fairbits.errors import InputError
@@ -184,3 +185,10 @@ def test_a_narrow_map_steers(described: Any) -> None:
     inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "linear_attn" in name}
     assert (inside["in_proj_ba"].role, inside["in_proj_ba"].steers) == ("control", True)
     assert (inside["in_proj_qkvz"].role, inside["in_proj_qkvz"].steers) == ("projection", False)
+
+
+def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
+    config = small_config("deepseek_v4", "DeepseekV4ForCausalLM", vocabulary=64)
+    found = architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
+    linear = {each.module.removeprefix("model.layers.1.self_attn."): each.linear for each in found}
+    assert (linear["o_a_proj"], linear["o_b_proj"]) == (False, True)
