@@ -71,9 +71,9 @@ def record_target(
 
 
 def held(one: Any, other: Any) -> bool:
-    """Returns whether all of a document is in another, which may have keys of later versions too."""
+    """Returns whether all of a document is in another, which may have keys of later versions, and lack what is null."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return all(key in other and held(each, other[key]) for key, each in one.items())
+        return all(held(each, other.get(key)) for key, each in one.items())
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(held, one, other))
     if type(one) in (int, float) and type(other) in (int, float):
