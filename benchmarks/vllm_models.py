@@ -129,7 +129,9 @@ OTHER_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "mamba2": (t.Mamba2ForCausalLM, lambda: t.Mamba2Config(**MAMBA2, **TOKENS)),
     "lfm2": (
         t.Lfm2ForCausalLM,
-        lambda: t.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False),
+        lambda: t.Lfm2Config(
+            **GROUPED, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False, conv_dim=128
+        ),
     ),
     "llama4": (
         t.Llama4ForCausalLM,

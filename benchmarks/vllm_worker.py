@@ -80,12 +80,12 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         enable_prefix_caching=False,
     )
     prompts = _ids(text["prompts"])
-    greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True)
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True, detokenize=False)
     answers = [each.outputs[0] for each in model.generate(prompts, greedy, use_tqdm=False)]
-    whole = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
+    whole = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=-1, detokenize=False)
     steps = [each.outputs[0].logprobs[0] for each in model.generate(prompts, whole, use_tqdm=False)]
     logits = np.array([[step[token].logprob for token in sorted(step)] for step in steps])
-    score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=-1)
+    score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=-1, detokenize=False)
     nats = {
         lang: [_nats(each) for each in model.generate(_ids(texts), score, use_tqdm=False)]
         for lang, texts in text["texts"].items()
