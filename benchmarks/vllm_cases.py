@@ -14,8 +14,6 @@ from fairbits.model.scheme import Group, Scheme
 from fairbits.quantization.plan import Plan
 from vllm_models import EMBEDDED, EXPERT_MODELS, LANGUAGES, MODELS, OTHER_MODELS, small_model
 
-BYTES_ONLY = ("mamba2",)
-"""Families whose maps transformers loads as whole bytes only."""
 BFLOAT16 = ("gemma2", "gemma3", "gpt_oss", "glm4", "apertus")
 """Families that vLLM does not serve in float16."""
 WITH_TEXT = {"languages": LANGUAGES[:2], "tokens": 256, "sequence": 64}
@@ -89,11 +87,7 @@ def gpu_cases() -> list[Case]:
     signed = [Case("llama", group=group, options={"policy": "rtn", "grid": "signed"}) for group in (64, 128)]
     policies = [Case(family, options=BLOCKS_OF_TWO_WIDTHS) for family in ("llama", "bloom")]
     head = Case("llama", embeddings="head 4")
-    others = [
-        Case(family, bits, dtype=sixteen_bits(family))
-        for family in OTHER_MODELS
-        for bits in (8 if family in BYTES_ONLY else 4, None)
-    ]
+    others = [Case(family, bits, dtype=sixteen_bits(family)) for family in OTHER_MODELS for bits in (4, None)]
     return [*every, *others, *large, *groups, *widths, *signed, *policies, head, Case("llama", damaged=True)]
 
 

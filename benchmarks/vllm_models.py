@@ -59,7 +59,13 @@ GATED_DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
 }
 STATE_SPACE = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_expand": 2}
-MAMBA2 = {"num_heads": 8, "head_dim": 32, "state_size": 64, "n_groups": 1, "hidden_size": 128, "num_hidden_layers": 2}
+SHORT_CONVOLUTION = {
+    "block_dim": 128,
+    "conv_dim": 128,
+    "conv_dim_out": 128,
+    "block_ff_dim": 256,
+    "block_multiple_of": 256,
+}
 HALF_EACH = {"layer_types": ["mamba", "attention"]}
 
 MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
@@ -126,17 +132,19 @@ OTHER_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
         ),
     ),
     "falcon_h1": (t.FalconH1ForCausalLM, lambda: t.FalconH1Config(**GROUPED, **STATE_SPACE, mamba_d_ssm=256)),
-    "mamba2": (t.Mamba2ForCausalLM, lambda: t.Mamba2Config(**MAMBA2, **TOKENS)),
     "lfm2": (
         t.Lfm2ForCausalLM,
         lambda: t.Lfm2Config(
-            **GROUPED, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False, conv_dim=128
+            **GROUPED, **SHORT_CONVOLUTION, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False
         ),
     ),
     "llama4": (
         t.Llama4ForCausalLM,
         lambda: t.Llama4TextConfig(
-            **GROUPED, **EXPERTS, head_dim=32, intermediate_size_mlp=256, interleave_moe_layer_step=2
+            **{**GROUPED, **EXPERTS, "num_experts_per_tok": 1},
+            head_dim=32,
+            intermediate_size_mlp=256,
+            interleave_moe_layer_step=2,
         ),
     ),
 }

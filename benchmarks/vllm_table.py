@@ -44,7 +44,6 @@ NAMES = {
     "qwen3_next": "Qwen3-Next",
     "granite_hybrid": "Granite 4 hybrid",
     "falcon_h1": "Falcon H1",
-    "mamba2": "Mamba 2",
     "lfm2": "LFM2",
     "llama4": "Llama 4, text",
 }
