@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairbits.errors import InputError
+from fairbits.measure.passes.activation_shapes import first_tensor, rows_of, side_by_side
 from fairbits.measure.passes.batch_records import Application, BatchRows
 from fairbits.measure.passes.batches import Batch
 from fairbits.measure.passes.expert_counter import ExpertCounter
@@ -220,19 +221,19 @@ class Recorder:
 
     def _seen(self, index: int, point: Point) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._activations(index, point, _tensor(args or tuple(kwargs.values())))
+            self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
 
         return hook
 
     def _given(self, index: int, point: Point) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            self._activations(index, point, _tensor(output))
+            self._activations(index, point, first_tensor(output))
 
         return hook
 
     def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            given, x = _tensor(output), _tensor(args or tuple(kwargs.values())).detach()
+            given, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
             self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
             if given.requires_grad:
                 given.register_hook(  # type: ignore[no-untyped-call]
@@ -247,7 +248,7 @@ class Recorder:
             return
         self._passed.add(index)
         text = self._positions[point.stack].text
-        x = _rows_of(_side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
+        x = rows_of(side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
         squares = x.square()
         energy = squares.sum(-1).mul_(text)
         for kept, values in zip(self._activity, (text, energy.sqrt(), energy), strict=True):
@@ -261,7 +262,7 @@ class Recorder:
         positions = self._positions[stack]
         real, text = positions.real[..., None], positions.text
         self._reported[name] += 1
-        x, g = _rows_of(x, positions.real), _rows_of(g, positions.real).float()
+        x, g = rows_of(x, positions.real), rows_of(g, positions.real).float()
         if not self._unpadded[stack]:
             x, g = x * real, g * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
@@ -305,27 +306,3 @@ class Recorder:
 def _add_at(sums: Tensor, rows: Tensor, columns: list[int], values: Tensor) -> None:
     """Adds values (rows, columns) to some rows and columns of a table; a row may occur several times."""
     sums[:, columns] = sums[:, columns].index_add_(0, rows, values.double())
-
-
-def _tensor(value: Any) -> Tensor:
-    while not isinstance(value, Tensor):
-        value = value[0]
-    return value
-
-
-def _side_by_side(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns the states of a block; several states of a position, first or third in shape, become a wide one."""
-    if x.ndim == 4 and x.shape[:2] == positions.shape:
-        return x.flatten(2)
-    return x.permute(1, 2, 0, 3).flatten(2) if x.ndim == 4 and x.shape[1:3] == positions.shape else x
-
-
-def _rows_of(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns activations as (rows, length, width); some families flatten rows and length."""
-    found = x.numel() // x.shape[-1]
-    if found != positions.numel():
-        raise InputError(
-            f"a layer of this model sees {found} positions of a text that has {positions.numel()}; fairbits measures "
-            "models whose layers see every token once"
-        )
-    return x if x.ndim == 3 else x.reshape(*positions.shape, -1)
