@@ -31,6 +31,9 @@ from vllm.platforms import PlatformEnum, current_platform
 
 import vllm
 
+OPTIONS = "VLLM_CHECK_OPTIONS"
+"""Further options of the engine, as JSON: a machine may lack the kernels that vLLM would choose."""
+
 
 class PlainKernel(MPLinearKernel):
     """Stands in for kernels that need a GPU: unpacks what vLLM has loaded, and multiplies in torch."""
@@ -78,6 +81,7 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         max_logprobs=-1,
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
+        **json.loads(os.environ.get(OPTIONS, "{}")),
     )
     prompts = _ids(text["prompts"])
     greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True, detokenize=False)
