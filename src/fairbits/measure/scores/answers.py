@@ -81,8 +81,8 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     """Returns for every position both losses, the divergence, 1 where the first choice flips, and how much its margin
     grows, as (5, positions).
 
-    `a` are the logits of the reference, `b` those of the quantized model; both are overwritten. With m the largest
-    logit and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
+    `a` are the logits of the reference, `b` those of the quantized model; neither is changed. With m the largest logit
+    and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
     are taken first, so the rounding error stays near 10⁻⁷ however large the logits are. The margin is the logit of the
     reference's first choice less the largest other logit; where the quantized model's is negative, the choice flips.
 
@@ -91,28 +91,21 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     [0.3133, 1.3133, 0.4621, 1.0, -2.0]
     """
     top_a, choice = a.max(1)
-    kept = b.gather(1, choice[:, None])[:, 0]
-    rival_a, rival_b = _largest_except(a, choice), _largest_except(b, choice)
+    at = choice[:, None]
+    kept = b.gather(1, at)[:, 0]
+    work = torch.empty_like(a)  # all that is written to
+    rival_a, rival_b = (work.copy_(each).scatter_(1, at, -torch.inf).amax(1) for each in (a, b))
     flips, top_b = kept < rival_b, torch.maximum(kept, rival_b)
     margin = (kept - rival_b) - (top_a - rival_a)
     below_a = top_a - a.gather(1, labels[:, None])[:, 0]
     below_b = top_b - b.gather(1, labels[:, None])[:, 0]
-    difference = a - b
-    weight = a.sub_(top_a[:, None]).exp_()
-    z_a, z_b = weight.sum(1), b.sub_(top_b[:, None]).exp_().sum(1)
-    mean = difference.mul_(weight).sum(1) / z_a
+    z_b = torch.sub(b, top_b[:, None], out=work).exp_().sum(1)
+    weight = torch.sub(a, top_a[:, None], out=work).exp_()
+    z_a = weight.sum(1)
+    mean = weight.mul_(a - b).sum(1) / z_a
     kl = mean - (top_a - top_b) - (z_a.log() - z_b.log())
     losses = below_a + z_a.log(), below_b + z_b.log()
     return torch.stack([*losses, kl.clamp_min_(0), flips.float(), margin]).double()
-
-
-def _largest_except(logits: Tensor, choice: Tensor) -> Tensor:
-    """Returns the largest logit of every row other than the chosen one."""
-    at = choice[:, None]
-    own = logits.gather(1, at)
-    largest = logits.scatter_(1, at, -torch.inf).amax(1)
-    logits.scatter_(1, at, own)
-    return largest
 
 
 def _parts(whole: Features, size: int) -> Iterator[Features]:

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbits.errors import InputError
@@ -40,7 +41,8 @@ class Reference:
     text: Text
     notes: tuple[str, ...]
     _head: Callable[[Tensor], Tensor] = field(repr=False)
-    _features: Tensor = field(repr=False)
+    _features: NDArray[np.uint8] = field(repr=False)
+    _dtype: torch.dtype = field(repr=False)
     _file: IO[bytes] = field(repr=False)
 
     @classmethod
@@ -74,19 +76,22 @@ class Reference:
     def _of(cls, model: EvaluatedModel, text: Text, *, target: str, progress: Progress | None) -> "Reference":
         with ExitStack() as stack:  # a failed pass leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            kept = _write_features(file, model.features("evaluating the reference model", progress), text)
+            features = model.features("evaluating the reference model", progress)
+            kept, dtype = _write_features(file, features, text)
             stack.pop_all()
         notes = (*model.notes, *(() if model.apart else (WHOLE,)))
-        return cls(target, text, notes, model.head, kept, file)
+        return cls(target, text, notes, model.head, kept, dtype, file)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
-        """Returns the logits of some positions, numbered in the order of the features."""
+        """Returns the logits of some positions, numbered in the order of the features, in memory of their own."""
         if self._file.closed:
             raise InputError(f"the reference {self.target} is closed; use it before closing it, or create it again")
         if isinstance(self._head, torch.nn.Module):
             self._head.to(device)
+        # a copy, as the features may themselves be the logits
+        rows = np.array(self._features[positions if isinstance(positions, slice) else positions.numpy()])
         with torch.no_grad():
-            return self._head(self._features[positions].to(device))
+            return self._head(torch.from_numpy(rows).view(self._dtype).to(device))
 
     def close(self) -> None:
         """Removes the file."""
@@ -101,8 +106,8 @@ class Reference:
         self.close()
 
 
-def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) -> Tensor:
-    """Returns the features of all positions, written to the file and mapped from there."""
+def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) -> tuple[NDArray[np.uint8], torch.dtype]:
+    """Returns the bytes of the features of all positions, written to the file and mapped read-only, and their type."""
     positions, written = predicted_positions(text), 0
     try:
         for each in answers:
@@ -113,8 +118,7 @@ def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) ->
         file.flush()
     except OSError as problem:
         raise _no_room(f"{problem.strerror} after {written:,} bytes") from None
-    # copy on write, though never written: torch warns about read-only arrays
-    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="c")).view(features.dtype).reshape(positions, -1)
+    return np.memmap(file, dtype=np.uint8, mode="r").reshape(positions, -1), features.dtype
 
 
 def _check_room(needed: int) -> None:

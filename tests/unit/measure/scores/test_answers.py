@@ -80,6 +80,26 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     assert np.bincount(found.token_document, found.token_margin) == pytest.approx(margin, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.parametrize("family", ["llama", "mt5"])
+def test_the_logits_of_the_reference_belong_to_the_caller(reading_model, family) -> None:
+    checkpoint = reading_model(family)
+    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
+        first = reference.logits(slice(0, 9))
+        expected = first.clone()
+        first.zero_()
+        assert torch.equal(reference.logits(slice(0, 9)), expected)
+        assert torch.equal(reference.logits(torch.arange(9)), expected)
+        assert not reference._features.flags.writeable
+
+
+def test_logits_that_are_compared_stay_as_they_are() -> None:
+    a, b = torch.randn(2, 40, 30, generator=torch.Generator().manual_seed(2))
+    before = a.clone(), b.clone()
+    compare_logits(a, b, torch.zeros(40, dtype=torch.long))
+    assert torch.equal(a, before[0])
+    assert torch.equal(b, before[1])
+
+
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with Reference.of(checkpoint, text_of(checkpoint)) as reference:
@@ -115,7 +135,7 @@ def test_margins_are_those_of_a_plain_loop() -> None:
     first, second = a.topk(2).values.T
     after = b.gather(1, a.argmax(1)[:, None])[:, 0]
     flips = after < b.amax(1)
-    found = compare_logits(a.clone(), b.clone(), torch.zeros(200, dtype=torch.long))
+    found = compare_logits(a, b, torch.zeros(200, dtype=torch.long))
     assert found.shape == (5, 200)
     assert found[4] == pytest.approx(torch.tensor(expected), abs=1e-5)
     assert found[4][0] == 0
@@ -144,7 +164,7 @@ def test_half_precision_is_kept_as_it_is(reading_model) -> None:
     checkpoint = reading_model("llama")
     text = text_of(checkpoint)
     with Reference.of(checkpoint, text, dtype=torch.bfloat16) as reference:
-        assert reference._features.dtype == torch.bfloat16
+        assert reference.logits(slice(1)).dtype == torch.bfloat16
         found = answers_of(checkpoint.load(torch.bfloat16), reference)
         exact = answers_of(checkpoint.load(), reference)
     assert not found.kl.any()
