@@ -30,6 +30,7 @@ from fairbits.model.files.safetensors_files import (
 )
 from fairbits.model.files.stored_weights import is_stack, scale_dtype
 from fairbits.model.files.weight_files import Directory, Folder, read_weights
+from fairbits.model.foreign.quantization_check import check_quantization
 from fairbits.model.foreign.trial import try_tokenizer
 from fairbits.model.loading import load_config, load_model, load_tokenizer
 from fairbits.model.outliers.write import directory_with_outliers
@@ -133,6 +134,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> "PretrainedConfig":
         """The configuration, as transformers understands it."""
+        check_quantization(self.directory, self._raw_config, self.files.values())
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
@@ -222,10 +224,14 @@ class Checkpoint:
         The weights of a `read_only` model may be those of another model, and must not be written to.
         """
         packed = "quantization_config" in self._raw_config
-        stored = sum(info.nbytes * 8 if packed else info.numel for info in self.files.values())  # of one bit or more
-        trusted = self.trust_remote_code
         return load_model(
-            self.directory, self.config, stored=stored, dtype=dtype, device=device, trust_remote_code=trusted
+            self.directory,
+            self.config,
+            shapes={name: info.shape for name, info in self.files.items()},
+            stored=sum(info.nbytes * 8 if packed else info.numel for info in self.files.values()),  # 1 bit or more
+            dtype=dtype,
+            device=device,
+            trust_remote_code=self.trust_remote_code,
         )
 
     def copy_model(self) -> "PreTrainedModel":
@@ -295,7 +301,10 @@ def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
     settings = config.get("quantization_config")
     if settings is None:
         return ()
-    method = settings.get("quant_method", "method not named") if isinstance(settings, dict) else "method not named"
+    stated = settings if isinstance(settings, dict) else {}
+    method = stated.get("quant_method", "method not named")
+    if "activation_scheme" in stated:  # of transformers' own FP8, which is unpacked on every machine
+        return (f"{QUANTIZED} ({method})", "its activations were not rounded; a server rounds them to 8 bits")
     return (f"{QUANTIZED} ({method})",)
 
 

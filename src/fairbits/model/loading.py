@@ -17,6 +17,8 @@ from fairbits.model.foreign.config_check import check_config, check_generation_c
 if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")
+"""Methods of quantization whose weights transformers unpacks if `dequantize` says so."""
 PANIC = "PanicException"
 """The name of the error that a panic of Rust becomes; it is no Exception, and its class cannot be imported."""
 
@@ -72,6 +74,7 @@ def load_model(
     directory: Path,
     config: "PretrainedConfig",
     *,
+    shapes: Mapping[str, tuple[int, ...]],
     stored: int,
     dtype: torch.dtype,
     device: str = "cpu",
@@ -79,6 +82,7 @@ def load_model(
 ) -> "PreTrainedModel":
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
+    `shapes` are those of the tensors in the files: one that the model should use, and does not, is an error.
     `stored` is an upper bound on the number of weights in the files. A model of many more is refused before it is made.
 
     Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model.
@@ -87,6 +91,7 @@ def load_model(
     removed: they would keep the model on the CPU.
     """
     from fairbits.model.architecture import model_class
+    from fairbits.model.architecture.names import left_aside
     from fairbits.model.architecture.skeleton import check_values, skeleton
 
     check_generation_config(directory)
@@ -116,14 +121,16 @@ def load_model(
             f"{directory} lacks {len(missing)} weights that {type(model).__name__} needs ({', '.join(missing[:3])} …); "
             "transformers would initialise them at random: download the files again, or correct config.json"
         )
-    result: PreTrainedModel = _plain(model).eval()
+    unused = {name: name for name in sorted(report["unexpected_keys"])}
+    left_aside(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
+    result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
     return result
 
 
 def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
-    """Returns the configuration, set to unpack packed weights."""
+    """Returns the configuration, set to unpack packed weights, on every machine alike."""
     settings = getattr(config, "quantization_config", None)
-    if not isinstance(settings, dict) or settings.get("quant_method") != "compressed-tensors":
+    if not isinstance(settings, dict) or settings.get("quant_method") not in UNPACKED_METHODS:
         return config
     changed = copy.deepcopy(config)
     changed.quantization_config["dequantize"] = True
@@ -139,6 +146,14 @@ def _plain(model: Any) -> Any:
     plain = remove_dispatch(model)
     plain.tie_weights()  # unpacking makes copies, which are not tied
     return plain
+
+
+def _in_one_type(model: Any, dtype: torch.dtype) -> Any:
+    """Returns the model with the weights that a loader has unpacked to 16 bits in float32, if that is asked for."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if dtype == torch.float32 and tensor.dtype in (torch.bfloat16, torch.float16):
+            tensor.data = tensor.data.to(dtype)
+    return model
 
 
 @contextmanager

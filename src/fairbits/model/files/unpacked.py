@@ -5,21 +5,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fairbits.errors import InputError
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.files.packed import WORD_BITS, read_packed
+from fairbits.model.files.quantization_config import BYTES, PACKED
 from fairbits.model.files.safetensors_files import TensorInfo
+from fairbits.model.files.stored_weights import is_table
 from fairbits.model.groups import dequantize_in_float32
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-NOT_READ = ("_zero_point", "_g_idx", "_global_scale", "input_scale", "output_scale")
-"""How the names of tensors end that only other layouts have."""
+    from fairbits.model.architecture import Architecture, Weight
+
+UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")
+"""What a quantization_config may say for its weights to be read here."""
+MEANINGLESS = ("version", "global_compression_ratio")
+"""What it may also say, which changes nothing."""
 
 
 class UnreadableLayoutError(Exception):
@@ -34,7 +41,7 @@ class UnpackedCheckpoint(Checkpoint):
         own = ("config", "architecture", "fingerprint")
         self.__dict__.update({name: value for name, value in vars(stored).items() if name not in own})
         self._stored = stored
-        _check_layout(stored)
+        self._settings = _settings(stored)
         self._parts = dict(_parts(stored.tensors))
         self._bits = {name: _bits(stored, parts) for name, parts in self._parts.items() if len(parts) > 1}
         self.tensors = MappingProxyType({name: self._plain(name) for name in self._parts})
@@ -50,6 +57,17 @@ class UnpackedCheckpoint(Checkpoint):
         plain = copy.deepcopy(self.stored.config)
         del plain.quantization_config
         return plain
+
+    @cached_property
+    def architecture(self) -> "Architecture":
+        """The blocks of the model, if every tensor is used as quantization_config says."""
+        try:
+            found = super().architecture
+        except InputError as problem:
+            raise UnreadableLayoutError(str(problem)) from None
+        self._check_schemes(found)
+        self._check_used(found)
+        return found
 
     def read(self, name: str) -> Tensor:
         """Returns one weight as it was before packing, in float32 if it was packed."""
@@ -69,19 +87,78 @@ class UnpackedCheckpoint(Checkpoint):
     def _plain(self, name: str) -> TensorInfo:
         info = self.stored.tensors[self._parts[name][0]]
         if name not in self._bits:
+            if info.dtype.itemsize == 1 and len(info.shape) > 1 and info.dtype != torch.bool:
+                raise UnreadableLayoutError(f"{name} is stored as {info.dtype}, without what it takes to read that")
             return info
         shape = info.shape if len(self._parts[name]) == 2 else self.stored.read(f"{name}_shape").tolist()
         return replace(info, name=name, shape=tuple(shape), dtype=torch.float32)
 
+    def _check_schemes(self, architecture: "Architecture") -> None:
+        """Raises unless exactly the weights that quantization_config names are packed, and as it says."""
+        from compressed_tensors.utils.match import match_named_modules, match_targets  # type: ignore[import-untyped]
+        from transformers.integrations.compressed_tensors import get_experts_scheme
 
-def _check_layout(checkpoint: Checkpoint) -> None:
-    settings = checkpoint.config.quantization_config
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
+        from fairbits.model.architecture import model_class
+        from fairbits.model.architecture.skeleton import skeleton
+
+        targets = {target: group for group in self._settings.config_groups.values() for target in group.targets}
+        cls = model_class(self.config, trust_remote_code=self.trust_remote_code)
+        modules = match_named_modules(skeleton(self.config, cls), targets, self._settings.ignore)
+        named = {name: targets[match_targets(name, module, targets)[0]] for name, module in modules}
+        experts = get_experts_scheme(self._settings)  # type: ignore[no-untyped-call]
+        for name, weight in architecture.weights.items():
+            packed = name in self._bits
+            scheme = named.get(weight.module) if weight.expert is None else experts
+            if packed and (scheme is None or not self._follows(name, weight, scheme)):
+                raise UnreadableLayoutError(f"{name} is not packed as its quantization_config says")
+            if not packed and scheme is not None and weight.expert is None and (weight.linear or is_table(weight)):
+                raise UnreadableLayoutError(f"{name} is not packed, although its quantization_config says so")
+
+    def _follows(self, name: str, weight: "Weight", scheme: Any) -> bool:
+        """Returns whether a packed weight has the layout, width and groups of a scheme."""
+        how, (out, columns) = scheme.weights, weight.shape
+        groups = {"channel": 1, "group": columns // how.group_size if how.group_size else 0}.get(how.strategy, 0)
+        return (
+            (scheme.format or self._settings.format) == (PACKED if len(self._parts[name]) == 3 else BYTES)
+            and (how.type, how.num_bits, how.symmetric, how.dynamic) == ("int", self._bits[name], True, False)
+            and self.stored.tensors[f"{name}_scale"].shape == (out, groups)
+        )
+
+    def _check_used(self, architecture: "Architecture") -> None:
+        """Raises if a tensor of the files makes up no weight; a tied parameter has a copy of a scale."""
+        used = {part for parts in self._parts.values() for part in parts}
+        for name in self.stored.tensors.keys() - used:
+            tied = architecture.tied.get(name.removesuffix("_scale"), name)
+            scale = f"{tied}_scale"
+            if scale not in used or not torch.equal(self.stored.read(name), self.stored.read(scale)):
+                raise UnreadableLayoutError(f"its files hold {name}, which belongs to no packed weight")
+
+
+def _settings(checkpoint: Checkpoint) -> Any:
+    """Returns the QuantizationConfig of compressed-tensors, if it describes packed weights and nothing else."""
+    from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+
+    given = checkpoint.config.quantization_config
+    method = given.get("quant_method") if isinstance(given, dict) else None
     if method != "compressed-tensors":
         raise UnreadableLayoutError(f"its weights are packed by {method or 'a method without a name'}")
-    other = next((name for name in checkpoint.tensors if name.endswith(NOT_READ)), None)
+    other = next((name for name in given if given[name] and name not in (*UNDERSTOOD, *MEANINGLESS)), None)
     if other is not None:
-        raise UnreadableLayoutError(f"its files hold {other}, which belongs to another layout")
+        raise UnreadableLayoutError(f"its quantization_config has {other}")
+    try:
+        found = QuantizationConfig.model_validate(copy.deepcopy(given))  # which changes what it is given
+    except (ValueError, NotImplementedError) as problem:
+        raise UnreadableLayoutError(
+            f"its quantization_config is not valid ({' '.join(str(problem).split())})"
+        ) from None
+    if found.quantization_status != "compressed":
+        raise UnreadableLayoutError(f"its quantization_status is {found.quantization_status}")
+    for group in found.config_groups.values():
+        if group.input_activations is not None or group.output_activations is not None:
+            raise UnreadableLayoutError("its activations are quantized too")
+        if group.weights is None:
+            raise UnreadableLayoutError("its quantization_config has a group without weights")
+    return found
 
 
 def _parts(tensors: Mapping[str, TensorInfo]) -> Iterator[tuple[str, tuple[str, ...]]]:

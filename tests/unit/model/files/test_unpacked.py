@@ -70,9 +70,15 @@ def test_another_method_is_refused(written: Path) -> None:
         UnpackedCheckpoint(Checkpoint(written))
 
 
+HEAD = "lm_head.weight"
 MAP = "model.layers.0.mlp.up_proj.weight"
 CHANGES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
-    "a zero point": (lambda t: t.update({f"{MAP}_zero_point": torch.zeros(1)}), "another layout"),
+    "a zero point": (lambda t: t.update({f"{MAP}_zero_point": torch.zeros(1)}), "holds .*zero_point"),
+    "a scale of nothing": (
+        lambda t: t.update({"model.norm.weight_scale": torch.ones(1)}),
+        "belongs to no packed weight",
+    ),
+    "a byte per weight": (lambda t: t.update({HEAD: t[HEAD].to(torch.float8_e4m3fn)}), "stored as .*float8_e4m3fn"),
     "no scale": (lambda t: t.pop(f"{MAP}_scale"), "lack .*up_proj.weight_scale"),
     "ten codes in a word": (
         lambda t: t.update({f"{MAP}_packed": torch.zeros(96, 7, dtype=torch.int32)}),
@@ -91,4 +97,4 @@ def test_another_layout_is_refused(written: Path, change: str) -> None:
     alter(tensors)
     save_file(tensors, written / "model.safetensors")
     with pytest.raises(UnreadableLayoutError, match=message):
-        UnpackedCheckpoint(Checkpoint(written))
+        _ = UnpackedCheckpoint(Checkpoint(written)).architecture
