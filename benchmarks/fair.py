@@ -68,8 +68,9 @@ class FairBench:
 
     def _start(self, plan: Plan) -> Path:
         """Returns where the codes lie that learning begins with: the same ones for whatever it makes of them."""
-        how = None if plan.learning is None else (plan.learning.block_steps, plan.learning.block_tokens)
-        parts = (seed_of(plan), [each.bits for each in plan.schemes.values()], plan.settings.get("group"), how)
+        how = plan.learning
+        start = None if how is None else (how.block_steps, how.block_tokens, how.rows, how.rate, how.model_steps == 0)
+        parts = (seed_of(plan), dict(plan.schemes), start)
         saved = Path(self._starts.name) / hashlib.sha256(repr(parts).encode()).hexdigest()
         (saved / "course.safetensors").unlink(missing_ok=True)
         return saved

@@ -36,6 +36,7 @@ TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_i
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}
 GROUPED = {**SIZE, "num_key_value_heads": 2}
 MT5_SIZE = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, **TOKENS}
+WIDE = {**GROUPED, "hidden_size": 128, "intermediate_size": 256}
 LLAMA4_SIZE = {**GROUPED, "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 3, "num_experts_per_tok": 2}
 M2M100_SIZE = {
     **TOKENS,
@@ -50,6 +51,7 @@ MASK = {"mask_token": "<unk>"}
 
 READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     "llama": (t.LlamaForCausalLM, lambda: t.LlamaConfig(**GROUPED), {}),
+    "wide_llama": (lambda config: t.LlamaForCausalLM(config).bfloat16(), lambda: t.LlamaConfig(**WIDE), {}),
     "qwen2": (t.Qwen2ForCausalLM, lambda: t.Qwen2Config(**GROUPED), NO_START),
     "gemma3": (t.Gemma3ForCausalLM, lambda: t.Gemma3TextConfig(**GROUPED, head_dim=16, sliding_window=8), {}),
     "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **TOKENS), {}),

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "TensorInfo"]
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
+TOKENIZER_FILES = (
+    *("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json"),
+    *("preprocessor_config.json", "processor_config.json"),
+)
+"""How the files of tokenizers and feature extractors are called."""
 
 QUANTIZED = "the checkpoint is already quantized"
 """The beginning of the note on a model that is already quantized."""
@@ -134,7 +139,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> "PretrainedConfig":
         """The configuration, as transformers understands it."""
-        check_quantization(self.directory, self._raw_config, self.files.values())
+        check_quantization(self.directory, self._raw_config, self.files)
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
@@ -183,6 +188,16 @@ class Checkpoint:
             if at == 0:
                 hash_name(digest, info)
             digest.update(part)
+        return digest.hexdigest()
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        """The SHA-256 of what turns text, or sound, into the model's input: other files make other tokens of it."""
+        digest = hashlib.sha256()
+        patterns = (*TOKENIZER_FILES, *(["*.py"] if self.trust_remote_code else []))
+        for file in sorted({file for pattern in patterns for file in self.directory.glob(pattern)}):
+            digest.update(_json_line(file.name))
+            digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def _hash_config(self) -> "hashlib._Hash":

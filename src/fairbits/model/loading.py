@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import Parameter
 
 from fairbits.errors import InputError
 from fairbits.model.device import is_gpu
 from fairbits.model.foreign.config_check import check_config, check_generation_config
+from fairbits.model.foreign.quantization_check import check_loaded
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")
 """Methods of quantization whose weights transformers unpacks if `dequantize` says so."""
+LOADING_ERRORS = (
+    *(ImportError, OSError, RuntimeError, TypeError, ValueError, AttributeError, LookupError),
+    *(ArithmeticError, AssertionError),
+)
+"""How transformers and compressed-tensors fail with files and settings that do not fit."""
 PANIC = "PanicException"
 """The name of the error that a panic of Rust becomes; it is no Exception, and its class cannot be imported."""
 
@@ -109,7 +116,7 @@ def load_model(
                 output_loading_info=True,
                 **({"device_map": {"": torch.device(device)}} if is_gpu(device) else {}),
             )
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError, AttributeError, LookupError) as problem:
+    except LOADING_ERRORS as problem:
         raise InputError(
             f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must be "
             "those of the model, and valid for the installed transformers"
@@ -124,7 +131,18 @@ def load_model(
     unused = {name: name for name in sorted(report["unexpected_keys"])}
     left_aside(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
     result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
+    check_loaded(directory, result)
+    coded = [name for name, each in result.named_parameters() if type(each) is Parameter and _is_coded(name, each)]
+    if coded:
+        raise InputError(
+            f"transformers loads {coded[0]} of {directory} as codes and does not unpack them; correct the "
+            "quantization_config in config.json"
+        )
     return result
+
+
+def _is_coded(name: str, parameter: torch.Tensor) -> bool:
+    return name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
 
 
 def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":

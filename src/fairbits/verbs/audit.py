@@ -1,8 +1,8 @@
 """Audit: predicts the damage of every language from the weights and one pass over text."""
 
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +70,12 @@ def audit(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
-    hashing = _hash_meanwhile(checkpoint)
     size = requested_size(checkpoint, corpus, split=request.split)
     workload = audit_workload(checkpoint, size, request, device=device)
-    with within_memory(workload, device=device, progress=progress) as show:
+    with (
+        within_memory(workload, device=device, progress=progress) as show,
+        _hash_meanwhile(checkpoint) as hashing,
+    ):
         measured = probe(
             checkpoint,
             corpus,
@@ -92,10 +94,12 @@ def audit(
         )
 
 
-def _hash_meanwhile(checkpoint: Checkpoint) -> threading.Thread:
-    """Returns a thread that computes the fingerprint of a checkpoint, which takes a minute for 16 GB on some machines.
+@contextmanager
+def _hash_meanwhile(checkpoint: Checkpoint) -> Iterator[threading.Thread]:
+    """Gives a thread that computes the fingerprint of a checkpoint, which takes a minute for 16 GB on some machines.
 
-    If it fails there, it will be computed again where it is needed, and fail there.
+    If it fails there, it will be computed again where it is needed, and fail there. After an error it is waited for: it
+    reads weights that may be the caller's.
     """
 
     def compute() -> None:
@@ -104,7 +108,11 @@ def _hash_meanwhile(checkpoint: Checkpoint) -> threading.Thread:
 
     thread = threading.Thread(target=compute, daemon=True)
     thread.start()
-    return thread
+    try:
+        yield thread
+    except Exception:
+        thread.join()
+        raise
 
 
 def conclude(

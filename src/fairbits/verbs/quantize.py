@@ -210,7 +210,8 @@ class _Draft:
         cls, checkpoint: Checkpoint, plan: Plan, out: str | Path, *, device: str, resume: bool
     ) -> Iterator["_Draft"]:
         """Yields a new draft with its plan, or that of an interrupted run; no other process can open it meanwhile."""
-        identity = {"plan": plan.digest, "model": plan.fingerprint, "fairbits": __version__, "device": device}
+        model = {"model": plan.fingerprint, "tokenizer": checkpoint.tokenizer_hash}
+        identity = {"plan": plan.digest, **model, "fairbits": __version__, "device": device}
         with ExitStack() as held:
             try:
                 draft_of(out).parent.mkdir(parents=True, exist_ok=True)

@@ -84,10 +84,12 @@ class TrialWork:
         return {
             "fairbits": __version__,
             "model": self.checkpoint.fingerprint,
+            "tokenizer": self.checkpoint.tokenizer_hash,
             "policy": trial.variant.name,
             "bits": trial.bits,
             "options": dict(self.common),
             "text": {split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
+            "parallel": self.corpus.parallel,
             "calibration": asdict(trial.calibration),
             "evaluation": asdict(self.evaluation),
             "device": self.device.partition(":")[0],

@@ -89,7 +89,14 @@ def evaluated_model(
     except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
         if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
             notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
-    return WholeModel(model.load(dtype, device=device, read_only=True), text, device=device, notes=notes)
+    loaded = model.load(dtype, device=device, read_only=True)
+    try:
+        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
+    except (RuntimeError, ValueError, NotImplementedError) as problem:
+        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(problem).split())
+        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
 
 
 class WholeModel:

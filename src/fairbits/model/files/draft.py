@@ -21,6 +21,7 @@ class DraftState:
     """What a draft is for: a draft is continued only if all of this is the same.
 
     `plan`, `model`  the digest of the plan, and the fingerprint of the model
+    `tokenizer`      the hash of its tokenizer
     `fairbits`       the version
     `device`         what computes
     `stored`         the bits and the group size of every tensor that is quantized; null: a row has one scale
@@ -28,13 +29,14 @@ class DraftState:
 
     plan: Digest
     model: Digest
+    tokenizer: Digest
     fairbits: Name
     device: Name
     stored: Mapping[str, tuple[Width, Positive | None]]
 
 
 DRAFT = Kind(
-    "fairbits.draft/1", "the state of a draft", "fairbits quantize, after you have deleted the draft", DraftState
+    "fairbits.draft/2", "the state of a draft", "fairbits quantize, after you have deleted the draft", DraftState
 )
 
 

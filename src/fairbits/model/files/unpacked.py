@@ -153,6 +153,8 @@ def _settings(checkpoint: Checkpoint) -> Any:
         ) from None
     if found.quantization_status != "compressed":
         raise UnreadableLayoutError(f"its quantization_status is {found.quantization_status}")
+    if not found.config_groups:
+        raise UnreadableLayoutError("its quantization_config has no group")
     for group in found.config_groups.values():
         if group.input_activations is not None or group.output_activations is not None:
             raise UnreadableLayoutError("its activations are quantized too")

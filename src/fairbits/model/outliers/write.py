@@ -56,7 +56,7 @@ def directory_with_outliers(checkpoint: "Checkpoint", kappa: Mapping[int, float]
     Its name is a hash of everything that decides its content, this code included: other code may write another model.
     """
     code = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
-    content = "\n".join([checkpoint.fingerprint, repr(dict(kappa)), *code])
+    content = "\n".join([checkpoint.fingerprint, checkpoint.tokenizer_hash, repr(dict(kappa)), *code])
     name = f"outliers-{hashlib.sha256(content.encode()).hexdigest()}"
     return kept_directory(name, lambda draft: write_with_outliers(checkpoint, draft, kappa))
 

@@ -21,9 +21,8 @@ from fairbits.model.architecture import Weight
 from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.device import AUTO, resolve_device
 from fairbits.model.embedded import embedded_languages, training_shares
-from fairbits.model.files.cache import kept_directory
 from fairbits.model.moments import ModelMoments, weight_moments
-from fairbits.model.outliers.write import write_with_outliers
+from fairbits.model.outliers.write import directory_with_outliers
 from fairbits.model.scheme import Clip, Group, Scheme, within_rows
 from fairbits.progress import Progress
 from fairbits.quantization.evidence import is_rounded
@@ -258,9 +257,7 @@ class Laboratory:
             if "?" in own:
                 raise InputError(f"{own} is itself a variant; give the model it was made from")
             return f"{own}?outliers={wanted}"
-        checkpoint = Checkpoint(own)
-        name = f"outliers-{checkpoint.fingerprint[:16]}-{wanted.replace(':', '_').replace(',', '-')}"
-        return str(kept_directory(name, lambda place: write_with_outliers(checkpoint, place, kappa)))
+        return str(directory_with_outliers(Checkpoint(own), kappa))
 
     def report(self, what: str, done: float, total: float) -> None:
         """Reports progress."""

@@ -10,6 +10,7 @@ import numpy as np
 from fairbits.language import udhr
 from fairbits.language.documents import seeded_hash
 from fairbits.language.lookup import language_of
+from fairbits.model.checkpoint import Checkpoint
 from fairbits.model.embedded import embedded_languages
 from fairbits.science.experiments.laboratory import Laboratory, ModelLab, Setting
 
@@ -62,7 +63,9 @@ def many_languages(laboratory: Laboratory) -> tuple[Laboratory, LanguageScreenin
     if own.text is not None or (own.languages is not None and embedded_languages(own.model) is not None):
         return None
     laboratory.report("finding languages the model knows", 0, 1)
-    found = screen_languages(own.model, own.sequence, own.seed, own.device)
+    checkpoint = Checkpoint(own.model)
+    content = checkpoint.fingerprint, checkpoint.tokenizer_hash
+    found = screen_languages(own.model, content, own.sequence, own.seed, own.device)
     tokens, calibration = min(own.tokens, TOKENS), min(own.calibration, TOKENS)
     languages = tuple(found.choose(own.seed))
     setting = replace(own, languages=languages, tokens=tokens, calibration=calibration, shares=None)
@@ -70,7 +73,13 @@ def many_languages(laboratory: Laboratory) -> tuple[Laboratory, LanguageScreenin
 
 
 @cache
-def screen_languages(model: str, sequence: int, seed: int, device: str) -> LanguageScreening:
+def screen_languages(
+    model: str,
+    content: tuple[str, ...],  # noqa: ARG001  # another model at the same path is screened again
+    sequence: int,
+    seed: int,
+    device: str,
+) -> LanguageScreening:
     """Returns how well a model knows the languages of the declaration, from one pass over a little text of each."""
     setting = Setting(model, tokens=SCREENED, sequence=sequence, seed=seed, device=device)
     corpus = udhr()

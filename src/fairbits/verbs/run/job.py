@@ -80,6 +80,8 @@ class Job:
             "widths": list(self.widths),
             "languages": list(self.corpus.evaluation),
             "text": self.corpus.name,
+            "parallel": self.corpus.parallel,
+            "tokenizer": self.checkpoint.tokenizer_hash,
         }
 
     def record(self) -> RunFile:
