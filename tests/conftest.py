@@ -73,6 +73,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Lets Ctrl-C reach tests and the processes that they start, also where it is ignored, as under nohup."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
     """Returns the function that gives a small random model of a family."""

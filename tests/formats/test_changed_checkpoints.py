@@ -52,6 +52,7 @@ SAME = {
 }
 """Settings that may change while the model stays the same, and why."""
 EQUAL = {
+    ("group_0", "format", "naive-quantized"): "another name of the layout of whole bytes",
     ("input_activations", "strategy", "tensor_group"): "a group without a scale of the tensor",
     ("weights", "num_bits", 5): "whole bytes that hold codes of 4 bits",
     ("weights", "num_bits", 8): "whole bytes that hold codes of 4 bits",

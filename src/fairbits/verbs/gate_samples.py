@@ -54,6 +54,10 @@ class SamplesVerdict:
     mean: Estimate
     worst_by_chance: float
 
+    def __bool__(self) -> bool:
+        """Whether the verdict is a pass."""
+        return self.verdict.passed
+
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON; the verdict's own keys are those of `fairbits.verdict/2`."""
         rows = [asdict(each) | {"loss": each.loss.to_dict()} for each in self.languages]

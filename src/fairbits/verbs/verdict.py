@@ -44,6 +44,10 @@ class Verdict(Shown):
         """Whether every requirement is met; an undecided one is not."""
         return all(check.outcome == "pass" for check in self.checks)
 
+    def __bool__(self) -> bool:
+        """The same as `passed`, so that `if fairbits.gate(…):` releases nothing that fails."""
+        return self.passed
+
     def _table(self) -> Table:
         """Returns the requirements, and whether each of them is met."""
         return Table(

@@ -44,6 +44,13 @@ def shifted(scores: Scores, **nats: float) -> Scores:
     return replace(scores, documents=replace(own, kl=own.kl + more + jitter))
 
 
+@pytest.mark.parametrize(("limit", "outcome"), [(0.001, "fail"), (9.0, "undecided"), (99.0, "pass")])
+def test_a_verdict_is_true_only_if_it_passes(limit: float, outcome: str) -> None:
+    verdict = gate(drawn(), max_worst=limit, unit=UNIT)
+    assert outcomes(verdict) == [outcome]
+    assert bool(verdict) is verdict.passed is (outcome == "pass")
+
+
 def outcomes(verdict: Verdict) -> list[str]:
     return [check.outcome for check in verdict.checks]
 

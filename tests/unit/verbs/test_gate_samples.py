@@ -38,6 +38,7 @@ def outcomes(found) -> list[str]:
 def test_a_significantly_worse_language_fails_without_a_limit(runs) -> None:
     found = gate_samples(*runs(QUIET | {"th": (30, 3)}))
     assert outcomes(found) == ["fail", "fail"]
+    assert not found
     assert found.verdict.exit_code == 1
     assert found.verdict.reason.startswith("fail: worse after than before: tha_Thai by 0.135 [0.0")
     assert found.verdict.reason.endswith("(measured by loss of acc)")
@@ -54,6 +55,7 @@ def test_a_significantly_worse_language_fails_without_a_limit(runs) -> None:
 def test_nothing_lost_passes_and_says_what_is_still_possible(runs) -> None:
     found = gate_samples(*runs(QUIET))
     assert outcomes(found) == ["pass", "pass"]
+    assert found
     assert "none of 4 languages is significantly worse; deu_Latn could still be up to 0.0" in found.verdict.reason
 
 

@@ -1,6 +1,5 @@
 """The results of a run for a terminal of 80 columns: every language under the baseline and the policy."""
 
-import math
 from collections.abc import Callable, Iterator
 from shlex import quote
 
@@ -47,16 +46,15 @@ def run_table(found: FinishedRun) -> Group:
 
 
 def next_steps(found: FinishedRun) -> Iterator[Text]:
-    """Yields the path of the report, and a gate command with a limit that this model meets, if it can meet any."""
-    frame = found.scores.frame()
-    worst = frame.worst()[1]
+    """Yields the path of the report, a gate command without its limit, and what to weigh before choosing one."""
+    code, worst = found.scores.frame().worst()
     yield Text(f"report: {printable(str(found.page))}")
-    if frame.without_interval or not worst.bounded:
-        return
-    limit = _limit(worst.high)
-    gate = f"fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst {limit:g}"
-    yield Text(f"next:   {gate}")
-    yield Text("        (the lowest limit that this model meets: use it for the next release)", style="dim")
+    yield Text(f"next:   fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst LIMIT")
+    changed = f"the first choice changed in {found.scores.flips[code].value:.1%} of its tokens"
+    yield Text(
+        f"        Choose the limit. {language_name(code)} is worst: {worst.value:.2g} bits per byte;", style="dim"
+    )
+    yield Text(f"        {changed}.", style="dim")
 
 
 def as_data(found: FinishedRun) -> dict[str, object]:
@@ -130,15 +128,3 @@ def _cell(top: float, factor: float) -> Cell:
         return Text.assemble(number(found.value * factor), (f" {interval}", "dim"))
 
     return cell
-
-
-def _limit(high: float) -> float:
-    """Returns the lowest limit with two digits that is not below `high`.
-
-    >>> _limit(0.04123), _limit(0.0), _limit(1.5)
-    (0.042, 0.001, 1.5)
-    """
-    if high < 0.001:
-        return 0.001
-    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
-    return float(f"{math.ceil(high / unit * (1 - 1e-12)) * unit:.2g}")

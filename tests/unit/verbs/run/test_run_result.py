@@ -161,11 +161,13 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
 
 
 def test_what_comes_next(whole, small) -> None:
-    page, command, remark = (line.plain for line in next_steps(whole))
-    assert "use it for the next release" in remark
+    page, command, *remarks = (line.plain for line in next_steps(whole))
     assert page == f"report: {whole.directory / 'report.html'}"
-    assert f"fairbits gate {whole.directory / 'scores.json'} --max-worst " in command
-    assert float(command.split()[-1]) >= whole.scores.frame().worst()[1].high
+    assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-worst LIMIT"
+    worst, estimate = whole.scores.frame().worst()
+    said = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
+    assert f"{estimate.value:.2g} bits per byte" in said
+    assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in said
     data = json.loads(json.dumps(as_data(whole)))
     assert data["report"] == str(whole.page)
     assert data["headline"]["worst"]["after"]["language"] in small["languages"]
