@@ -145,6 +145,8 @@ def test_every_setting_counts(reading_model: Any, text: Text, tmp_path: Path, na
     file = tmp_path / "written" / "config.json"
     config = json.loads(file.read_text())
     for path, value in settings_in(config["quantization_config"]):
+        if (name, path) == ("KV", ("format",)):
+            continue  # no weight has a format
         for new in others_of(path[-1], value):
             changed = copy.deepcopy(config)
             inner = changed["quantization_config"]

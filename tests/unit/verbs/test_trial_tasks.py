@@ -52,6 +52,27 @@ def test_a_model_that_another_machine_lacks_is_named(tmp_path: Path, monkeypatch
         pickle.loads(data)
 
 
+@pytest.mark.parametrize("changed", ["tokenizer", "parallel"])
+def test_a_trial_with_other_tokens_is_another_one(
+    reading_model: Callable[[str], Checkpoint], tmp_path: Path, changed: str
+) -> None:
+    shutil.copytree(reading_model("llama").directory, tmp_path / "model")
+    corpus = udhr(CODES)
+    options = {"policies": ["rtn"], "bits": [4], "group": 16, "evaluation_tokens": 64, "sequence": 32}
+    kept = compare(tmp_path / "model", results=tmp_path / "results", text=corpus, **options)
+    if changed == "tokenizer":
+        file = tmp_path / "model" / "tokenizer.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "Lowercase"}}))
+    else:
+        corpus = Corpus(corpus.name, corpus.calibration, corpus.evaluation, parallel=False)
+    again, fresh = (
+        compare(tmp_path / "model", results=results, text=corpus, **options).entries[0].scores[0].documents
+        for results in (tmp_path / "results", None)
+    )
+    assert again.kl.tolist() == fresh.kl.tolist()
+    assert again.kl.tolist() != kept.entries[0].scores[0].documents.kl.tolist()
+
+
 def test_finished_trials_are_kept_and_not_done_again(
     reading_model: Callable[[str], Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

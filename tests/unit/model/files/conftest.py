@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[Any, Callable[[], Any]]] = {
     "mixtral": (t.MixtralForCausalLM, lambda: t.MixtralConfig(**GROUPED, num_local_experts=3)),
     "xlmr": (t.XLMRobertaForMaskedLM, lambda: t.XLMRobertaConfig(**WIDE, max_position_embeddings=68)),
 }
-IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "fairbits": "0.2.0", "device": "cpu"}
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
 Make = Callable[..., Checkpoint]
 
 

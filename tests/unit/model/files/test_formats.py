@@ -22,7 +22,7 @@ from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]
-IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "fairbits": "0.2.0", "device": "cpu"}
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
 UP = "model.layers.0.mlp.up_proj.weight"
 
 

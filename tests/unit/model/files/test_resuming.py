@@ -22,7 +22,7 @@ from fairbits.model.files.writing import QuantizedWriter
 from fairbits.model.groups import Codes
 from fairbits.model.scheme import Scheme
 
-IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "fairbits": "0.2.0", "device": "cpu"}
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
 Make = Callable[..., Checkpoint]
 
 
