@@ -3,13 +3,22 @@
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from small_models import small_model
 from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
 from fairbits.errors import FairbitsError
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import open_corpus_for, text_for
+from fairbits.measure.passes.text import Text
+from fairbits.measure.scores import features
+from fairbits.measure.scores.answers import answers_of
+from fairbits.measure.scores.reference import Reference
 from fairbits.model.architecture import model_class
 from fairbits.model.architecture.skeleton import SOUND
 from fairbits.model.scheme import Scheme
@@ -18,6 +27,8 @@ from speech import write_speech
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
 LOGITS_TOLERANCE = 1e-3
+ITSELF = 1e-6
+"""The largest KL of a model from itself, in nats per token, whether it is in memory as a whole or in blocks."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,10 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
         for each in b.weights.values()
     }
     check_reload(checkpoint, packed)
+    corpus = open_corpus_for(checkpoint, text, LANGUAGES)
+    words = text_for(checkpoint, corpus, request=TextRequest("evaluation", TOKENS, TOKENS), least=1)
+    for each in (checkpoint, fb.Checkpoint(packed)):
+        check_itself(each, words)
     share = sum(count for each, count in inside.items() if each in rounded) / sum(inside.values())
     return Outcome(kind, family, name, "works", quantized=share, bits=bits)
 
@@ -87,6 +102,21 @@ def speech_for(checkpoint: fb.Checkpoint, directory: Path) -> Path:
     )
     said = {lang: [f"{lang} {i} {i + 1} {i + 2}" for i in range(2 * LEAST_DOCUMENTS)] for lang in LANGUAGES}
     return write_speech(directory, said, seconds=(1.0, 2.5))
+
+
+def check_itself(checkpoint: fb.Checkpoint, words: Text) -> None:
+    """Raises unless a model diverges nowhere from itself, each time it is asked, whole and in blocks."""
+    with Reference.of(checkpoint, words) as reference:
+        found: list[Any] = []
+        for whole in (True, True, False):
+            with patch.object(features, "fits_whole", lambda *_, whole=whole: whole):
+                found.append(answers_of(checkpoint, reference))
+    first, second, in_blocks = found
+    assert np.array_equal(first.kl, second.kl)
+    assert first.kl.sum() < ITSELF * first.predicted.sum(), f"{first.kl.sum() / first.predicted.sum()} as a whole"
+    assert in_blocks.kl.sum() < ITSELF * first.predicted.sum(), (
+        f"{in_blocks.kl.sum() / first.predicted.sum()} in blocks"
+    )
 
 
 def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:

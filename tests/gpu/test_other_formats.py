@@ -1,0 +1,30 @@
+"""Checkpoints of other tools: their divergence on a GPU is that on a CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from other_tools import FORMATS
+
+from fairbits.language import udhr
+from fairbits.language.text_request import TextRequest
+from fairbits.measure.passes.prepare import text_for
+from fairbits.measure.scores.answers import answers_of
+from fairbits.measure.scores.reference import Reference
+from fairbits.model import Checkpoint
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if "modelopt" not in name])
+def test_divergence_is_that_on_a_cpu(reading_model: Any, tmp_path: Path, name: str) -> None:
+    model = reading_model("wide_llama")
+    FORMATS[name](model.directory, tmp_path / "written")
+    text = text_for(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 256, 64), least=1)
+    kl = []
+    for device in ("cpu", "cuda"):
+        with Reference.of(model, text, device=device) as reference:
+            found = answers_of(Checkpoint(tmp_path / "written"), reference, device=device)
+        kl.append(found.kl.sum() / found.predicted.sum())
+    assert kl[1] == pytest.approx(kl[0], rel=0.02)
