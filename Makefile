@@ -7,7 +7,7 @@ LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test fuzz test-long test-classes test-formats faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
+.PHONY: demo test fuzz test-long test-classes test-sweeps faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -26,8 +26,8 @@ test-classes: .venv/developing  # half an hour on 2 cores: a small model of ever
 	$(PYTEST) --dist load tests/architectures
 	$(BIN)/python tests/architectures/table.py
 
-test-formats: .venv/developing  # ten minutes on 2 cores: quantized checkpoints with a tensor left out, or a setting changed
-	$(PYTEST) -m long tests/formats
+test-sweeps: .venv/developing  # ten minutes on 2 cores: commands run twice, checkpoints with a tensor left out or a setting changed
+	$(PYTEST) tests/sweeps
 
 faults: .venv/developing  # half an hour on 2 idle cores; Linux, with cc: every verb that writes, killed and failed at the changes that it makes to the disk
 	$(BIN)/python tests/faults/fault_suite.py

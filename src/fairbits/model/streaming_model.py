@@ -81,14 +81,13 @@ class StreamingModel:
         Only the rows of `ids` of the embedding are loaded, the tokens that will be looked up; the others stay
         undefined and take no memory.
         """
-        architecture = self._checkpoint.architecture
         looked_up = self._looked_up()
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
         for parameter, entry in self._entries.items():
             tensors = self._tensors.get(parameter, [])
-            unreached = bool(tensors) and all(architecture.weights[name].stack == "other" for name in tensors)
             tied = any(name in looked_up for name in tensors)
-            if parameter.startswith(self._inside) or unreached or (parameter in self._head and not tied):
+            with_head = self._is_unreached(parameter) or (parameter in self._head and not tied)
+            if parameter.startswith(self._inside) or with_head:
                 continue
             if not tensors:
                 if entry.is_meta:
@@ -105,10 +104,10 @@ class StreamingModel:
             self._put(parameter, loaded[first])
 
     def load_head(self) -> None:
-        """Loads the whole head, and with it an embedding that is tied to it."""
+        """Loads the whole head, with an embedding that is tied to it, and what else only the model's own code reads."""
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
-        for parameter in self._head:
-            if parameter in self._tensors:
+        for parameter in self._entries:
+            if parameter in self._tensors and (parameter in self._head or self._is_unreached(parameter)):
                 first = self._tensors[parameter][0]
                 if first not in loaded:
                     loaded[first] = self.to_device(self._parameter(parameter, {}))
@@ -151,6 +150,11 @@ class StreamingModel:
     def to_device(self, tensor: Tensor) -> Tensor:
         """Returns a tensor on the device of the weights."""
         return tensor.to(self._device)
+
+    def _is_unreached(self, parameter: str) -> bool:
+        """Returns whether a parameter lies in no block and in no module that a pass calls."""
+        weights, tensors = self._checkpoint.architecture.weights, self._tensors.get(parameter, [])
+        return bool(tensors) and all(weights[name].stack == "other" for name in tensors)
 
     def _looked_up(self) -> set[str]:
         weights = self._checkpoint.architecture.weights

@@ -1,5 +1,6 @@
 """The architecture map of a checkpoint, assembled from its tensor names, its blocks and their inputs."""
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -62,6 +63,11 @@ def architecture(
             f"blocks; {describe_modules(model, shapes)}"
         ) from error
     view = _View(model, calls, steps, names)
+    if view.only_stack == "encoder" and "attention_mask" not in inspect.signature(cls.forward).parameters:
+        raise InputError(
+            f"{cls.__name__} takes no attention_mask: it would mix the padding of a batch into the text, and results "
+            "would depend on the batch; use a model of another class"
+        )
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
     stacks, head = [view.stack(path, "other") for path in steps.blocks], view.head
     if _asks_for_weights(model, weights.values()):  # the last use of the model
@@ -201,9 +207,11 @@ class _View:
             return "other"
         if not self.model.config.is_encoder_decoder:
             return self.only_stack
-        if "encoder" in path.split("."):
-            return "encoder"
-        return "shared" if role == "embedding" and "decoder" not in path.split(".") else "decoder"
+        # the outermost decides: a decoder may itself be a class that calls its blocks an encoder
+        side = next((part for part in path.split(".") if part.endswith(("encoder", "decoder"))), None)
+        if side is None:
+            return "shared" if role == "embedding" else "decoder"
+        return "encoder" if side.endswith("encoder") else "decoder"
 
     def _block(self, path: str) -> int | None:
         return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)

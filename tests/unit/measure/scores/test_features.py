@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
+from small_models import small_model
 
 import fairbits
 from fairbits.errors import InputError
@@ -60,6 +61,10 @@ def test_logits_are_those_of_the_whole_model(reading_model, family) -> None:
 def test_so_are_logits_that_are_clipped(saved) -> None:
     torch.manual_seed(0)
     check_equal(saved(t.Gemma2ForCausalLM(t.Gemma2Config(**SIZE, **TOKENS, **CLIPPING))))
+
+
+def test_so_are_those_of_a_head_that_reads_weights_of_other_modules(saved) -> None:
+    check_equal(saved(small_model("mobilebert", "MobileBertForMaskedLM", vocabulary=1024), mask_token="<unk>"))
 
 
 def test_the_text_may_pass_in_parts(reading_model, monkeypatch) -> None:
