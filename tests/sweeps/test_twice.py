@@ -26,16 +26,14 @@ NOT_RUN = {
     "OWNER/MODEL --languages": "a model on the Hub",
     "--repo": "a repository on the Hub",
     "Q4_K_M": "a file of llama.cpp",
+    "--sequence 2048": "more text than there is",
     "--resume": "a draft that was interrupted",
     "?outliers=3": "a block that the small model has not",
 }
 """What is in a command that is not run, and why."""
 SMALLER = {"--tokens": "384", "--evaluation-tokens": "64", "--sequence": "32"}
-MADE_BEFORE = (
-    "evaluate model-w4 --reference ./model --text texts --languages eng,fra,heb --out baseline.json",
-    "evaluate model-w4 --reference ./model --text texts --languages eng,fra,heb --out last-release.json",
-)
-"""Commands that make what others begin with."""
+BASELINES = ("baseline.json", "last-release.json")
+"""Scores that gates compare with: those of the last evaluation, under other names."""
 TIMES = re.compile(r"\d[\d.,]* (ms|s|min|h|MB|GB)\b|\d\d:\d\d")
 VARYING = {"seconds", "date", "created", "took", "rates"}
 
@@ -46,8 +44,9 @@ def wanted() -> list[str]:
     kept = [line for line in lines if not any(sign in line for sign in NOT_RUN)]
     order = ("audit", "plan", "quantize", "overlay", "evaluate", "mix", "imatrix", "run")
     ranked = sorted(kept, key=lambda line: order.index(line.split()[0]) if line.split()[0] in order else len(order))
-    first = next(i for i, line in enumerate(ranked) if line.startswith("evaluate"))
-    return [*ranked[:first], *MADE_BEFORE, *ranked[first:]]
+    last = max(i for i, line in enumerate(ranked) if line.startswith("evaluate") and line.endswith("--out scores.json"))
+    again = [ranked[last].replace("scores.json", name) for name in BASELINES]
+    return [*ranked[: last + 1], *again, *ranked[last + 1 :]]
 
 
 def _quoted(word: str) -> str:
@@ -57,7 +56,7 @@ def _quoted(word: str) -> str:
 def run_all(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Runs all commands in a directory; returns exit codes and what was printed, without times."""
     monkeypatch.chdir(place)
-    found = {}
+    found, refused = {}, {}
     for line in wanted():
         words = words_of(f"fairbits {line}")
         words = [
@@ -73,8 +72,10 @@ def run_all(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
-        assert ended.value.code in (0, 1, None), (line, printed.err)
+        if ended.value.code not in (0, 1, None):
+            refused[line] = printed.err
         found[line] = ended.value.code, TIMES.sub("·", printed.out).replace(str(place), "")
+    assert not refused
     return found
 
 
