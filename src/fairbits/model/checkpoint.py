@@ -196,6 +196,8 @@ class Checkpoint:
         digest = hashlib.sha256()
         patterns = (*TOKENIZER_FILES, *(["*.py"] if self.trust_remote_code else []))
         for file in sorted({file for pattern in patterns for file in self.directory.glob(pattern)}):
+            if not file.is_file():
+                continue
             digest.update(_json_line(file.name))
             digest.update(file.read_bytes())
         return digest.hexdigest()

@@ -169,7 +169,8 @@ def _plain(model: Any) -> Any:
 def _in_one_type(model: Any, dtype: torch.dtype) -> Any:
     """Returns the model with the weights that a loader has unpacked to 16 bits in float32, if that is asked for."""
     for tensor in (*model.parameters(), *model.buffers()):
-        if dtype == torch.float32 and tensor.dtype in (torch.bfloat16, torch.float16):
+        plain = type(tensor.data) is torch.Tensor  # not one of torchao's, which unpack themselves
+        if plain and dtype == torch.float32 and tensor.dtype in (torch.bfloat16, torch.float16):
             tensor.data = tensor.data.to(dtype)
     return model
 

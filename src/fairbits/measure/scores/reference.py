@@ -69,7 +69,7 @@ class Reference:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> "Reference":
-        """Returns the reference of a loaded model on the text."""
+        """Returns the reference of a loaded model on the text; its head must stay as it is."""
         return cls._of(evaluated_model(model, text, device=device), text, target=target, progress=progress)
 
     @classmethod

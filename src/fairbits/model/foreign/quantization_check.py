@@ -116,17 +116,12 @@ def check_loaded(directory: Path, model: "PreTrainedModel") -> None:
 def _agrees(weight: "Tensor", scale: "Tensor", how: Any) -> bool:
     """Returns whether scales have the shape that a strategy gives them, and codes the width of integers."""
     rows, columns = weight.shape
-    high, wide = {
-        "tensor": (rows, columns),
-        "channel": (1, columns),
-        "group": (1, how.group_size),
-        "tensor_group": (1, how.group_size),
-        "block": how.block_structure,
-    }[how.strategy]
+    sizes = {"tensor": (rows, columns), "channel": (1, columns), "block": how.block_structure}
+    high, wide = sizes.get(how.strategy) or (1, how.group_size or columns)  # else a group
     wanted = (-(-rows // high), -(-columns // wide))
     if scale.shape != wanted and not (how.strategy == "tensor" and scale.numel() == 1):
         return False
     if how.type != "int" or not how.symmetric:
         return True
-    spread = scale.abs().float().repeat_interleave(-(-columns // scale.shape[-1]), -1)[..., :columns]
-    return bool((weight.abs().float() <= (2 ** (how.num_bits - 1) + 0.5) * spread).all())
+    spread = scale.abs().float().reshape(wanted).repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)
+    return bool((weight.abs().float() <= (2 ** (how.num_bits - 1) + 0.5) * spread[:, :columns]).all())
