@@ -47,8 +47,11 @@ def run_table(found: FinishedRun) -> Group:
 
 def next_steps(found: FinishedRun) -> Iterator[Text]:
     """Yields the path of the report, a gate command without its limit, and what to weigh before choosing one."""
-    code, worst = found.scores.frame().worst()
+    frame = found.scores.frame()
+    code, worst = frame.worst()
     yield Text(f"report: {printable(str(found.page))}")
+    if frame.without_interval or not worst.bounded:
+        return  # no limit is certainly met
     yield Text(f"next:   fairbits gate {printable(quote(str(found.directory / 'scores.json')))} --max-worst LIMIT")
     changed = f"the first choice changed in {found.scores.flips[code].value:.1%} of its tokens"
     yield Text(

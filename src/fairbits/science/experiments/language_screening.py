@@ -63,24 +63,27 @@ def many_languages(laboratory: Laboratory) -> tuple[Laboratory, LanguageScreenin
     if own.text is not None or (own.languages is not None and embedded_languages(own.model) is not None):
         return None
     laboratory.report("finding languages the model knows", 0, 1)
-    checkpoint = Checkpoint(own.model)
-    content = checkpoint.fingerprint, checkpoint.tokenizer_hash
-    found = screen_languages(own.model, content, own.sequence, own.seed, own.device)
+    found = screen_languages(own.model, own.sequence, own.seed, own.device)
     tokens, calibration = min(own.tokens, TOKENS), min(own.calibration, TOKENS)
     languages = tuple(found.choose(own.seed))
     setting = replace(own, languages=languages, tokens=tokens, calibration=calibration, shares=None)
     return Laboratory(setting, laboratory.progress), found
 
 
+def screen_languages(model: str, sequence: int, seed: int, device: str) -> LanguageScreening:
+    """Returns how well a model knows the languages of the declaration, from one pass over a little text of each."""
+    checkpoint = Checkpoint(model)
+    return _screen(model, (checkpoint.fingerprint, checkpoint.tokenizer_hash), sequence, seed, device)
+
+
 @cache
-def screen_languages(
+def _screen(
     model: str,
     content: tuple[str, ...],  # noqa: ARG001  # another model at the same path is screened again
     sequence: int,
     seed: int,
     device: str,
 ) -> LanguageScreening:
-    """Returns how well a model knows the languages of the declaration, from one pass over a little text of each."""
     setting = Setting(model, tokens=SCREENED, sequence=sequence, seed=seed, device=device)
     corpus = udhr()
     lab = ModelLab(model, setting, corpus, lambda *_: None)
