@@ -144,9 +144,9 @@ class TestManyLanguages:
     def test_a_model_knows_its_own_language_and_not_a_foreign_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         few = udhr(["eng_Latn", "fra_Latn", "aar_Latn"])
         monkeypatch.setattr(language_screening, "udhr", lambda: few)
-        language_screening.screen_languages.cache_clear()
+        language_screening._screen.cache_clear()
         found = language_screening.screen_languages("embedded:tiny", 64, 0, "cpu")
-        language_screening.screen_languages.cache_clear()
+        language_screening._screen.cache_clear()
         assert set(found.known) == {"eng_Latn", "fra_Latn"}
 
 
