@@ -104,10 +104,13 @@ class StreamingModel:
             self._put(parameter, loaded[first])
 
     def load_head(self) -> None:
-        """Loads the whole head, with an embedding that is tied to it, and what else only the model's own code reads."""
+        """Loads the whole head, with an embedding that is tied to it, and weights beside it that only its owner reads."""
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
+        owners = {parameter.rpartition(".")[0].rpartition(".")[0] for parameter in self._head} - {""}
+        beside = tuple(f"{owner}." for owner in owners)
         for parameter in self._entries:
-            if parameter in self._tensors and (parameter in self._head or self._is_unreached(parameter)):
+            own = parameter in self._head or (parameter.startswith(beside) and self._is_unreached(parameter))
+            if own and parameter in self._tensors:
                 first = self._tensors[parameter][0]
                 if first not in loaded:
                     loaded[first] = self.to_device(self._parameter(parameter, {}))
