@@ -104,7 +104,7 @@ class StreamingModel:
             self._put(parameter, loaded[first])
 
     def load_head(self) -> None:
-        """Loads the whole head, with an embedding that is tied to it, and weights beside it that only its owner reads."""
+        """Loads the head, with an embedding that is tied to it, and weights beside it that only its owner reads."""
         loaded: dict[str, Tensor] = {}  # tied parameters share memory
         owners = {parameter.rpartition(".")[0].rpartition(".")[0] for parameter in self._head} - {""}
         beside = tuple(f"{owner}." for owner in owners)

@@ -192,3 +192,17 @@ def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
     found = architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
     linear = {each.module.removeprefix("model.layers.1.self_attn."): each.linear for each in found}
     assert (linear["o_a_proj"], linear["o_b_proj"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("encoder-decoder", "EncoderDecoderModel"), ("seamless_m4t", "SeamlessM4TForTextToText")]
+)
+def test_the_outermost_name_tells_encoder_and_decoder_apart(described: Any, family: str, name: str) -> None:
+    found = architecture(*described(getattr(t, name), small_config(family, name, vocabulary=96)))
+    assert [block.stack for block in found.blocks] == ["encoder", "encoder", "decoder", "decoder"]
+
+
+def test_a_class_that_reads_padding_is_refused(described: Any) -> None:
+    config, shapes = described(t.FNetForMaskedLM, small_config("fnet", "FNetForMaskedLM", vocabulary=96))
+    with pytest.raises(InputError, match=r"takes no attention_mask: it would mix the padding of a batch into the text"):
+        architecture(config, shapes)
