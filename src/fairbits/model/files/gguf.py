@@ -170,7 +170,8 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
     check_gguf_sizes(header, path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    name = f"gguf-{digest}-transformers-{importlib.metadata.version('transformers')}"
+    made_by = [f"{package}-{importlib.metadata.version(package)}" for package in ("transformers", "gguf")]
+    name = "-".join(["gguf", digest, *made_by])
     add_bos = metadata.get("tokenizer.ggml.add_bos_token")
     if add_bos is False:
         name += "-without-start"
