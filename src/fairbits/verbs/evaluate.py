@@ -65,7 +65,9 @@ def evaluate(
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, device=device, progress=progress)
     corpus = open_corpus_for(before, text, languages)
-    check_same_tokens(after, before, corpus, split=split)  # before anything that takes time
+    # before anything that takes time
+    after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
+    check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     size = requested_size(before, corpus, split=split)
     workload = evaluate_workload(after, before, size, request, device=device)
