@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+COMPARED_PARTS = 4
+"""Parts in which logits are compared: memory that is written to is half of the logits of one model, and not twice."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """Sums over the predicted tokens of every document, for both models on the same text.
@@ -90,6 +94,12 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     >>> [round(each, 4) for each in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
     [0.3133, 1.3133, 0.4621, 1.0, -2.0]
     """
+    rows = -(-len(a) // COMPARED_PARTS)
+    parts = zip(*(torch.split(each, rows) for each in (a, b, labels)), strict=True)
+    return torch.cat([_compare(*part) for part in parts], 1)
+
+
+def _compare(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     top_a, choice = a.max(1)
     at = choice[:, None]
     kept = b.gather(1, at)[:, 0]
