@@ -94,7 +94,7 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     >>> [round(each, 4) for each in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
     [0.3133, 1.3133, 0.4621, 1.0, -2.0]
     """
-    rows = -(-len(a) // COMPARED_PARTS)
+    rows = max(-(-len(a) // COMPARED_PARTS), 1)
     parts = zip(*(torch.split(each, rows) for each in (a, b, labels)), strict=True)
     return torch.cat([_compare(*part) for part in parts], 1)
 
