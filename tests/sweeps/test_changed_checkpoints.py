@@ -87,6 +87,14 @@ def logits_of(directory: Path, text: Text) -> torch.Tensor | None:
     return found if found.isfinite().all() else None
 
 
+def write_unchanged(name: str, reading_model: Any, text: Text, out: Path) -> torch.Tensor:
+    """Writes a checkpoint; returns its logits."""
+    WRITERS[name](reading_model("wide_llama").directory, out)
+    found = logits_of(out, text)
+    assert found is not None
+    return found
+
+
 def settings_in(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields the path and the value of every setting."""
     if isinstance(value, dict):
@@ -120,9 +128,7 @@ def _in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("_in_blocks")
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_tensor_counts(reading_model: Any, text: Text, tmp_path: Path, name: str) -> None:
-    WRITERS[name](reading_model("wide_llama").directory, tmp_path / "written")
-    before = logits_of(tmp_path / "written", text)
-    assert before is not None
+    before = write_unchanged(name, reading_model, text, tmp_path / "written")
     tensors: dict[str, torch.Tensor] = {}
     for file in sorted((tmp_path / "written").glob("*.safetensors*")):
         tensors |= load_file(file) if file.suffix == ".safetensors" else {}
@@ -139,9 +145,7 @@ def test_every_tensor_counts(reading_model: Any, text: Text, tmp_path: Path, nam
 @pytest.mark.usefixtures("_in_blocks")
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_setting_counts(reading_model: Any, text: Text, tmp_path: Path, name: str) -> None:
-    WRITERS[name](reading_model("wide_llama").directory, tmp_path / "written")
-    before = logits_of(tmp_path / "written", text)
-    assert before is not None
+    before = write_unchanged(name, reading_model, text, tmp_path / "written")
     file = tmp_path / "written" / "config.json"
     config = json.loads(file.read_text())
     for path, value in settings_in(config["quantization_config"]):
