@@ -106,8 +106,8 @@ recipes: .venv/developing  # makes environments of other quantizers in PEERS; En
 	$(BIN)/python benchmarks/recipes.py --environments $(or $(PEERS),../fairbits-peers) --out build/recipes
 
 research: .venv/developing  # on a GPU minutes; on 2 cores hours, of which gateway-layers is most
-	mkdir -p src/fairbits/assets/research/declaration
-	$(BIN)/fairbits research all --out src/fairbits/assets/research/declaration --device $(or $(DEVICE),auto)
+	mkdir -p src/fairbits_research/assets/declaration
+	$(BIN)/fairbits research all --out src/fairbits_research/assets/declaration --device $(or $(DEVICE),auto)
 
 validity: .venv/developing
 	$(PYTEST) -m validity tests/validity tests/unit

@@ -2,11 +2,10 @@
 
 from importlib.util import find_spec
 
-import fairbits.science.claims
 import fairbits.stats
 import fairbits.theory  # noqa: F401
 
-NEEDS = {"src/fairbits/model/clip_triton.py": "triton", "src/fairbits/tasks/ray_pool.py": "ray"}
+NEEDS = {"src/fairbits/models/scales/clip_triton.py": "triton", "src/fairbits/core/ray_pool.py": "ray"}
 """Modules that cannot be imported, and searched for doctests, without a package that is optional."""
 
 collect_ignore = [file for file, package in NEEDS.items() if find_spec(package) is None]

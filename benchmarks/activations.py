@@ -17,20 +17,21 @@ import numpy as np
 import torch
 
 from fairbits import Checkpoint
-from fairbits.checks import Floats
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.run import document_losses
-from fairbits.measure.passes.text import Text
-from fairbits.model.embedded import embedded_languages
-from fairbits.model.swapped_model import SwappedModel
-from fairbits.overlays.activation_table import ActivationRecord, ActivationTable
-from fairbits.overlays.activations import ActivationQuantizer, record_activations, text_of
-from fairbits.quantization.execution import execute_plan
-from fairbits.science.experiments.gaps import LanguageGap
-from fairbits.stats import Estimate, LanguageFrame
-from fairbits.verbs.plan import plan as planned
+from fairbits.api.make_plan import plan as planned
+from fairbits.core.array_checks import Floats
+from fairbits.forward.collect import document_losses
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.embedded import embedded_languages
+from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.execute import execute_plan
+from fairbits.serve.overlays.activation_table import ActivationRecord, ActivationTable
+from fairbits.serve.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
+from fairbits_research.experiments.gaps import LanguageGap
 
 MODELS = ("embedded:tiny", "embedded:tiny?outliers=3:125,7:148")
 BLIND, OWN, OTHER, DYNAMIC = "language-blind", "own", "another's", "per token"

@@ -23,23 +23,23 @@ import torch
 
 from activations import difference_row, shown
 from fairbits import Checkpoint
-from fairbits.checks import Floats
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.answers import answers_of
-from fairbits.measure.scores.reference import Reference
-from fairbits.overlays.activations import text_of
-from fairbits.overlays.base_model import OverlayBase
-from fairbits.overlays.builder import Cluster, OverlayBuilder, clusters
-from fairbits.overlays.forms import Candidate
-from fairbits.overlays.overlay import BASE, Overlay
-from fairbits.overlays.switch import Switch
-from fairbits.stats import LanguageFrame
-from fairbits.trials.plan_trial import corpus_for
-from fairbits.units import bits_per_byte
-from fairbits.verbs.overlay import overlays_for
-from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import quantize
+from fairbits.api.make_plan import plan
+from fairbits.api.overlay import overlays_for
+from fairbits.api.quantize import quantize
+from fairbits.comparison.plan_trial import corpus_for
+from fairbits.core.array_checks import Floats
+from fairbits.core.units import bits_per_byte
+from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import text_for
+from fairbits.serve.overlays.activations import text_of
+from fairbits.serve.overlays.base_model import OverlayBase
+from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, clusters
+from fairbits.serve.overlays.overlay_rows import BASE, Overlay
+from fairbits.serve.overlays.row_forms import Candidate
+from fairbits.serve.overlays.switch import Switch
+from fairbits.stats.frame import LanguageFrame
+from fairbits.text.text_request import TextRequest
 
 MIDDLE = 0.05
 """The budget at which the number of clusters is decided, and wrong overlays are tried."""

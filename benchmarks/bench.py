@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from fairbits import Checkpoint
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import tokens_of
-from fairbits.measure.scores.scores import Scores
-from fairbits.measure.scores.setting import Identity
-from fairbits.model.groups import Codes
-from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantization.execution import execute_plan
+from fairbits.api.quantize import calibration_text
+from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import Identity
+from fairbits.forward.tokenize import tokens_of
+from fairbits.models.scales.groups import Codes
+from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import Plan
-from fairbits.trials.reference_answers import ReferenceAnswers
-from fairbits.verbs.quantize import calibration_text
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 FACTS = "facts.json"
 

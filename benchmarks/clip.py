@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from numba import get_num_threads
 
-from fairbits.theory import Grid, clip_blocks, clip_sample, minimax_blocks
+from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import clip_sample
 
 BARS = {"numpy": 20.0, "torch": 3.0, "sort": 4.0}
 

@@ -20,13 +20,12 @@ import numpy as np
 
 import cover_tables
 from cover_sets import largest, random_sets
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.audit.cover import moment_distances, transfer_costs
-from fairbits.measure.passes.run import probe
-from fairbits.model.device import resolve_device
-from fairbits.model.scheme import Scheme
-from fairbits.theory.allocation.facilities import choose_facilities
+from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
+from fairbits.forward.collect import probe
+from fairbits.models.device import resolve_device
+from fairbits.models.scales.scheme import Scheme
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
 from language_trial import ALL_TOKENS, Results, Trial, known_languages
 
 COSTS = ("damage", "distance")

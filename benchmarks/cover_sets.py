@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairbits.model.embedded import TRAINING_TOKENS
+from fairbits.models.embedded import TRAINING_TOKENS
 
 BY_WEB_PAGES = (
     *("eng_Latn", "rus_Cyrl", "deu_Latn", "jpn_Jpan", "zho_Hans", "fra_Latn", "spa_Latn", "ita_Latn", "por_Latn"),

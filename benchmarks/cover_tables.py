@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairbits.checks import Floats
-from fairbits.stats import LanguageFrame
+from fairbits.core.array_checks import Floats
+from fairbits.stats.frame import LanguageFrame
 from language_trial import Results
 from measured import number, shown
 

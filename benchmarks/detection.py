@@ -16,10 +16,11 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairbits.language import Detector, Language, catalog, detectable_languages, udhr, udhr_languages
-from fairbits.language.declaration import CALIBRATION, EVALUATION, declaration
-from fairbits.language.lookup import find_languages
-from fairbits.overlays.model import CONFIDENCE
+from fairbits.serve.overlays.adaptive_model import CONFIDENCE
+from fairbits.text.catalog import Language, catalog
+from fairbits.text.detect import Detector, detectable_languages
+from fairbits.text.included_texts import CALIBRATION, EVALUATION, declaration, udhr, udhr_languages
+from fairbits.text.language_codes import find_languages
 
 EMBEDDED = [
     "amh", "ara", "ben", "deu", "eng", "fin", "fra", "heb", "hin", "ind",
@@ -140,7 +141,7 @@ whose declaration is embedded. {declared} have the Universal Declaration of Huma
 sections; {detectable} can be detected. Any other language can be named too, by its tag or a name of your own, where you
 have text in it ([rules](text.md#names-of-languages)). A code, an English name or an autonym names a language:
 
-    >>> from fairbits.language import resolve
+    >>> from fairbits.text import resolve
     >>> resolve("ara")
     Resolution(given='ara', language=Language(code='arb_Arab', …), because='macrolanguage Arabic: its standard form')
 
@@ -149,7 +150,7 @@ without relatives is its own family.
 
 ## Embedded text
 
-`fairbits.language.udhr(["en", "he"])` gives the declaration as a parallel corpus; a document is one section.
+`fairbits.text.included_texts.udhr(["en", "he"])` gives the declaration as a parallel corpus; a document is one section.
 A few translations ({partial}) have no preamble: if one of them is chosen, the preamble is left out in every language,
 and a note of the corpus says so. The Amharic text separates words by ፡, as older print does.
 

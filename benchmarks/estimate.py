@@ -17,8 +17,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fairbits import Checkpoint, run
-from fairbits.verbs.estimate.estimate import Estimate
-from fairbits.verbs.run.preparation import estimate_run
+from fairbits.api.dry_run.estimate import Estimate
+from fairbits.api.run.preparation import estimate_run
 
 SHAPES = {
     "llama-25m": (512, 1408, 6),

@@ -19,12 +19,14 @@ from typing import Any
 import torch
 
 from bench import Bench, Setting, Store
-from fairbits.language import Corpus, read_corpus, udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Scores
+from fairbits.api.make_plan import plan as planned
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import variant
-from fairbits.verbs.plan import plan as planned
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr
+from fairbits.text.reading import read_corpus
+from fairbits.text.text_request import TextRequest
 
 POLICIES = (
     "gptq",

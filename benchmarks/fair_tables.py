@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench import Setting
-from fairbits.measure.scores.scores import Scores
+from fairbits.evaluation.scores import Scores
 from measured import Measured, contrast_counts, shown
 
 UNIT = "nats_per_token"

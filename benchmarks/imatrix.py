@@ -22,12 +22,12 @@ from itertools import product
 from pathlib import Path
 
 import fairbits as fb
-from fairbits.language.reading import open_corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Scores
-from fairbits.stats import Estimate
-from fairbits.trials.reference_answers import ReferenceAnswers
-from fairbits.verbs.evaluate import scores_of
+from fairbits.api.evaluate import scores_of
+from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.scores import Scores
+from fairbits.stats.intervals import Estimate
+from fairbits.text.reading import open_corpus
+from fairbits.text.text_request import TextRequest
 from imatrix_models import NAMES, write_reference
 from measured import Measured, contrast_counts, number, paired_ratios
 

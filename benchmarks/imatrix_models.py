@@ -12,8 +12,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from fairbits.model import Checkpoint
-from fairbits.model.files.gguf_names import gguf_names
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.gguf_file import gguf_names
 from published import MODELS, fetch
 
 BLOCK = 32

@@ -12,14 +12,15 @@ import numpy as np
 import published
 from bench import Bench, Setting
 from fairbits import Checkpoint
-from fairbits.language import Corpus, udhr, udhr_languages
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.run import document_losses
-from fairbits.model.device import resolve_device
-from fairbits.model.embedded import LANGUAGES
-from fairbits.units import bits
-from fairbits.verbs.plan import plan as make_plan
+from fairbits.api.make_plan import plan as make_plan
+from fairbits.core.units import bits
+from fairbits.forward.collect import document_losses
+from fairbits.forward.tokenize import text_for
+from fairbits.models.device import resolve_device
+from fairbits.models.embedded import LANGUAGES
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr, udhr_languages
+from fairbits.text.text_request import TextRequest
 
 ALL_TOKENS = 10**6
 """More calibration tokens than a language of the declaration has: all of its text is used."""

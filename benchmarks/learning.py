@@ -18,20 +18,20 @@ from pathlib import Path
 import torch
 
 from fairbits import Checkpoint
-from fairbits.language.reading import open_corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.reference import Reference
-from fairbits.model.device import is_gpu, resolve_device
-from fairbits.model.groups import grid_of
-from fairbits.quantization.execution import execute_plan
-from fairbits.quantization.learning.distillation import EVALUATIONS
-from fairbits.quantization.learning.holdout import HoldoutSplit
-from fairbits.quantization.learning.model_distillation import distill_model
+from fairbits.api.make_plan import plan as make_plan
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import text_for
+from fairbits.models.device import is_gpu, resolve_device
+from fairbits.models.scales.groups import grid_of
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.gptq.engine import round_model
+from fairbits.quantization.learned.holdout import HoldoutSplit
+from fairbits.quantization.learned.learn import EVALUATIONS
+from fairbits.quantization.learned.learn_model import distill_model
 from fairbits.quantization.plan import Learning
 from fairbits.quantization.policies.fair import GPU_ROWS, GPU_TOKENS
-from fairbits.quantization.rounding.engine import round_model
-from fairbits.verbs.plan import plan as make_plan
+from fairbits.text.reading import open_corpus
+from fairbits.text.text_request import TextRequest
 from random_models import SHAPES, write_model, write_text
 
 SEQUENCE, LANGUAGES = 512, 12

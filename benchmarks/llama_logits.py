@@ -22,7 +22,7 @@ LONGEST = 48
 def write_ids(model: str, work: Path) -> None:
     """Writes the token ids of the first evaluation document of each language, after the start token if there is one."""
     import fairbits as fb
-    from fairbits.language import help_text
+    from fairbits.text.included_texts import help_text
 
     tokenizer = fb.Checkpoint(model).tokenizer()
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]

@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairbits.measure.scores.scores import Scores
-from fairbits.stats import Estimate, LanguageFrame
-from fairbits.stats.document_records import pair_records
-from fairbits.stats.draws import draw_jointly
-from fairbits.stats.extremes import worst_difference
-from fairbits.stats.intervals import combination, estimate_within
+from fairbits.evaluation.scores import Scores
+from fairbits.stats.draws import draw_jointly, pair_records
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate, combination, estimate_within
+from fairbits.stats.worst_language import worst_difference
 
 Measure = Literal["divergence", "loss"]
 """KL(p_reference ‖ p_quantized), or the loss of the quantized model minus that of the reference."""

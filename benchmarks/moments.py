@@ -18,8 +18,8 @@ import numba
 import torch
 from safetensors.torch import save_file
 
-from fairbits.model.files.safetensors_files import map_tensor, read_header
-from fairbits.model.moments import moments_of
+from fairbits.models.io.safetensors_files import map_tensor, read_header
+from fairbits.models.weight_moments import moments_of
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6

@@ -23,13 +23,13 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.prepare import open_corpus_for, text_for
-from fairbits.model import weight_moments
-from fairbits.model.architecture import model_class
-from fairbits.model.scheme import Scheme
+from fairbits.forward.batches import batches
+from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.models.architecture.meta_model import model_class
+from fairbits.models.scales.scheme import Scheme
+from fairbits.models.weight_moments import weight_moments
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
 from scale import watched_memory
 from speech import can_speak, whisper_tokenizer, write_speech
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from fairbits.model.embedded import ASSETS
-from fairbits.model.foreign import trial
+from fairbits.models.embedded import ASSETS
+from fairbits.models.untrusted import tokenizer_sandbox as trial
 
 TOKENS, MERGES, REPEATS, SEED = 262_144, 514_906, 9, 0
 ALPHABETS = (

@@ -24,9 +24,12 @@ from pathlib import Path
 import torch
 
 import samples_tables
-from fairbits.language import Corpus, Language, help_languages, help_text, resolve, udhr
-from fairbits.model.device import fixed_seed, resolve_device
+from fairbits.models.device import fixed_seed, resolve_device
 from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.catalog import Language
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import help_languages, help_text, udhr
+from fairbits.text.language_codes import resolve
 from language_trial import Results, Trial, known_languages
 from real_texts import CALIBRATED
 

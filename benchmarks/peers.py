@@ -28,13 +28,13 @@ from safetensors.torch import load_file
 
 from environments import python_of
 from fairbits import Checkpoint
-from fairbits.language import build_mix
-from fairbits.language.mix_file import Mix
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.answers import Answers, answers_of
+from fairbits.comparison.plan_trial import PlanTrial, corpus_for
+from fairbits.evaluation.divergence import Answers, answers_of
 from fairbits.quantization.evidence import is_rounded
-from fairbits.stats import LanguageFrame
-from fairbits.trials.plan_trial import PlanTrial, corpus_for
+from fairbits.stats.frame import LanguageFrame
+from fairbits.text.mix import build_mix
+from fairbits.text.mix_file import Mix
+from fairbits.text.text_request import TextRequest
 
 WORKERS = Path(__file__).parent / "peers"
 OURS = "fairbits"

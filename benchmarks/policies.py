@@ -19,10 +19,12 @@ from pathlib import Path
 import torch
 
 from fairbits import Checkpoint
-from fairbits.language import Corpus, read_corpus, udhr
-from fairbits.model.embedded import embedded_languages
-from fairbits.verbs.compare import compare
-from fairbits.verbs.comparison import Comparison, Entry
+from fairbits.api.compare import compare
+from fairbits.comparison.comparison import Comparison, Entry
+from fairbits.models.embedded import embedded_languages
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr
+from fairbits.text.reading import read_corpus
 
 POLICIES = (
     "gptq",

@@ -22,18 +22,20 @@ import torch
 from numpy.typing import NDArray
 
 from fairbits import Audit, Checkpoint, Scheme
-from fairbits.checks import Floats
-from fairbits.language import find_language, read_corpus, udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.recorder import probed_linears
-from fairbits.measure.passes.run import document_losses, probe
-from fairbits.measure.passes.text import Text
-from fairbits.model.embedded import embedded_languages
-from fairbits.model.groups import error_of
-from fairbits.model.moments import weight_moments
-from fairbits.stats import spearman
-from fairbits.verbs.audit import conclude
+from fairbits.api.audit import conclude
+from fairbits.core.array_checks import Floats
+from fairbits.forward.collect import document_losses, probe
+from fairbits.forward.recorder import probed_linears
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.embedded import embedded_languages
+from fairbits.models.scales.groups import error_of
+from fairbits.models.weight_moments import weight_moments
+from fairbits.stats.correlation import spearman
+from fairbits.text.included_texts import udhr
+from fairbits.text.language_codes import find_language
+from fairbits.text.reading import read_corpus
+from fairbits.text.text_request import TextRequest
 
 HISTORY = Path(__file__).parents[1] / "training/history.json"
 HALVES = 200

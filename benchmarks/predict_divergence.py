@@ -19,16 +19,16 @@ import numpy as np
 import published
 from bench import Setting
 from fairbits import Audit, Checkpoint, Scheme
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Scores
-from fairbits.model.device import resolve_device
-from fairbits.model.embedded import embedded_languages
-from fairbits.model.scheme import within_rows
-from fairbits.stats import spearman
-from fairbits.trials.plan_trial import PlanTrial
-from fairbits.verbs.audit import audit
-from fairbits.verbs.plan import plan
+from fairbits.api.audit import audit
+from fairbits.api.make_plan import plan
+from fairbits.comparison.plan_trial import PlanTrial
+from fairbits.evaluation.scores import Scores
+from fairbits.models.device import resolve_device
+from fairbits.models.embedded import embedded_languages
+from fairbits.models.scales.scheme import within_rows
+from fairbits.stats.correlation import spearman
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 from measured import frame_of, number
 from real_texts import LANGUAGES, open_text
 

@@ -26,17 +26,21 @@ from unittest.mock import patch
 import torch
 
 import fairbits
-import fairbits.verbs.quantize
-from fairbits.measure.passes import lockstep
-from fairbits.model import streaming_model
-from fairbits.model.files import read_ahead, write_behind, writing
-from fairbits.quantization.rounding import block_rounding, gptq, hessian, layer
+import fairbits.api.quantize
+from fairbits.forward import lockstep
+from fairbits.models import streaming_model
+from fairbits.models.io import read_ahead
+from fairbits.models.io import writer as write_behind
+from fairbits.models.io import writer as writing
+from fairbits.quantization.gptq import block_rounding, hessian
+from fairbits.quantization.gptq import block_rounding as layer
+from fairbits.quantization.gptq import columns as gptq
 from random_models import SHAPES, write_model, write_text
 from scale import watched_memory
 
 LANGUAGES = 18
 ANCHORS = "llm-compressor, GPTQ, 512 × 2,048 tokens, 32 blocks: 745 s on one GPU, 372 s on two; fairbits 0.1.0: 390 s"
-VERB = sys.modules["fairbits.verbs.quantize"]  # the module; fairbits.quantize is the function
+VERB = sys.modules["fairbits.api.quantize"]  # the module; fairbits.quantize is the function
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("tokens of the text", VERB, "calibration_text"),
     ("read files (threads)", read_ahead, "read_tensor"),

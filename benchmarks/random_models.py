@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from fairbits import Checkpoint
-from fairbits.language import help_text
-from fairbits.model.files.safetensors_writing import in_memory, write_tensors
+from fairbits.models.io.safetensors_files import in_memory, write_tensors
+from fairbits.text.included_texts import help_text
 
 EMBEDDED = "embedded:tiny"
 SEED = 0

@@ -9,10 +9,10 @@ from time import process_time
 
 import numpy as np
 
-from fairbits.language.declaration import udhr_languages
-from fairbits.measure.scores.documents import DocumentScores, TokenPercentiles
-from fairbits.measure.scores.scores import Scores
-from fairbits.measure.scores.setting import EvaluationSetting, Identity
+from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import EvaluationSetting, Identity
+from fairbits.text.included_texts import udhr_languages
 
 LANGUAGES, DOCUMENTS, REPEATS, SEED = 122, 64, 15, 0
 

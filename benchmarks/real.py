@@ -22,10 +22,10 @@ from pathlib import Path
 
 import published
 from fairbits import Checkpoint
-from fairbits.model.device import is_gpu
-from fairbits.tasks.pool import Pool
-from fairbits.tasks.task import Resources
-from fairbits.verbs.trial_tasks import pool_and_device, resources_of
+from fairbits.api.trial_tasks import pool_and_device, resources_of
+from fairbits.core.pool import Pool
+from fairbits.core.task import Resources
+from fairbits.models.device import is_gpu
 from real_items import Item, Measured, RealWork, Run, environment, path_of, report
 from real_texts import CALIBRATED, DECLARATION, LANGUAGES, Texts
 

@@ -11,13 +11,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from fairbits.measure.passes import output_gradients
-from fairbits.quantization import execution
-from fairbits.quantization.learning import distillation
-from fairbits.quantization.learning.block_distillation import BlockBatch
-from fairbits.quantization.learning.learnable_codes import MAX_OFFSET, LearnableCodes
-from fairbits.quantization.learning.moments import BETAS, EPSILON
-from fairbits.quantization.learning.optimizer import SCALE_RATE
+from fairbits.quantization import execute as execution
+from fairbits.quantization.learned import learn as distillation
+from fairbits.quantization.learned import output_importance as output_gradients
+from fairbits.quantization.learned.adam_torch import BETAS, EPSILON
+from fairbits.quantization.learned.learn_block import BlockBatch
+from fairbits.quantization.learned.learnable_codes import MAX_OFFSET, LearnableCodes
+from fairbits.quantization.learned.optimizer import SCALE_RATE
 
 MARK = "#"
 TITLES = {

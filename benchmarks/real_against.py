@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from fairbits.stats import Estimate, LanguageFrame
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
 from measured import contrast_counts, number, paired_ratios
 from real_ablations import TITLES
 from real_autoround import Recipe

@@ -29,12 +29,12 @@ from safetensors.torch import load_file
 
 import peers
 from bench import Bench, Setting
-from fairbits.measure.passes.prepare import tokens_of
-from fairbits.measure.passes.text import Text
-from fairbits.measure.scores.scores import Scores
-from fairbits.measure.scores.setting import Identity
+from fairbits.api.quantize import calibration_text
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import Identity
+from fairbits.forward.tokenize import tokens_of
+from fairbits.forward.windows import Text
 from fairbits.quantization.plan import Plan
-from fairbits.verbs.quantize import calibration_text
 
 NAME = "autoround"
 WORKER = "auto_round"

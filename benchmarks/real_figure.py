@@ -10,8 +10,8 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from fairbits.language.lookup import language_of
-from fairbits.stats import LanguageFrame
+from fairbits.stats.frame import LanguageFrame
+from fairbits.text.language_codes import language_of
 
 COLOURS = ("#868e96", "#e8590c", "#3b5bdb", "#2b8a3e", "#862e9c", "#c2255c")
 STYLE = {

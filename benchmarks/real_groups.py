@@ -8,7 +8,7 @@ from typing import Any
 
 import published
 from bench import FACTS, Setting
-from fairbits.measure.scores.scores import Scores
+from fairbits.evaluation.scores import Scores
 from measured import Measured
 from real_ablations import TITLES
 from real_autoround import title_of

@@ -13,14 +13,14 @@ import torch
 import published
 from bench import Bench, Setting, Store
 from fairbits import Checkpoint
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import longest_input
-from fairbits.measure.scores.scores import Scores
-from fairbits.model.device import is_gpu, resolve_device
+from fairbits.api.make_plan import plan as make_plan
+from fairbits.core.units import gigabytes
+from fairbits.evaluation.scores import Scores
+from fairbits.forward.tokenize import longest_input
+from fairbits.models.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.units import gigabytes
-from fairbits.verbs.plan import plan as make_plan
+from fairbits.text.text_request import TextRequest
 from real_ablations import left_out, split
 from real_autoround import Recipe
 from real_autoround import run as run_autoround
@@ -220,7 +220,7 @@ def path_of(model: str) -> str | Path:
 
 def environment(device: str) -> str:
     """Returns what the numbers were computed with."""
-    from fairbits.version import __version__
+    from fairbits.core.version import __version__
 
     machine = torch.cuda.get_device_name(device) if is_gpu(device) else f"CPU, {torch.get_num_threads()} threads"
     return f"fairbits {__version__}, torch {torch.__version__}, {machine}"

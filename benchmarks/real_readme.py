@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairbits.language.lookup import language_of
-from fairbits.stats import Estimate
+from fairbits.stats.intervals import Estimate
+from fairbits.text.language_codes import language_of
 from measured import number
 from real_groups import TEXTS, UNIT, Group, name_of, rank, table
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import real_figure
-from fairbits.language.lookup import language_of
-from fairbits.units import GB, MB, bits_per_byte
+from fairbits.core.units import GB, MB, bits_per_byte
+from fairbits.text.language_codes import language_of
 from measured import Measure, Measured, contrast_counts, number, shown
 from real_ablations import TITLES
 from real_against import ablation_lines, against_lines

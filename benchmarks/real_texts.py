@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairbits.language import Corpus, resolve, udhr, udhr_languages
-from fairbits.language.reading import open_corpus
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr, udhr_languages
+from fairbits.text.language_codes import resolve
+from fairbits.text.reading import open_corpus
 
 DECLARATION = "declaration"
 CALIBRATED = (

@@ -19,13 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairbits import Checkpoint
-from fairbits.language import Corpus, build_mix, help_languages, help_text
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.scores.scores import Scores
-from fairbits.model.embedded import LANGUAGES
-from fairbits.stats import Estimate
-from fairbits.trials.reference_answers import ReferenceAnswers
-from fairbits.verbs.evaluate import scores_of
+from fairbits.api.evaluate import scores_of
+from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.scores import Scores
+from fairbits.models.embedded import LANGUAGES
+from fairbits.stats.intervals import Estimate
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import help_languages, help_text
+from fairbits.text.mix import build_mix
+from fairbits.text.text_request import TextRequest
 from peers import environment
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairbits.language.catalog import catalog
+from fairbits.text.catalog import catalog
 
 DATE = "2026-01-01T00-00-00.000000"
 PASSAGE = "Ο άνθρωπος γεννιέται ελεύθερος και ίσος στην αξιοπρέπεια και τα δικαιώματα. " * 8

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fairbits.stats import LanguageFrame
+from fairbits.stats.frame import LanguageFrame
 from language_trial import Results
 from measured import number, shown
 

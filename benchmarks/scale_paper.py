@@ -12,14 +12,15 @@ import tempfile
 from pathlib import Path
 
 from fairbits import Checkpoint
-from fairbits.language import Corpus, read_corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.verbs.estimate.jobs import counter_for
-from fairbits.verbs.estimate.planning import stand_in_plan
-from fairbits.verbs.estimate.rates import measure_rates
-from fairbits.verbs.estimate.sizes import TextSize
-from fairbits.verbs.estimate.work import Rates, Stage
+from fairbits.api.dry_run.jobs import counter_for
+from fairbits.api.dry_run.planning import stand_in_plan
+from fairbits.api.dry_run.rates import measure_rates
+from fairbits.api.dry_run.sizes import TextSize
+from fairbits.api.dry_run.work import Rates, Stage
+from fairbits.forward.tokenize import text_for
+from fairbits.text.corpus import Corpus
+from fairbits.text.reading import read_corpus
+from fairbits.text.text_request import TextRequest
 from random_models import EMBEDDED, SHAPES, Shape, write_text
 
 SHOWN = ("8b", "70b", "405b")

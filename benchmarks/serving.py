@@ -25,13 +25,13 @@ import numpy as np
 import openai
 import torch
 
-from fairbits.language import udhr
-from fairbits.model import Checkpoint
-from fairbits.overlays.files import Overlays
-from fairbits.overlays.model import AdaptiveModel
-from fairbits.serve.app import Service, create_app
-from fairbits.serve.request import Limits
-from fairbits.serve.server import bind, make_server
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.serve.overlays.overlay_files import Overlays
+from fairbits.serve.server.app import Service, create_app
+from fairbits.serve.server.request import Limits
+from fairbits.serve.server.server_process import bind, make_server
+from fairbits.text.included_texts import udhr
 from switching import made
 
 CHARACTERS = 60  # of a prompt

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import fairbits as fb
-from fairbits.units import MIB
+from fairbits.core.units import MIB
 
 PROMPTS = ("All human beings", "כל בני האדם", "すべての人間は", "Tous les êtres humains", "Alle Menschen", "Все люди")
 BAD = (

@@ -13,7 +13,7 @@ from scipy.io import wavfile
 from scipy.signal import lfilter
 
 from fairbits import Checkpoint
-from fairbits.language import find_language
+from fairbits.text.language_codes import find_language
 from smaller_tokenizer import smaller_tokenizer
 
 RATE = 16000

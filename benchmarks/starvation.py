@@ -24,14 +24,15 @@ import numpy as np
 
 import samples_tables
 from fairbits import Checkpoint
-from fairbits.language import Corpus, udhr
-from fairbits.language.mix import Mix, build_mix
-from fairbits.language.reading import open_corpus
-from fairbits.measure.audit.even_experts import even_experts
-from fairbits.measure.audit.expert_use import ExpertUse
-from fairbits.measure.passes.block_experts import BlockExperts
-from fairbits.measure.passes.expert_pass import count_by_document
-from fairbits.measure.passes.prepare import text_of_samples
+from fairbits.auditing.even_experts import even_experts
+from fairbits.auditing.expert_use import ExpertUse
+from fairbits.forward.expert_pass import count_by_document
+from fairbits.forward.experts import BlockExperts
+from fairbits.forward.tokenize import text_of_samples
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr
+from fairbits.text.mix import Mix, build_mix
+from fairbits.text.reading import open_corpus
 from language_trial import Results, Trial
 
 TIMES = 4

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairbits.language import udhr
-from fairbits.model import Checkpoint
-from fairbits.model.groups import round_to_nearest
-from fairbits.overlays.files import Overlays
-from fairbits.overlays.model import AdaptiveModel
-from fairbits.overlays.overlay import BASE, Overlay, Patch
-from fairbits.overlays.switch import Switch
-from fairbits.theory.grid import Grid
-from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import quantize
+from fairbits.api.make_plan import plan
+from fairbits.api.quantize import quantize
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.serve.overlays.overlay_files import Overlays
+from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch
+from fairbits.serve.overlays.switch import Switch
+from fairbits.text.included_texts import udhr
 
 LANGUAGES = ("eng_Latn", "heb_Hebr", "jpn_Jpan")
 SHARE = 0.05

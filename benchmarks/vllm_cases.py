@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fairbits as fb
-from fairbits.model.scheme import Group, Scheme
+from fairbits.models.scales.scheme import Group, Scheme
 from fairbits.quantization.plan import Plan
 from vllm_models import EMBEDDED, EXPERT_MODELS, LANGUAGES, MODELS, OTHER_MODELS, small_model
 

@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from environments import python_of
-from fairbits.artifacts import write_files
+from fairbits.core.files import write_files
 from vllm_cases import Case, cases, checkpoint_of, gpu_cases, greedy, nats_of, token_ids
 from vllm_table import PAGE, write_table
 

@@ -13,7 +13,7 @@ import transformers as t
 from torch import Tensor
 
 from fairbits import Checkpoint
-from fairbits.language import help_text
+from fairbits.text.included_texts import help_text
 from smaller_tokenizer import smaller_tokenizer
 
 EMBEDDED = "embedded:tiny"

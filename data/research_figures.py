@@ -9,8 +9,8 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from fairbits.science.experiments.result import Figure, Series
-from fairbits.science.experiments.stored_results import all_records
+from fairbits_research.experiments.result import Figure, Series
+from fairbits_research.experiments.stored_results import all_records
 
 COLOURS = ("#3b5bdb", "#e8590c", "#2b8a3e", "#862e9c", "#868e96", "#c2255c", "#1098ad", "#5c940d", "#000000")
 MARKS = "osD^vPXd*"

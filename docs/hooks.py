@@ -14,7 +14,7 @@ from rich.text import Text
 import fairbits
 from fairbits.cli import app
 
-MODULES = ("fairbits.language", "fairbits.model", "fairbits.stats", "fairbits.theory")
+MODULES: tuple[str, ...] = ()
 """Packages whose public names are listed after those of fairbits itself."""
 
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fairbits as fb
-from fairbits.language import resolve
+from fairbits.text.language_codes import resolve
 
 LANGUAGES, SAMPLES, TOKENS = ("fin", "tha"), 5, 32
 checkpoint = fb.Checkpoint("embedded:tiny")

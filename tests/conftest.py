@@ -15,19 +15,20 @@ import pytest
 import torch
 import transformers as t
 
+from fairbits.api.audit import audit
+from fairbits.api.evaluate import evaluate
+from fairbits.api.make_plan import plan
+from fairbits.api.quantize import quantize
+from fairbits.api.sweep import sweep
 from fairbits.cli import main
-from fairbits.model import Checkpoint, embedded
-from fairbits.model.groups import round_to_nearest
-from fairbits.model.scheme import Scheme
-from fairbits.overlays.files import Overlays
-from fairbits.overlays.overlay import Overlay, Patch
-from fairbits.theory.grid import Grid
-from fairbits.verbs.audit import audit
-from fairbits.verbs.evaluate import evaluate
-from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import quantize
-from fairbits.verbs.sweep import sweep
-from fairbits.version import versions
+from fairbits.core.version import versions
+from fairbits.models import embedded
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.scheme import Scheme
+from fairbits.serve.overlays.overlay_files import Overlays
+from fairbits.serve.overlays.overlay_rows import Overlay, Patch
 from smaller_tokenizer import smaller_tokenizer
 from speech import whisper_tokenizer, write_speech
 

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from fairbits.language import Language, find_language, udhr
+from fairbits.text.catalog import Language
+from fairbits.text.included_texts import udhr
+from fairbits.text.language_codes import find_language
 from text import documents
 
 HERE = Path(__file__).parent

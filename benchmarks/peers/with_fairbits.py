@@ -6,12 +6,12 @@ import numpy as np
 from job import Job, Prepared, Quantized, work
 
 from fairbits import Checkpoint
-from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
+from fairbits.forward.windows import NO_LABEL, Part, Text, Window
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.execution import execute_plan
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.gptq.block_rounding import RoundedBlock
 from fairbits.quantization.plan import Calibration
-from fairbits.quantization.rounding.block_rounding import RoundedBlock
 
 
 def prepare(job: Job) -> Prepared:

@@ -7,66 +7,66 @@
 
 from importlib import import_module
 
-from fairbits.version import __version__
+from fairbits.core.version import __version__
 
 TYPE_CHECKING = False  # true for type checkers, who know the name; importing `typing` would take most of the time
 if TYPE_CHECKING:
     from typing import Any
 
-    from fairbits.language import Corpus as Corpus
-    from fairbits.language import help_text as help_text
-    from fairbits.language import read_corpus as read_corpus
-    from fairbits.language import udhr as udhr
-    from fairbits.measure.audit.audit import Audit as Audit
-    from fairbits.measure.scores.scores import Scores as Scores
-    from fairbits.model import Checkpoint as Checkpoint
-    from fairbits.model.scheme import Scheme as Scheme
-    from fairbits.overlays.model import AdaptiveModel as AdaptiveModel
+    from fairbits.api.audit import audit as audit
+    from fairbits.api.compare import compare as compare
+    from fairbits.api.evaluate import evaluate as evaluate
+    from fairbits.api.fairbits_config import FairbitsConfig as FairbitsConfig
+    from fairbits.api.imatrix import imatrix as imatrix
+    from fairbits.api.lm_eval_tasks import write_tasks as write_tasks
+    from fairbits.api.make_plan import plan as plan
+    from fairbits.api.overlay import overlay as overlay
+    from fairbits.api.quantize import quantize as quantize
+    from fairbits.api.report import report as report
+    from fairbits.api.run import run as run
+    from fairbits.api.screen import screen as screen
+    from fairbits.api.sweep import sweep as sweep
+    from fairbits.auditing.record import Audit as Audit
+    from fairbits.evaluation.gate import gate as gate
+    from fairbits.evaluation.lm_eval.gate_samples import gate_samples as gate_samples
+    from fairbits.evaluation.scores import Scores as Scores
+    from fairbits.kurtosis.diff import diff as diff
+    from fairbits.models.checkpoint import Checkpoint as Checkpoint
+    from fairbits.models.scales.scheme import Scheme as Scheme
     from fairbits.quantization.plan import Plan as Plan
-    from fairbits.verbs.audit import audit as audit
-    from fairbits.verbs.compare import compare as compare
-    from fairbits.verbs.diff import diff as diff
-    from fairbits.verbs.evaluate import evaluate as evaluate
-    from fairbits.verbs.fairbits_config import FairbitsConfig as FairbitsConfig
-    from fairbits.verbs.gate import gate as gate
-    from fairbits.verbs.gate_samples import gate_samples as gate_samples
-    from fairbits.verbs.imatrix import imatrix as imatrix
-    from fairbits.verbs.overlay import overlay as overlay
-    from fairbits.verbs.plan import plan as plan
-    from fairbits.verbs.quantize import quantize as quantize
-    from fairbits.verbs.report import report as report
-    from fairbits.verbs.run import run as run
-    from fairbits.verbs.screen import screen as screen
-    from fairbits.verbs.sweep import sweep as sweep
-    from fairbits.verbs.tasks import write_tasks as write_tasks
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel as AdaptiveModel
+    from fairbits.text.corpus import Corpus as Corpus
+    from fairbits.text.included_texts import help_text as help_text
+    from fairbits.text.included_texts import udhr as udhr
+    from fairbits.text.reading import read_corpus as read_corpus
 
 _HOMES = {
-    "AdaptiveModel": "fairbits.overlays.model",
-    "Audit": "fairbits.measure.audit.audit",
-    "Checkpoint": "fairbits.model",
-    "Corpus": "fairbits.language",
-    "FairbitsConfig": "fairbits.verbs.fairbits_config",
+    "AdaptiveModel": "fairbits.serve.overlays.adaptive_model",
+    "Audit": "fairbits.auditing.record",
+    "Checkpoint": "fairbits.models.checkpoint",
+    "Corpus": "fairbits.text.corpus",
+    "FairbitsConfig": "fairbits.api.fairbits_config",
     "Plan": "fairbits.quantization.plan",
-    "Scheme": "fairbits.model.scheme",
-    "Scores": "fairbits.measure.scores.scores",
-    "audit": "fairbits.verbs.audit",
-    "compare": "fairbits.verbs.compare",
-    "diff": "fairbits.verbs.diff",
-    "evaluate": "fairbits.verbs.evaluate",
-    "gate": "fairbits.verbs.gate",
-    "gate_samples": "fairbits.verbs.gate_samples",
-    "help_text": "fairbits.language",
-    "imatrix": "fairbits.verbs.imatrix",
-    "overlay": "fairbits.verbs.overlay",
-    "plan": "fairbits.verbs.plan",
-    "quantize": "fairbits.verbs.quantize",
-    "read_corpus": "fairbits.language",
-    "report": "fairbits.verbs.report",
-    "run": "fairbits.verbs.run",
-    "screen": "fairbits.verbs.screen",
-    "sweep": "fairbits.verbs.sweep",
-    "udhr": "fairbits.language",
-    "write_tasks": "fairbits.verbs.tasks",
+    "Scheme": "fairbits.models.scales.scheme",
+    "Scores": "fairbits.evaluation.scores",
+    "audit": "fairbits.api.audit",
+    "compare": "fairbits.api.compare",
+    "diff": "fairbits.kurtosis.diff",
+    "evaluate": "fairbits.api.evaluate",
+    "gate": "fairbits.evaluation.gate",
+    "gate_samples": "fairbits.evaluation.lm_eval.gate_samples",
+    "help_text": "fairbits.text.included_texts",
+    "imatrix": "fairbits.api.imatrix",
+    "overlay": "fairbits.api.overlay",
+    "plan": "fairbits.api.make_plan",
+    "quantize": "fairbits.api.quantize",
+    "read_corpus": "fairbits.text.reading",
+    "report": "fairbits.api.report",
+    "run": "fairbits.api.run",
+    "screen": "fairbits.api.screen",
+    "sweep": "fairbits.api.sweep",
+    "udhr": "fairbits.text.included_texts",
+    "write_tasks": "fairbits.api.lm_eval_tasks",
 }
 """Where the names of the package live: they are imported when they are asked for, as torch takes seconds."""
 

@@ -12,17 +12,16 @@ from small_models import small_model
 from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
-from fairbits.errors import FairbitsError
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import open_corpus_for, text_for
-from fairbits.measure.passes.text import Text
-from fairbits.measure.scores import features
-from fairbits.measure.scores.answers import answers_of
-from fairbits.measure.scores.reference import Reference
-from fairbits.model.architecture import model_class
-from fairbits.model.architecture.skeleton import SOUND
-from fairbits.model.scheme import Scheme
+from fairbits.core.errors import FairbitsError
+from fairbits.evaluation import hidden_states as features
+from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.windows import Text
+from fairbits.models.architecture.meta_model import SOUND, model_class
+from fairbits.models.scales.scheme import Scheme
 from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.text_request import TextRequest
 from speech import write_speech
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairbits.reports import Report
-from fairbits.verbs.report import report
+from fairbits.api.report import report
+from fairbits.reports.content import Report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fairbits.display.figure import dots
+from fairbits.core.figure import dots
 
 
 def test_a_notebook_draws_the_figure_and_asks_for_nothing(browser: Any, tmp_path: Path) -> None:

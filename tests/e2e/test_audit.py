@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, BloomForCausalLM
 from transformers.utils import logging
 
-from fairbits.language import udhr
-from fairbits.model import Checkpoint, embedded
+from fairbits.models import embedded
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.included_texts import udhr
 
 Call = Callable[..., tuple[int, str, str]]
 FILE = "model.safetensors"

@@ -11,7 +11,7 @@ import pytest
 import transformers as t
 from safetensors.numpy import save_file
 
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 WIDTH, HIDDEN, VOCABULARY, BLOCKS = 1024, 2816, 16384, 12
 
@@ -19,9 +19,9 @@ WIDTH, HIDDEN, VOCABULARY, BLOCKS = 1024, 2816, 16384, 12
 # (ru_maxrss is that of the process that started this one, where that was larger.)
 CODE = """
 import sys
-from fairbits.language import Corpus
-from fairbits.model.scheme import Scheme
-from fairbits.verbs.audit import audit
+from fairbits.text.corpus import Corpus
+from fairbits.models.scales.scheme import Scheme
+from fairbits.api.audit import audit
 
 def memory(name):
     lines = open("/proc/self/status").read().splitlines()

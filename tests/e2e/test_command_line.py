@@ -19,9 +19,9 @@ from typer.main import get_command
 
 from fairbits.cli import VERBS, app, completion, main
 from fairbits.cli import command as cli_command
-from fairbits.language.reading import EMBEDDED
-from fairbits.overlays.overlay import Form
-from fairbits.science.experiments import EXPERIMENTS
+from fairbits.serve.overlays.overlay_rows import Form
+from fairbits.text.reading import EMBEDDED
+from fairbits_research.experiments import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 GROUP = get_command(app)

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from fairbits.cli import app
-from fairbits.model import embedded
+from fairbits.models import embedded
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -27,16 +27,16 @@ INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 INLINE = re.compile(r"`(fairbits [a-z][^`\n]*)`")
 PLACEHOLDER = re.compile(r"^(?:- )?(?:run: )?(?=fairbits )")
 FILES = {
-    "audit": ["fairbits.measure.audit.audit_file"],
+    "audit": ["fairbits.auditing.audit_file"],
     "plan": ["fairbits.quantization.plan"],
-    "scores": ["fairbits.measure.scores.scores"],
-    "overlays": ["fairbits.overlays.manifest", "fairbits.verbs.overlay"],
+    "scores": ["fairbits.evaluation.scores"],
+    "overlays": ["fairbits.serve.overlays.overlay_files", "fairbits.api.overlay"],
     "sweep": ["fairbits.reports.sources"],
-    "compare": ["fairbits.verbs.comparison_file"],
-    "verdict": ["fairbits.verbs.verdict", "fairbits.verbs.gate_samples"],
+    "compare": ["fairbits.comparison.comparison"],
+    "verdict": ["fairbits.evaluation.gate", "fairbits.evaluation.lm_eval.gate_samples"],
     "report": ["fairbits.reports.content"],
-    "run": ["fairbits.reports.sources", "fairbits.verbs.run.job"],
-    "research": ["fairbits.science.experiments.result"],
+    "run": ["fairbits.reports.sources", "fairbits.api.run.run_settings"],
+    "research": ["fairbits_research.experiments.result"],
 }
 """The modules that describe each file of docs/reference/files.md."""
 

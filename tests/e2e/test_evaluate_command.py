@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from fairbits.cli import main
-from fairbits.measure.scores.scores import Scores
+from fairbits.evaluation.scores import Scores
 
 TINY = "embedded:tiny"
 LANGUAGES = ("--languages", "eng_Latn,heb_Hebr", "--sequence", "64")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.model import embedded
+from fairbits.models import embedded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.sh")])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairbits.language import udhr
-from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.measure.scores.scores import Scores
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.evaluation.scores import Scores
+from fairbits.text.included_texts import udhr
 
 TINY = "embedded:tiny"
 DOCUMENTS = {"eng_Latn": 8, "heb_Hebr": 8, "yor_Latn": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.overlays.model import AdaptiveModel
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 
 ENGLISH, HEBREW, JAPANESE = "All human beings are", "כל בני האדם נולדו", "すべての人間は"
 

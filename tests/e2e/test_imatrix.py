@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairbits.cli import main
-from fairbits.model import Checkpoint
-from fairbits.model.files.imatrix import read_imatrix
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.imatrix_file import read_imatrix
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, BloomForCausalLM
 
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 TINY = "embedded:tiny"
 HOSTILE = "[red]\x1b[2J\x9b31m:key:\u202e[/]"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from fairbits.language import catalog, find_language
+from fairbits.text.catalog import catalog
+from fairbits.text.language_codes import find_language
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 Call = Callable[..., tuple[int, str, str]]

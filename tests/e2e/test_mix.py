@@ -12,10 +12,10 @@ from typing import BinaryIO
 import pytest
 from rich.cells import cell_len
 
+from fairbits.api.audit import audit
 from fairbits.cli import main
-from fairbits.language import udhr
-from fairbits.language.mix_file import Mix
-from fairbits.verbs.audit import audit
+from fairbits.text.included_texts import udhr
+from fairbits.text.mix_file import Mix
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"

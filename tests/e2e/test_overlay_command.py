@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 import fairbits as fb
 from fairbits.cli.parsing import budget_of
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 
 LANGUAGES = ["eng_Latn", "heb_Hebr", "jpn_Jpan"]
 LITTLE = ("--languages", ",".join(LANGUAGES), "--tokens", "192", "--sequence", "32")

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 import fairbits as fb
-from fairbits.model.files.writing import QuantizedWriter
+from fairbits.models.io.writer import QuantizedWriter
 from fairbits.quantization.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("four_block_embedded")

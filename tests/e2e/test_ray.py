@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fairbits.errors import FairbitsError, InputError
-from fairbits.progress import Progress
-from fairbits.tasks.pool import Cluster, open_pool
-from fairbits.tasks.task import Resources, TaskState
-from fairbits.verbs.compare import compare
+from fairbits.api.compare import compare
+from fairbits.core.errors import FairbitsError, InputError
+from fairbits.core.pool import Cluster, open_pool
+from fairbits.core.progress import Progress
+from fairbits.core.task import Resources, TaskState
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # the warnings are those of Ray itself

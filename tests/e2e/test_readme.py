@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.model import embedded
+from fairbits.models import embedded
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 import published
 import real
-from fairbits.model import embedded
+from fairbits.models import embedded
 from real_tables import BEGIN, END
 from real_texts import Texts
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from fairbits.measure.scores.scores import Scores
-from fairbits.verbs.run import run
+from fairbits.api.run import run
+from fairbits.evaluation.scores import Scores
 
 SMALL = ("--languages", "eng,heb", "--tokens", "64", "--evaluation-tokens", "128", "--sequence", "64")
 QUICK = (*SMALL, "--group", "16", "--widths", "none")

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.cells import cell_len
 
-from fairbits.measure.samples.files import find_run
-from fairbits.measure.samples.paired import pair_samples
+from fairbits.evaluation.lm_eval.paired_samples import pair_samples
+from fairbits.evaluation.lm_eval.sample_files import find_run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ SHARDS, TENSORS, TENSOR_BYTES = 8, 4, 128 * MB
 # Resident memory counts the mapped pages of a file as it counts any other; VmHWM is its peak.
 CODE = """
 import sys
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 def memory(field):
     lines = open("/proc/self/status").read().splitlines()

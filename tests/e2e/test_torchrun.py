@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 import torch
 
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 OPTIONS = (
     "--languages",
@@ -29,8 +29,8 @@ OPTIONS = (
 FAILING = """
 import os, signal
 from fairbits.cli import main
-from fairbits.errors import InputError
-from fairbits.quantization.rounding.output_errors import OutputErrors
+from fairbits.core.errors import InputError
+from fairbits.quantization.gptq.output_errors import OutputErrors
 
 add_all, blocks = OutputErrors._add_all, []
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.language import read_corpus, udhr
+from fairbits.text.included_texts import udhr
+from fairbits.text.reading import read_corpus
 
 CODES = ["bar_Latn", "eng_Latn", "frr_Latn", "my-dialect", "qaa"]
 SOURCES = {"frr": "deu", "bar": "nld", "qaa": "fin", "my-dialect": "fra", "eng": "eng"}

@@ -83,8 +83,8 @@ def make_models(directory: Path) -> tuple[Path, Path]:
 
 def make_base(model: Path, base: Path) -> None:
     """Quantizes the model."""
-    from fairbits.verbs.plan import plan
-    from fairbits.verbs.quantize import quantize
+    from fairbits.api.make_plan import plan
+    from fairbits.api.quantize import quantize
 
     shutil.rmtree(base, ignore_errors=True)
     quantize(str(model), plan(str(model), policy="rtn", bits=3, group=16), out=base)

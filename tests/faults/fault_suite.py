@@ -107,12 +107,6 @@ def _outcomes(trial: Trial, kind: str, every: int | None) -> Iterator[tuple[str,
 
 def _load() -> None:
     """Imports what the commands import, so that the forks need not."""
-    import fairbits.cli.tables.compare
-    import fairbits.cli.tables.plan
-    import fairbits.verbs.compare
-    import fairbits.verbs.evaluate
-    import fairbits.verbs.overlay
-    import fairbits.verbs.run  # noqa: F401
 
 
 def row(case: str, kind: str, found: Counter[str]) -> str:

@@ -16,18 +16,18 @@ from opening_targets import small_model
 from safetensors.torch import load, save
 from truth import rule
 
-from fairbits.model import Checkpoint
-from fairbits.model.files.draft import PLAN, STATE, draft_of
-from fairbits.model.groups import round_to_nearest
-from fairbits.model.scheme import Scheme
-from fairbits.quantization.execution import execute_plan
-from fairbits.quantization.learning.learnable_codes import LearnableCodes
-from fairbits.quantization.learning.optimizer import CodeOptimizer
-from fairbits.quantization.learning.state import LearningState, load_codes, load_state, save_codes, save_state
+from fairbits.api.make_plan import plan
+from fairbits.api.quantize import _Draft, draft_device, draft_plan
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.draft import PLAN, STATE, draft_of
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.scheme import Scheme
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.learned.learnable_codes import LearnableCodes
+from fairbits.quantization.learned.learning_state import LearningState, load_codes, load_state, save_codes, save_state
+from fairbits.quantization.learned.optimizer import CodeOptimizer
 from fairbits.quantization.plan import Plan
-from fairbits.theory.grid import Grid
-from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import _Draft, draft_device, draft_plan
 
 OUT = "quantized"
 DRAFT = f".{OUT}.partial"

@@ -17,12 +17,12 @@ from record_targets import ROOT, refused
 from safetensors.torch import save
 from truth import check_codes, rule
 
-from fairbits.errors import InputError
-from fairbits.model.files.gguf import read_gguf_metadata
-from fairbits.model.files.imatrix import Imatrix, Importance, read_imatrix
-from fairbits.model.files.safetensors_files import read_header
-from fairbits.model.files.weight_files import Directory, read_weights
-from fairbits.records import read_object
+from fairbits.core.errors import InputError
+from fairbits.core.records import read_object
+from fairbits.models.io.gguf_file import read_gguf_metadata
+from fairbits.models.io.imatrix_file import Imatrix, Importance, read_imatrix
+from fairbits.models.io.safetensors_files import read_header
+from fairbits.models.io.weight_files import Directory, read_weights
 
 LM_EVAL = ROOT / "tests/data/lm_eval"
 

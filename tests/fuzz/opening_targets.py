@@ -15,9 +15,9 @@ from mutations import mutated_json
 from tokenizer_children import CHILDREN
 from truth import rule
 
-from fairbits.errors import InputError
-from fairbits.model import Checkpoint
-from fairbits.model.foreign import trial
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.untrusted import tokenizer_sandbox as trial
 
 SIZE = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 64}
 BLOCKS = 2

@@ -13,21 +13,21 @@ from mutations import mutated_json
 from record_truth import CHECKS, check_mix
 from truth import read_json, rule
 
-from fairbits.errors import InputError
-from fairbits.language.mix_file import Mix, manifest_path
-from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.measure.scores.scores import Scores
-from fairbits.overlays.manifest import OVERLAYS
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.comparison.comparison import COMPARE
+from fairbits.comparison.stored_trials import TRIAL, TrialFile
+from fairbits.core.errors import InputError
+from fairbits.core.records import Kind, to_json
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.records import Kind, to_json
 from fairbits.reports.sources import RUN, SWEEP
-from fairbits.science.experiments.result import Result
-from fairbits.trials.stored_trials import TRIAL, TrialFile
-from fairbits.verbs.comparison import COMPARE
+from fairbits.serve.overlays.overlay_files import OVERLAYS
+from fairbits.text.mix_file import Mix, manifest_path
+from fairbits_research.experiments.result import Result
 
 ROOT = Path(__file__).parents[2]
 SAVED = ROOT / "tests/data/0.1.0"
-RESEARCH = ROOT / "src/fairbits/assets/research"
+RESEARCH = ROOT / "src/fairbits_research/assets"
 
 
 def refused(problem: InputError, *names: Path) -> Refused:

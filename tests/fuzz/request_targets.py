@@ -11,9 +11,9 @@ from harness import Files, Refused, Target
 from mutations import broken, mutated_json
 from truth import rule
 
-from fairbits.overlays.model import AdaptiveModel
-from fairbits.serve.app import Service, create_app
-from fairbits.serve.request import Limits, RequestError, parse_request
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.serve.server.app import Service, create_app
+from fairbits.serve.server.request import Limits, RequestError, parse_request
 
 LIMITS = Limits(max_tokens=4, max_prompt_tokens=64, max_body=20_000, max_queue=4)
 SEEDS = [

@@ -8,7 +8,7 @@ from harness import Target, run, run_case, sentence_fault
 from opening_targets import tokenizers
 from tokenizer_children import CHILDREN
 
-from fairbits.model.foreign import trial
+from fairbits.models.untrusted import tokenizer_sandbox as trial
 from fuzz import all_targets
 
 CASES, SECONDS, SEED = 1500, 20, 0

@@ -12,10 +12,10 @@ from mutations import broken, dumped, mutated_json, parsed
 from record_targets import ROOT
 from truth import check_codes, rule
 
-from fairbits.errors import InputError
-from fairbits.language.reading import read_corpus
-from fairbits.measure.samples.paired import pair_samples
-from fairbits.measure.scores.signature import Signature
+from fairbits.core.errors import InputError
+from fairbits.evaluation.lm_eval.paired_samples import pair_samples
+from fairbits.evaluation.signature import Signature
+from fairbits.text.reading import read_corpus
 
 LM_EVAL = ROOT / "tests/data/lm_eval"
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fairbits.model.foreign.trial import CHILD, child_arguments, child_environment
+from fairbits.models.untrusted.tokenizer_sandbox import CHILD, child_arguments, child_environment
 
 
 class Children:

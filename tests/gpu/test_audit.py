@@ -10,13 +10,13 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
-from fairbits.language.reading import open_corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import run
-from fairbits.measure.passes.fisher import SignDraws
-from fairbits.measure.passes.measurements import Measurements, column_errors
-from fairbits.measure.passes.run import probe
-from fairbits.model.scheme import Scheme
+from fairbits.forward import collect as run
+from fairbits.forward.collect import probe
+from fairbits.forward.fisher import SignDraws
+from fairbits.forward.statistics import Measurements, column_errors
+from fairbits.models.scales.scheme import Scheme
+from fairbits.text.reading import open_corpus
+from fairbits.text.text_request import TextRequest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LANGUAGES = ["en", "fi", "sw"]

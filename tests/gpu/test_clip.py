@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from clip_cases import MISSED, adversarial, count_differences, heavy_tailed, importances, lognormal
-from fairbits.model.exact_clip import device_steps, minimax_groups, triton_search
-from fairbits.model.files.packed import pack_codes
-from fairbits.model.groups import choose_scales, round_to_nearest
-from fairbits.model.moments import moments_of
-from fairbits.model.scheme import Scheme
-from fairbits.theory import Grid, clip_blocks, minimax_blocks
+from fairbits.models.io.compressed_tensors import pack_codes
+from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.exact_clip import device_steps, minimax_groups, triton_search
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import choose_scales, round_to_nearest
+from fairbits.models.scales.scheme import Scheme
+from fairbits.models.weight_moments import moments_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -8,7 +8,7 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
-from fairbits.measure.scores import features
+from fairbits.evaluation import hidden_states as features
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SETTING = {"languages": ["en", "fi", "sw"], "tokens": 1024, "sequence": 256}

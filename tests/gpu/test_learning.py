@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fairbits.quantization.learning import update_kernel
-from fairbits.quantization.learning.moments import Moments, Step
-from fairbits.quantization.learning.optimizer import move_offsets
+from fairbits.quantization.learned import adam_gpu as update_kernel
+from fairbits.quantization.learned.adam_torch import Moments, Step
+from fairbits.quantization.learned.optimizer import move_offsets
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from other_tools import FORMATS
 
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.answers import answers_of
-from fairbits.measure.scores.reference import Reference
-from fairbits.model import Checkpoint
+from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import text_for
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

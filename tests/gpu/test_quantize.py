@@ -8,18 +8,19 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint, Plan
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.scores.answers import answers_of
-from fairbits.measure.scores.reference import Reference
-from fairbits.model.groups import Codes, divisors
-from fairbits.model.swapped_model import SwappedModel
-from fairbits.quantization.rounding import column_kernel, engine
-from fairbits.quantization.rounding import gptq as columns
-from fairbits.quantization.rounding.block_rounding import RoundedBlock
-from fairbits.quantization.rounding.engine import round_model
-from fairbits.theory.grid import Grid
-from fairbits.verbs.quantize import calibration_text
+from fairbits.api.quantize import calibration_text
+from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import text_for
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import Codes, divisors
+from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.gptq import columns as columns
+from fairbits.quantization.gptq import columns_gpu as column_kernel
+from fairbits.quantization.gptq import engine
+from fairbits.quantization.gptq.block_rounding import RoundedBlock
+from fairbits.quantization.gptq.engine import round_model
+from fairbits.text.text_request import TextRequest
 from random_models import SHAPES, write_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -131,7 +132,7 @@ def test_states_in_main_memory_are_as_good(tiny: Checkpoint, plan: Plan, monkeyp
 def test_an_interrupted_run_goes_on_to_the_same_bytes(
     tiny: Checkpoint, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairbits.model.files.writing import QuantizedWriter
+    from fairbits.models.io.writer import QuantizedWriter
 
     fairbits.quantize(tiny, plan, out=tmp_path / "whole", device="cuda")
     add, left = QuantizedWriter.add, [3]

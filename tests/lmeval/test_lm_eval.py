@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fairbits as fb
-from fairbits.measure.samples.files import find_run
-from fairbits.measure.samples.paired import pair_samples
-from fairbits.model.embedded import ASSETS
-from fairbits.units import bits_per_byte
+from fairbits.core.units import bits_per_byte
+from fairbits.evaluation.lm_eval.paired_samples import pair_samples
+from fairbits.evaluation.lm_eval.sample_files import find_run
+from fairbits.models.embedded import ASSETS
 
 LM_EVAL = Path(os.environ.get("FAIRBITS_LM_EVAL", "none"))
 LANGUAGES = ["eng", "heb", "zho"]

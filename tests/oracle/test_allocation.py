@@ -5,15 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fairbits.theory.allocation import (
-    Problem,
-    allocate_mean,
-    allocate_worst,
-    amplification_sensitivity,
-    gateway_misses,
-    protect,
-)
-from fairbits.theory.allocation.solve import greedy_options
+from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst, greedy_options
+from fairbits.quantization.protection import amplification_sensitivity, gateway_misses, protect
 
 SEEDS = range(120)
 CHOICES = np.array(list(itertools.product(range(4), repeat=5)))

@@ -3,23 +3,27 @@
 import numpy as np
 import pytest
 
-from fairbits.science.theory import disparity, own_optimum_bound, total_variation, tv_bound
-from fairbits.science.theory.bounds import alpha_limit, excess_bounds
-from fairbits.science.theory.thresholds import families
-from fairbits.theory import (
+from fairbits.models.scales.clip_formulas import additive_alpha, noise_constant
+from fairbits.models.scales.distributions import (
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
-    Grid,
     Laplace,
     Mixture,
     StudentT,
-    additive_alpha,
-    additive_mse,
-    clip_law,
-    mse,
-    noise_constant,
 )
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.noise import additive_mse, mse
+from fairbits.models.scales.sample_clip import clip_law
+from fairbits_research.theory.bounds import (
+    alpha_limit,
+    disparity,
+    excess_bounds,
+    own_optimum_bound,
+    total_variation,
+    tv_bound,
+)
+from fairbits_research.theory.thresholds import families
 
 
 def random_law(rng):

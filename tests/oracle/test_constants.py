@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.science.theory.thresholds import loss_curves, refit
-from fairbits.theory import (
+from fairbits.models.scales.clip_formulas import REFITTED_CONSTANTS, banner_gaussian, banner_laplace
+from fairbits.models.scales.distributions import (
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
-    Grid,
     Laplace,
     StudentT,
     Uniform,
-    banner_gaussian,
-    banner_laplace,
-    clip_law,
-    mse,
 )
-from fairbits.theory.clipping.formulas import REFITTED_CONSTANTS
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.noise import mse
+from fairbits.models.scales.sample_clip import clip_law
+from fairbits_research.theory.thresholds import loss_curves, refit
 
 TABLE = list(csv.DictReader(Path(__file__).with_name("constants.csv").read_text().splitlines()))
 

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.theory import (
+from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted, mixture_moments
+from fairbits.models.scales.distributions import (
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
     Laplace,
     Mixture,
-    Moments,
     StudentT,
     Uniform,
-    kappa_mixture,
-    kappa_weighted,
-    mixture_moments,
 )
 
 PEERS = [

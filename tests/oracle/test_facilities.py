@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairbits.theory.allocation.facilities import choose_facilities
+from fairbits.auditing.cover import choose_facilities
 
 
 @pytest.mark.parametrize("objective", ["mean", "worst"])

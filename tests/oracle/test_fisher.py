@@ -12,17 +12,17 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.fisher import SignDraws, fisher_direction
-from fairbits.measure.passes.measurements import column_errors, weight_errors
-from fairbits.measure.passes.recorder import FORMS, Recorder, points_of, probed_linears
-from fairbits.measure.passes.run import probe
-from fairbits.measure.passes.text import NO_LABEL, Part, Text, Window
-from fairbits.model import Checkpoint
-from fairbits.model.scheme import Scheme
-from fairbits.theory import Grid
+from fairbits.forward.batches import batches
+from fairbits.forward.collect import probe
+from fairbits.forward.fisher import SignDraws, fisher_direction
+from fairbits.forward.recorder import FORMS, Recorder, points_of, probed_linears
+from fairbits.forward.statistics import column_errors, weight_errors
+from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 WORDS = 24
 TOKENS = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.model.groups import round_to_nearest
-from fairbits.quantization.rounding.gptq import gptq
-from fairbits.theory.grid import Grid
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.quantization.gptq.columns import gptq
 
 DAMP = 0.01
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from fairbits.science.theory.mediation import SEED_MODEL, StructuralModel
+from fairbits_research.theory.mediation_theorem import SEED_MODEL, StructuralModel
 
 CASES = [
     dataclasses.replace(SEED_MODEL, sd_a=sd_a, sd_r=sd_r, r_min=r_min)

@@ -5,21 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.theory import (
-    Gaussian,
-    GeneralisedGaussian,
-    Grid,
-    Laplace,
-    clip_blocks,
-    clip_law,
-    minimax_blocks,
-    minimax_law,
-    minimax_sample,
-    mse,
-    sample_error,
-)
-from fairbits.theory.clipping.kernels import minimise_worst_quadratic
+from fairbits.core.errors import InputError
+from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.clip_kernels import minimise_worst_quadratic
+from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, Laplace
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.noise import mse, sample_error
+from fairbits.models.scales.sample_clip import clip_law, minimax_law, minimax_sample
 
 
 def piece_enumeration(w, H, grid):

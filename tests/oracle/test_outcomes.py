@@ -5,8 +5,7 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import binomtest
 
-from fairbits.stats import mcnemar_p
-from fairbits.stats.outcomes import score_limit
+from fairbits.stats.outcomes import mcnemar_p, score_limit
 
 CASES = [(9, 2, 100), (0, 0, 100), (3, 0, 50), (0, 7, 40), (40, 31, 900), (1, 1, 200)]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.outliers import write_with_outliers
+from fairbits.models.checkpoint import Checkpoint
+from fairbits_research.outliers.outlier_writer import write_with_outliers
 
 KAPPA = {3: 125.0, 7: 148.0, 10: 164.0}  # as published for three layers of BLOOM
 TEXTS = ("The river is wide and slow.", "Река широкая и медленная.", "הנהר רחב ואיטי.", "这条河又宽又慢。")

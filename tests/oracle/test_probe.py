@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes import run
-from fairbits.measure.passes.batches import batches
-from fairbits.measure.passes.measurements import Measurements
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.run import probe
-from fairbits.measure.passes.text import NO_LABEL, Window
-from fairbits.model import Checkpoint
+from fairbits.forward import collect as run
+from fairbits.forward.batches import batches
+from fairbits.forward.collect import probe
+from fairbits.forward.statistics import Measurements
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import NO_LABEL, Window
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 ENGLISH = (
     "Rain.",

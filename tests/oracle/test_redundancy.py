@@ -6,7 +6,7 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
-from fairbits.science.theory.redundancy import (
+from fairbits_research.theory.redundancy_theorem import (
     clipping_constant,
     delta_needed,
     disparity_ratio,

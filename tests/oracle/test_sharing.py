@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.quantization.rounding.gptq import gptq
-from fairbits.science.theory.sharing import (
+from fairbits.models.scales.grid import Grid
+from fairbits.quantization.gptq.columns import gptq
+from fairbits_research.theory.sharing import (
     diagonal_bound,
     feedback_costs,
     least_favourable,
     sphere_bound,
     sphere_costs,
 )
-from fairbits.theory.grid import Grid
 
 
 def random_moments(rng, languages, n, *, spread=1.0):

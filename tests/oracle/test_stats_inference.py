@@ -7,8 +7,14 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from fairbits.science.stats import correlation_power, partial_correlation, permutation_test, sample_size_for_power
-from fairbits.stats import holm, pearson, spearman
+from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.intervals import holm
+from fairbits_research.stats.correlation_tests import (
+    correlation_power,
+    partial_correlation,
+    permutation_test,
+    sample_size_for_power,
+)
 
 rng = np.random.default_rng(42)
 X = rng.normal(size=14)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from fairbits.science.stats import mediate
+from fairbits_research.stats.mediation_models import mediate
 
 
 def chain(n, *, seed=0, direct=0.0, noise=0.02):

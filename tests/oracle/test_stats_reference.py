@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbits.science.stats import partial_correlation, permutation_test
-from fairbits.stats import pearson, spearman
+from fairbits.stats.correlation import pearson, spearman
+from fairbits_research.stats.correlation_tests import partial_correlation, permutation_test
 
 # lang, degradation, outlier activation fraction, weighted kurtosis
 ROWS = [

@@ -5,8 +5,10 @@ import pytest
 from scipy import integrate, stats
 from statsmodels.stats.meta_analysis import combine_effects
 
-from fairbits.stats import LanguageFrame, Replicates, bias_corrected_range, random_effects_sd, worst_of
+from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import simultaneous
+from fairbits.stats.resample import Replicates
+from fairbits.stats.worst_language import bias_corrected_range, random_effects_sd, worst_of
 
 
 def normal_replicates(value, error, *, resamples=20_000, seed=0):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fairbits.model.moments import moments_of
+from fairbits.models.weight_moments import moments_of
 
 LAWS = {
     "normal": stats.norm(0, 0.02),

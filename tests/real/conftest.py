@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 from published import MODELS, fetch
 
 

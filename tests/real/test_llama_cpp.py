@@ -11,9 +11,9 @@ from pathlib import Path
 import gguf
 import pytest
 
-from fairbits.model import Checkpoint
-from fairbits.verbs.evaluate import evaluate
-from fairbits.verbs.imatrix import LanguageImatrices, imatrix
+from fairbits.api.evaluate import evaluate
+from fairbits.api.imatrix import LanguageImatrices, imatrix
+from fairbits.models.checkpoint import Checkpoint
 
 LLAMA_QUANTIZE = os.environ.get("LLAMA_QUANTIZE") or shutil.which("llama-quantize")
 LANGUAGES = ["eng", "fra"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.model import Checkpoint
-from fairbits.model.moments import WeightMoments, weight_moments
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.weight_moments import WeightMoments, weight_moments
 
 GEMMA_NAMES = {  # a tensor of every storage type in the file
     "token_embd.weight": "model.embed_tokens.weight",  # Q8_0

@@ -12,13 +12,13 @@ from other_tools import FORMATS, WEIGHTS
 from safetensors.torch import load_file, save_file
 
 import fairbits
-from fairbits.errors import InputError
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.text import Text
-from fairbits.measure.scores import features
-from fairbits.model import Checkpoint
+from fairbits.core.errors import InputError
+from fairbits.evaluation import hidden_states as features
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of settings that do not fit each other
 

@@ -7,10 +7,10 @@ import pytest
 from class_trial import check_itself
 from other_tools import FORMATS
 
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.model import Checkpoint
+from fairbits.forward.tokenize import text_for
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if "modelopt" not in name])

@@ -11,7 +11,7 @@ import pytest
 from test_docs import TEXTS, commands, words_of
 
 from fairbits.cli import main
-from fairbits.model import embedded
+from fairbits.models import embedded
 
 GREETING = {"eng": "the wind", "fra": "le vent", "heb": "הרוח", "swh": "upepo", "hin": "हवा", "jpn": "風"}
 NOT_RUN = {

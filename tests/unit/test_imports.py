@@ -42,7 +42,7 @@ def test_no_torch_or_transformers() -> None:
 
 @pytest.mark.parametrize("verb", ["gate", "gate_samples", "report", "tasks"])
 def test_verbs_that_only_read_files_do_not_wait_for_torch(verb) -> None:
-    assert packages(modules_after(f"import fairbits.verbs.{verb}")).isdisjoint({"torch", "transformers"})
+    assert packages(modules_after(f"import fairbits.api.{verb}")).isdisjoint({"torch", "transformers"})
 
 
 @pytest.mark.parametrize(

@@ -25,4 +25,4 @@ def test_importing_submodules_does_not_hide_a_public_name() -> None:
     for module in pkgutil.iter_modules(fairbits.__path__):
         assert module.name not in fairbits.__all__
     importlib.import_module("fairbits.quantization.plan")
-    assert fairbits.quantize is importlib.import_module("fairbits.verbs.quantize").quantize
+    assert fairbits.quantize is importlib.import_module("fairbits.api.quantize").quantize

@@ -15,8 +15,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
 
-from fairbits.model import Checkpoint
-from fairbits.model.embedded import ASSETS
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.embedded import ASSETS
 
 TRAINING = Path(__file__).parents[2] / "training"
 SETTINGS = tomllib.loads((TRAINING / "config.toml").read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairbits.stats import LanguageFrame
+from fairbits.stats.frame import LanguageFrame
 
 pytestmark = pytest.mark.validity
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fairbits.stats import OutcomeFrame
-from fairbits.stats.outcomes import mcnemar_p, score_limit
+from fairbits.stats.outcomes import OutcomeFrame, mcnemar_p, score_limit
 
 pytestmark = pytest.mark.validity
 

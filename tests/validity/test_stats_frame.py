@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairbits.stats import LanguageFrame, bias_corrected_range
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.worst_language import bias_corrected_range
 
 pytestmark = pytest.mark.validity
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairbits.science.stats import mediate
+from fairbits_research.stats.mediation_models import mediate
 
 pytestmark = pytest.mark.validity
 

@@ -4,33 +4,32 @@ from typing import Annotated
 
 import typer
 
+from fairbits.cli.audit_command import audit
 from fairbits.cli.command import Verb, end_on_sigterm
-from fairbits.cli.commands.audit import audit
-from fairbits.cli.commands.compare import compare
-from fairbits.cli.commands.diff import diff
-from fairbits.cli.commands.doctor import doctor
-from fairbits.cli.commands.evaluate import evaluate
-from fairbits.cli.commands.gate import gate
-from fairbits.cli.commands.generate import generate
-from fairbits.cli.commands.imatrix import imatrix
-from fairbits.cli.commands.inspect import inspect
-from fairbits.cli.commands.languages import languages
-from fairbits.cli.commands.mix import mix
-from fairbits.cli.commands.overlay import overlay
-from fairbits.cli.commands.plan import plan
-from fairbits.cli.commands.quantize import quantize
-from fairbits.cli.commands.report import report
-from fairbits.cli.commands.research import research
-from fairbits.cli.commands.run import run
-from fairbits.cli.commands.screen import screen
-from fairbits.cli.commands.serve import serve
-from fairbits.cli.commands.sweep import sweep
-from fairbits.cli.commands.tasks import tasks
-from fairbits.cli.commands.theory import theory
+from fairbits.cli.compare_command import compare
+from fairbits.cli.diff_command import diff
+from fairbits.cli.doctor_command import doctor
+from fairbits.cli.evaluate_command import evaluate
+from fairbits.cli.gate_command import gate
+from fairbits.cli.generate_command import generate
+from fairbits.cli.imatrix_command import imatrix
+from fairbits.cli.inspect_command import inspect
+from fairbits.cli.languages_command import languages
+from fairbits.cli.mix_command import mix
 from fairbits.cli.options import flag
+from fairbits.cli.overlay_command import overlay
+from fairbits.cli.plan_command import plan
+from fairbits.cli.quantize_command import quantize
+from fairbits.cli.report_command import report
+from fairbits.cli.run_command import run
+from fairbits.cli.screen_command import screen
+from fairbits.cli.serve_command import serve
+from fairbits.cli.sweep_command import sweep
+from fairbits.cli.tasks_command import tasks
 from fairbits.cli.terminal import hush, silence
-from fairbits.torchrun import this_process
-from fairbits.version import __version__
+from fairbits.core.plugins import COMMANDS, plugins
+from fairbits.core.torchrun import this_process
+from fairbits.core.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -82,7 +81,8 @@ VERBS = {
     "Step by step": (audit, plan, quantize, evaluate, report, gate),
     "Adapt and serve": (overlay, generate, serve),
     "Compare": (compare, sweep, screen, diff),
-    "Models, languages, theory": (inspect, languages, mix, imatrix, tasks, theory, research, doctor),
+    "Models and languages": (inspect, languages, mix, imatrix, tasks, doctor),
+    "Research": tuple(point.load() for _, point in sorted(plugins(COMMANDS).items())),
 }
 """In the order of --help."""
 

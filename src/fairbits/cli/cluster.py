@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairbits.cli.terminal import chosen_device, print_notes, stages
-from fairbits.errors import InputError
-from fairbits.progress import Progress
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
 
 if TYPE_CHECKING:
-    from fairbits.tasks.pool import Cluster
+    from fairbits.core.pool import Cluster
 
 
 def cluster_of(address: str | None, cpus: float, gpus: float) -> "Cluster | None":
     """Returns the cluster of --ray, or None without it; raises if Ray is not installed."""
     from importlib.util import find_spec
 
-    from fairbits.tasks.pool import NEEDS_RAY, Cluster, check_reachable
+    from fairbits.core.pool import NEEDS_RAY, Cluster, check_reachable
 
     if address is None:
         if (cpus, gpus) != (1.0, 1.0):
@@ -44,7 +44,7 @@ def progress_of(cluster: "Cluster | None", first: str) -> "Iterator[tuple[Progre
         if cluster is None:
             yield stack.enter_context(stages(first)), None
             return
-        from fairbits.cli.tables.tasks import task_table
+        from fairbits.cli.task_progress import task_table
 
         starts = (
             "starting Ray on this machine" if cluster.address == "local" else f"connecting to Ray at {cluster.address}"

@@ -13,14 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from fairbits.cli.terminal import out, print_error
-from fairbits.errors import (
-    AlreadyReportedError,
-    FairbitsError,
-    InputError,
-    MemoryLimitError,
-    is_out_of_memory,
-)
-from fairbits.torchrun import this_process
+from fairbits.core.errors import AlreadyReportedError, FairbitsError, InputError, MemoryLimitError, is_out_of_memory
+from fairbits.core.torchrun import this_process
 
 EVERYWHERE = ("quiet", "debug")
 """Options of `fairbits` itself that may also follow the verb."""

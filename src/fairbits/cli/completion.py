@@ -25,11 +25,11 @@ EXPERIMENTS = (
     "null-controls",
     "training-choices",
 )
-"""As in `fairbits.science.experiments`, whose import takes seconds; a test keeps them equal."""
+"""As in `fairbits_research.experiments`, whose import takes seconds; a test keeps them equal."""
 FORMS = ("residual", "codes", "steps")
-"""As in `fairbits.overlays.overlay`; the same test keeps them equal."""
+"""As in `fairbits.serve.overlays.overlay_rows`; the same test keeps them equal."""
 TEXTS = ("declaration", "help")
-"""As in `fairbits.language.reading`; the same test keeps them equal."""
+"""As in `fairbits.text.reading`; the same test keeps them equal."""
 
 
 def one_of(*words: str) -> Complete:
@@ -122,6 +122,6 @@ def _list_of(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:
 
 
 def _languages() -> list[tuple[str, str]]:
-    from fairbits.language.catalog import catalog  # imported only when languages are completed
+    from fairbits.text.catalog import catalog  # imported only when languages are completed
 
     return [(each.code, each.name) for each in catalog()]

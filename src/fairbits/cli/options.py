@@ -1,5 +1,9 @@
-"""Arguments and options that several verbs share."""
+"""Arguments and options that several verbs share.
 
+Files that the user names: checked before the work begins, written when it is done.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +11,9 @@ import typer
 
 from fairbits.cli import completion
 from fairbits.cli.policy_options import common_flag
-from fairbits.units import MEASURES, UNITS
+from fairbits.cli.terminal import print_notes
+from fairbits.core.files import check_writable
+from fairbits.core.units import MEASURES, UNITS
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:
@@ -121,3 +127,19 @@ RayCpus = Annotated[float, typer.Option(help="With --ray: processors of each tas
 RayGpus = Annotated[
     float, typer.Option(help="With --ray, on GPUs: GPUs of each task; 0.5 puts two on one.", metavar="X")
 ]
+
+
+def check_out(path: Path | None, example: str) -> None:
+    """Raises if the file cannot be written; call it before anything that takes time."""
+    if path is not None:
+        check_writable(path, example=example)
+
+
+def write_out(path: Path | None, save: Callable[[Path], object]) -> None:
+    """Writes the file if the user named one, and prints a note if it replaced another."""
+    if path is None:
+        return
+    existed = path.exists()
+    save(path)
+    if existed:
+        print_notes([f"replaced {path}"])

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 
 if TYPE_CHECKING:
-    from fairbits.model.scheme import Group
+    from fairbits.models.scales.scheme import Group
 
 
 def flag_of(option: str) -> str:
@@ -31,8 +31,8 @@ def shares_of(given: str | None) -> dict[str, float] | None:
     """
     if given is None:
         return None
-    from fairbits.language.lookup import own_language  # heavy: only when shares are given
-    from fairbits.language.mix import parse_weights
+    from fairbits.text.language_codes import own_language  # heavy: only when shares are given
+    from fairbits.text.mix import parse_weights
 
     weights = parse_weights(given)
     if isinstance(weights, str) or not all(share > 0 for share in weights.values()):

@@ -10,11 +10,11 @@ import typer
 from fairbits.cli import completion
 from fairbits.cli.parsing import flag_of, names_of
 from fairbits.cli.terminal import print_notes, stages
-from fairbits.quantization.policies import COMMON, DEFAULT, POLICIES, check
-from fairbits.quantization.policies.option import PolicyOption
+from fairbits.quantization.policies import DEFAULT, POLICIES, check
+from fairbits.quantization.policies.option import COMMON, PolicyOption
 
 if TYPE_CHECKING:
-    from fairbits.model import Checkpoint
+    from fairbits.models.checkpoint import Checkpoint
     from fairbits.quantization.plan import Plan
 
 OWN_PANEL = "Options of some policies"
@@ -113,7 +113,7 @@ def values_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of `fairbits.verbs.plan.plan` that the user gave, among all arguments of a verb."""
+    """Returns the options of `fairbits.api.make_plan.plan` that the user gave, among all arguments of a verb."""
     names = ("policy", "text", "device", *TEXT_OPTIONS)
     options = {name: given[name] for name in names if given[name] is not None}
     if "languages" in options:
@@ -128,8 +128,8 @@ def decisions(given: Mapping[str, Any]) -> list[str]:
 
 def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> "Plan":
     """Returns the plan of a policy with the options that the user gave."""
-    from fairbits.cli.tables.languages import language_notes  # heavy: only when a verb runs
-    from fairbits.verbs.plan import plan as run_plan
+    from fairbits.api.make_plan import plan as run_plan
+    from fairbits.cli.languages_command import language_notes  # heavy: only when a verb runs
 
     known = policy_options()
     own = {name: value for name, value in options.items() if name in known}

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from fairbits.errors import printable
-from fairbits.progress import Progress
-from fairbits.torchrun import this_process
+from fairbits.core.errors import printable
+from fairbits.core.progress import Progress
+from fairbits.core.torchrun import this_process
 
 BROKEN_PIPE = 141
 """Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
@@ -162,7 +162,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def chosen_device(device: str, *, earlier: str | None = None) -> str:
     """Returns the device to compute on, after printing a note on stderr if it is a GPU; see `resolve_device`."""
-    from fairbits.model.device import gpu_note, resolve_device  # heavy: only when a verb runs
+    from fairbits.models.device import gpu_note, resolve_device  # heavy: only when a verb runs
 
     resolved = resolve_device(device, earlier=earlier)
     print_notes(filter(None, [gpu_note(resolved)]))

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fairbits.checks import Floats
-from fairbits.errors import InputError
-from fairbits.measure.passes.batches import Batch, batches
-from fairbits.measure.passes.block_loader import BlockLoader
-from fairbits.measure.passes.lockstep import lockstep, positions_at_once
-from fairbits.measure.passes.recorder import probed_linears
-from fairbits.measure.passes.text import Text
-from fairbits.model.architecture import Weight
-from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.streaming_model import walk_dtype
-from fairbits.progress import Progress
-from fairbits.quantization.rounding.hessian import HessianAccumulator, InputPoint
-from fairbits.quantization.rounding.observation import TextLanguages, stack_of
+from fairbits.core.array_checks import Floats
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.forward.batches import Batch, batches
+from fairbits.forward.lockstep import lockstep, positions_at_once
+from fairbits.forward.recorder import probed_linears
+from fairbits.forward.streaming import BlockLoader
+from fairbits.forward.windows import Text
+from fairbits.models.architecture.records import Weight
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.streaming_model import walk_dtype
+from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, TextLanguages, stack_of
 
 SCATTERED = "each expert sees only some of the tokens"
 

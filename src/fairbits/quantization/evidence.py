@@ -10,14 +10,14 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairbits.checks import same_shape
-from fairbits.errors import InputError
+from fairbits.core.checks import same_shape
+from fairbits.core.errors import InputError
 
 if TYPE_CHECKING:
-    from fairbits.checks import Floats
-    from fairbits.measure.audit.audit import Audit
-    from fairbits.model.architecture import Weight
-    from fairbits.model.checkpoint import Checkpoint
+    from fairbits.auditing.record import Audit
+    from fairbits.core.array_checks import Floats
+    from fairbits.models.architecture.records import Weight
+    from fairbits.models.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]
 
@@ -38,7 +38,7 @@ class Sensitivity:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        from fairbits.checks import finite_array
+        from fairbits.core.array_checks import finite_array
 
         damage = finite_array("damage", self.damage, ndim=3)
         expected = (len(self.languages), damage.shape[1], len(self.widths))
@@ -122,8 +122,8 @@ def is_rounded(weight: "Weight") -> bool:
 
 def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
-    from fairbits.checks import finite_array
-    from fairbits.measure.audit.audit import Audit
+    from fairbits.auditing.record import Audit
+    from fairbits.core.array_checks import finite_array
 
     if isinstance(audit, Audit):
         name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
@@ -136,7 +136,7 @@ def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":
 
 def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
     """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
-    from fairbits.measure.audit.audit_file import AUDIT
+    from fairbits.auditing.audit_file import AUDIT
 
     found = AUDIT.read(path)
     return found.model.fingerprint, [block.kappa for block in found.blocks]

@@ -9,15 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from fairbits.artifacts import check_writable, write_files
-from fairbits.checks import in_range, one_of, weights_vector, whole
-from fairbits.display.table import Shown, Table
-from fairbits.errors import InputError
-from fairbits.fields import (
+from fairbits.core.array_checks import weights_vector
+from fairbits.core.checks import in_range, one_of, whole
+from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import (
     BlockIndex,
     Code,
     Count,
     Digest,
+    Kind,
     Name,
     NonNegative,
     Number,
@@ -29,12 +30,13 @@ from fairbits.fields import (
     check_same_keys,
     check_sum,
     check_within,
+    to_json,
 )
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.model.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
-from fairbits.records import Kind, to_json
-from fairbits.units import readable_size
+from fairbits.core.table import Shown, Table
+from fairbits.core.units import readable_size
+from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler

@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairbits.artifacts import check_writable, write_files
-from fairbits.errors import InputError
-from fairbits.records import read_object, to_json
+from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import read_object, to_json
+from fairbits.core.version import __version__
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
-from fairbits.reports.hub import hub_files, write_repository
-from fairbits.reports.hub_facts import HubFacts, facts_of
-from fairbits.reports.languages import language_rows, scales_of
+from fairbits.reports.hub_card import HubFacts, facts_of, hub_files, write_repository
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
 from fairbits.reports.provenance import notes, provenance
+from fairbits.reports.report_languages import language_rows, scales_of
 from fairbits.reports.sources import Sources
-from fairbits.version import __version__
 
 SCHEMA = "fairbits.report/2"
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbits.measure.audit.audit_file import AuditedScheme, AuditFile
-from fairbits.measure.audit.outliers import OutlierBlocks
+from fairbits.auditing.audit_file import AuditedScheme, AuditFile
+from fairbits.kurtosis.outlier_blocks import OutlierBlocks
 from fairbits.quantization.plan import Plan
-from fairbits.reports.languages import describe, interval, scale_name
+from fairbits.reports.report_languages import describe, interval, scale_name
 from fairbits.reports.sources import Sources, SweepFile
-from fairbits.stats import spearman
+from fairbits.stats.correlation import spearman
 
 LEAST_LANGUAGES = 4
 """A rank correlation of fewer languages is meaningless."""

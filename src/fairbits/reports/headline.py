@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from fairbits.errors import count_of
-from fairbits.measure.scores.scores import Scores
+from fairbits.core.errors import count_of
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
-from fairbits.reports.languages import describe
+from fairbits.reports.report_languages import describe
 from fairbits.reports.sources import Sources
-from fairbits.stats import Contrast, Estimate
+from fairbits.stats.frame import Contrast
+from fairbits.stats.intervals import Estimate
 
 SAME_SIZE = 0.005
 """Sizes that differ by less than this share are called the same."""

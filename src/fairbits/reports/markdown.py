@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from fairbits.errors import InputError, count_of, printable
-from fairbits.language import udhr
-from fairbits.measure.scores.scores import SIGNIFICANT
-from fairbits.reports.languages import FIRST_SCALE, LOSS_SCALE
+from fairbits.core.errors import InputError, count_of, printable
+from fairbits.core.units import readable_size
+from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.page import group_notes
-from fairbits.units import readable_size
+from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
+from fairbits.text.included_texts import udhr
 
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
 """Characters with a meaning in Markdown; an underscore within a word, as in heb_Hebr, has none."""

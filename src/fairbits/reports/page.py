@@ -15,11 +15,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fairbits.display.figure import plotly_script, script_json
-from fairbits.errors import printable
-from fairbits.measure.scores.scores import SIGNIFICANT
+from fairbits.core.errors import printable
+from fairbits.core.figure import plotly_script, script_json
+from fairbits.core.units import readable_size
+from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.headline import SAME_SIZE
-from fairbits.units import readable_size
 
 EARLY = "theme.js"
 """Runs before anything is painted, so that a dark page does not flash."""
@@ -39,7 +39,7 @@ def page(content: Mapping[str, Any]) -> str:
         groups=group_notes(shown["notes"]),
         content=Markup(script_json(shown)),
         policy=policy([early, plotly, late]),
-        style=Markup(_asset("assets/report/style.css")),
+        style=Markup(_asset("reports/templates/style.css")),
         early=Markup(early),
         plotly=Markup(plotly),
         late=Markup(late),
@@ -135,14 +135,14 @@ def _asset(path: str) -> str:
 @cache
 def _scripts() -> tuple[str, str, str]:
     """Returns the early script, plotly, and the scripts of the page in one."""
-    late = "\n".join(_asset(f"assets/report/{name}") for name in SCRIPTS)
-    return _asset(f"assets/report/{EARLY}"), plotly_script(), late
+    late = "\n".join(_asset(f"reports/templates/{name}") for name in SCRIPTS)
+    return _asset(f"reports/templates/{EARLY}"), plotly_script(), late
 
 
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("fairbits", "assets/report"),
+        loader=PackageLoader("fairbits", "reports/templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fairbits.measure.scores.setting import TASK_NAMES
+from fairbits.core.version import versions
+from fairbits.evaluation.setting import TASK_NAMES
 from fairbits.reports.sources import Sources
-from fairbits.version import versions
 
 THREADS = "torch threads"
 """The number of threads of a run: floating-point sums depend on it."""

@@ -7,15 +7,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from fairbits.checks import one_of
-from fairbits.errors import InputError
-from fairbits.fields import Code, Digest, Matching, Name, Number, Positive, Split, check_once, check_same_keys
-from fairbits.measure.audit.audit_file import AuditFile
-from fairbits.measure.scores.scores import Scores
+from fairbits.auditing.audit_file import AuditFile
+from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError
+from fairbits.core.records import (
+    Code,
+    Digest,
+    Kind,
+    Matching,
+    Name,
+    Number,
+    Positive,
+    Split,
+    check_once,
+    check_same_keys,
+)
+from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.records import Kind
-from fairbits.stats import Contrast, Estimate
-from fairbits.units import MEASURES, UNITS
+from fairbits.stats.frame import Contrast
+from fairbits.stats.intervals import Estimate
 
 RunPath = Annotated[str, Matching(r"([\w-][\w.+-]*/)?[\w-][\w.+-]*", "the name of a file in the directory of the run")]
 

@@ -1,1 +1,1 @@
-"""The HTTP server: completions over an OpenAI-compatible API, each with the overlay of its language."""
+"""Overlays for languages, and the server that applies them."""

@@ -8,9 +8,10 @@ import numpy as np
 import scipy  # its modules are loaded when they are used
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range, near_one, one_of, same_shape, whole
-from fairbits.errors import InputError
-from fairbits.memory import RESAMPLED_COUNTS
+from fairbits.core.array_checks import Floats, finite_array, near_one
+from fairbits.core.checks import in_range, one_of, same_shape, whole
+from fairbits.core.errors import InputError
+from fairbits.core.memory import RESAMPLED_COUNTS
 from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import Rng, generator
 

@@ -1,39 +1,116 @@
-"""LanguageFrame: damage per language from paired documents; its worst, best, mean, gap and ratio."""
+"""LanguageFrame: damage per language from paired documents; its worst, best, mean, gap and ratio.
 
-from collections.abc import Callable, Mapping
+Contrast: the difference between two frames, per language, and which of the differences are significant.
+
+How the damage of languages is shown: as a table, a pandas DataFrame and a figure, worst first.
+
+Languages for which no interval can be formed: the reasons, and the notes that state them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.checks import (
-    Floats,
-    as_array,
-    finite_array,
-    in_range,
-    instance,
-    nonnegative_array,
-    one_of,
-    same_shape,
-    whole,
-)
-from fairbits.display.figure import Figure
-from fairbits.display.table import Shown, Table
-from fairbits.errors import InputError
-from fairbits.stats.contrast import Contrast, contrast_of
-from fairbits.stats.document_records import check_records, pair_records
-from fairbits.stats.draws import Draws, draw_jointly, draw_languages
-from fairbits.stats.estimates_display import figure_of_series, pandas_of, table_of
-from fairbits.stats.extremes import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
-from fairbits.stats.intervals import Estimate, combination, combination_p, estimate_within
+from fairbits.core.array_checks import Floats, as_array, finite_array, nonnegative_array
+from fairbits.core.checks import in_range, instance, one_of, same_shape, whole
+from fairbits.core.errors import InputError
+from fairbits.core.figure import Figure, dots
+from fairbits.core.table import Shown, Table, data_frame, number
+from fairbits.core.units import UNITS, bits
+from fairbits.stats.draws import Draws, check_records, draw_jointly, draw_languages, pair_records
+from fairbits.stats.intervals import Estimate, combination, combination_p, estimate_within, holm, p_values
 from fairbits.stats.intervals import simultaneous as simultaneous_limits
 from fairbits.stats.resample import Replicates
-from fairbits.units import UNITS, bits
+from fairbits.stats.worst_language import best_of, bias_corrected_range, random_effects_sd, worst_difference, worst_of
 
 if TYPE_CHECKING:
     import pandas
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The damage of one frame minus that of another, per language, with p values as they are and adjusted by Holm.
+
+    A language without an interval is not tested: its p is 1, and Holm's correction does not count it.
+    """
+
+    differences: dict[str, Estimate]
+    p: dict[str, float]
+    p_holm: dict[str, float]
+
+    def significant(self, level: float = 0.05) -> dict[str, Estimate]:
+        """Returns the differences whose Holm-adjusted p is below the level."""
+        level = in_range("level", level, above=0, below=1)
+        return {code: each for code, each in self.differences.items() if each.value and self.p_holm[code] < level}
+
+
+def contrast_of(paired: "LanguageFrame", *, simultaneous: bool = False) -> Contrast:
+    """Returns the contrast of a frame of differences."""
+    tested, untested = paired.bounded.languages, dict.fromkeys(paired.languages, 1.0)
+    p = p_values(paired.bounded) if tested else np.ones(0)
+    adjusted = holm(p) if tested else p
+    return Contrast(
+        paired.by_language(simultaneous=simultaneous),
+        untested | dict(zip(tested, p.tolist(), strict=True)),
+        untested | dict(zip(tested, adjusted.tolist(), strict=True)),
+    )
+
+
+def worst_first(damage: Mapping[str, Estimate]) -> list[str]:
+    """Returns the languages by their damage, the largest first."""
+    return sorted(damage, key=lambda code: -damage[code].value)
+
+
+def table_of(frame: "LanguageFrame") -> Table:
+    """Returns the damage of every language, then worst, mean and gap."""
+    found, (worst, most) = frame.by_language(), frame.worst()
+    rows = tuple((code, *cells(found[code]), str(found[code].n)) for code in worst_first(found))
+    return Table(
+        f"Damage in {frame.unit.replace('_', ' ')} with {frame.confidence:.0%} intervals over documents",
+        ("language", "damage", "low", "high", "documents"),
+        rows,
+        (f"worst {worst} {most}; mean {frame.mean()}" + (f"; gap {frame.gap()}" if len(found) > 1 else ""),),
+    )
+
+
+def cells(estimate: Estimate) -> tuple[str, str, str]:
+    """Returns value and limits of an estimate for a table; limits are "–" if it has no interval."""
+    limits = (estimate.low, estimate.high) if estimate.bounded else (float("nan"), float("nan"))
+    low, high = map(number, limits)
+    return number(estimate.value), low, high
+
+
+def estimate_columns(name: str, estimates: Iterable[Estimate]) -> dict[str, list[float | None]]:
+    """Returns the columns NAME, NAME_low and NAME_high; a limit is missing if there is no interval."""
+    given = list(estimates)
+    return {
+        name: [each.value for each in given],
+        f"{name}_low": [each.low if each.bounded else None for each in given],
+        f"{name}_high": [each.high if each.bounded else None for each in given],
+    }
+
+
+def pandas_of(damage: Mapping[str, Estimate]) -> "pandas.DataFrame":
+    """Returns one row per language, worst first."""
+    order = worst_first(damage)
+    columns: dict[str, list[Any]] = {"language": order}
+    columns |= estimate_columns("damage", (damage[code] for code in order))
+    columns["documents"] = [damage[code].n for code in order]
+    return data_frame(columns, index="language")
+
+
+def figure_of_series(series: Mapping[str, Mapping[str, Estimate]], *, title: str, unit: str) -> Figure:
+    """Returns a dot with its interval for every language, worst first by the first series."""
+    first = next(iter(series.values()))
+    points = {
+        name: {code: (each.value, each.low, each.high) for code, each in own.items()} for name, own in series.items()
+    }
+    return dots(title, points, axis=unit.replace("_", " "), order=worst_first(first))
+
 
 FRAME_UNITS = (*UNITS, "ratio", "per_item")
 
@@ -184,7 +261,7 @@ class LanguageFrame(Shown):
     def worst(self) -> tuple[str, Estimate]:
         """Returns the most damaged language and an estimate of the largest damage, corrected for selection.
 
-        The value is less than that language's own estimate: see `fairbits.stats.extremes.worst_of`.
+        The value is less than that language's own estimate: see `fairbits.stats.worst_language.worst_of`.
         """
         return worst_of(self.bounded, confidence=self.confidence) if self.bounded.languages else self._extreme(max)
 
@@ -308,3 +385,42 @@ class LanguageFrame(Shown):
     def _over_all(self, value: float) -> Estimate:
         """Returns a number over all languages and documents, without an interval."""
         return Estimate.without_interval(value, len(np.unique(self.document)), self.confidence)
+
+
+NAMED = 5
+"""Languages that a note names at most."""
+
+
+def interval_notes(frame: "LanguageFrame", shown: Mapping[str, Estimate | None] | None = None) -> tuple[str, ...]:
+    """Returns notes on the languages without an interval, and on `shown` statistics of all languages without one."""
+    codes: dict[str, list[str]] = {}
+    for code, reason in frame.without_interval.items():
+        codes.setdefault(reason, []).append(code)
+    reasons = "; ".join(f"{_listed(each)}: {reason}" for reason, each in codes.items())
+    if len(frame.without_interval) == len(frame.languages):
+        return (f"no language has an interval, so worst, best, mean and gap have none either ({reasons})",)
+    notes = [
+        f"no interval for {_listed(each)}: {reason}; left out of worst, best, mean and gap"
+        for reason, each in codes.items()
+    ]
+    missing = [name for name, each in (shown or {}).items() if each is not None and not each.bounded]
+    if missing:
+        notes.append(f"no interval for {', '.join(missing)}: {why_none_over_languages(frame)}")
+    return tuple(notes)
+
+
+def why_none_over_languages(frame: "LanguageFrame") -> str:
+    """Returns why a statistic of all languages has no interval."""
+    if len(frame.languages) - len(frame.without_interval) < 2 <= len(frame.languages):
+        return "fewer than 2 languages have an interval"
+    return "there are too few documents per language for this many languages"
+
+
+def _listed(codes: list[str]) -> str:
+    """Returns the first codes, and how many more there are.
+
+    >>> _listed(["a", "b"]), _listed(list("abcdefg"))
+    ('a, b', 'a, b, c, d, e and 2 more')
+    """
+    more = len(codes) - NAMED
+    return ", ".join(codes[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbits.checks import Floats, finite_array, in_range, whole
-from fairbits.errors import InputError
+from fairbits.core.array_checks import Floats, finite_array
+from fairbits.core.checks import in_range, whole
+from fairbits.core.errors import InputError
 from fairbits.stats.resample import Replicates
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ import numpy as np
 import scipy  # its modules are loaded when they are used; scipy.stats alone would take a second
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.checks import Floats, in_range, nonnegative_array, same_shape
-from fairbits.errors import InputError
-from fairbits.stats.contrast import Contrast
-from fairbits.stats.draws import Draws
-from fairbits.stats.frame import LanguageFrame
+from fairbits.core.array_checks import Floats, nonnegative_array
+from fairbits.core.checks import in_range, same_shape
+from fairbits.core.errors import InputError
+from fairbits.stats.draws import Draws, few_documents
+from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import holm
-from fairbits.stats.no_interval import few_documents
 from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, replicates_of_none
 
 MOST_ITEMS = 2.0**53

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fairbits.checks import Floats, instance, instances, sequence, whole
-from fairbits.errors import InputError
-from fairbits.memory import RESAMPLED_COUNTS
+from fairbits.core.array_checks import Floats
+from fairbits.core.checks import instance, instances, sequence, whole
+from fairbits.core.errors import InputError
+from fairbits.core.memory import RESAMPLED_COUNTS
 
 LEAST_DOCUMENTS = 5
 """Documents that a language needs for an interval."""

@@ -9,7 +9,7 @@ import pytest
 import cover_tables
 import samples_tables
 from cover_sets import largest, random_sets
-from fairbits.language.lookup import language_of
+from fairbits.text.language_codes import language_of
 from language_trial import Results
 from own_samples import first_words, prompts_of
 

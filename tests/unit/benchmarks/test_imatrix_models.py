@@ -5,7 +5,7 @@ from gguf import GGMLQuantizationType, dequantize
 from gguf.quants import quantize
 
 import imatrix_models
-from fairbits.model import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 
 def test_dither_moves_weights_by_up_to_half_a_step_of_their_grid() -> None:

@@ -2,13 +2,13 @@ import pytest
 import torch
 
 import real_ablations
-from fairbits.measure.passes import output_gradients
-from fairbits.model.groups import round_to_nearest
-from fairbits.quantization import execution
-from fairbits.quantization.learning import distillation
-from fairbits.quantization.learning.block_distillation import BlockBatch
-from fairbits.quantization.learning.learnable_codes import LearnableCodes
-from fairbits.theory.grid import Grid
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.quantization import execute as execution
+from fairbits.quantization.learned import learn as distillation
+from fairbits.quantization.learned import output_importance as output_gradients
+from fairbits.quantization.learned.learn_block import BlockBatch
+from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from real_items import Item
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench import Setting
-from fairbits.stats import LanguageFrame
+from fairbits.stats.frame import LanguageFrame
 from measured import paired_ratios
 from real_against import against_lines
 from real_groups import Group, name_of, rank

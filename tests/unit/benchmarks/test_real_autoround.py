@@ -8,10 +8,10 @@ import pytest
 
 import real
 from fairbits import Checkpoint
-from fairbits.language import udhr
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.text import Part, Text, Window
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Part, Text, Window
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
 from real_autoround import Recipe, carry_out, rows_of, title_of
 
 START = 1

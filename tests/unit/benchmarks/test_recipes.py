@@ -10,7 +10,7 @@ import pytest
 import peers
 import recipes
 from fairbits import Checkpoint
-from fairbits.language import help_text
+from fairbits.text.included_texts import help_text
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/guides/other-quantizers.md").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ from inspect import signature
 import pytest
 
 from fairbits.cli import app
-from fairbits.cli.commands.plan import plan
+from fairbits.cli.plan_command import plan
 from fairbits.cli.policy_options import option_flag, policy_options, values_of
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 from fairbits.quantization.policies import DEFAULT, POLICIES
 
 TOY = """
@@ -22,9 +22,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Annotated, Literal
 from fairbits.quantization import policies
-from fairbits.quantization.policies.assemble import assemble
+from fairbits.quantization.policies.plan_from_scheme import assemble
 from fairbits.quantization.policies.option import Option
-from fairbits.quantization.policies.policy import policy
+from fairbits.quantization.policies.option import policy
 
 @policy(reads_text=False, tokens=99, fixes=("grid",))
 def toy(

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from fairbits.cli import command, terminal
-from fairbits.errors import AlreadyReportedError, InputError
-from fairbits.torchrun import Process, this_process
+from fairbits.core.errors import AlreadyReportedError, InputError
+from fairbits.core.torchrun import Process, this_process
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairbits.cli.resume import check_agrees
-from fairbits.errors import InputError
+from fairbits.cli.quantize_command import check_agrees
+from fairbits.core.errors import InputError
 from fairbits.quantization.plan import Calibration, Plan
 
 TEXT = Calibration("udhr", {"eng_Latn": "a", "heb_Hebr": "b"}, 64, 32, 1)

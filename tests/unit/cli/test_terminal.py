@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from fairbits.cli import terminal
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 
 
 class Terminal(io.StringIO):
@@ -138,16 +138,16 @@ def test_a_gpu_is_named_on_stderr_and_the_processor_is_not(log, monkeypatch) -> 
 
 
 VERBS = {
-    "compare": ("fairbits.verbs.compare.compare", ["embedded:tiny", "--policies", "rtn"]),
-    "evaluate": ("fairbits.verbs.evaluate.evaluate", ["embedded:tiny", "--reference", "embedded:tiny"]),
-    "generate": ("fairbits.overlays.model.AdaptiveModel", ["embedded:tiny", "All"]),
-    "overlay": ("fairbits.verbs.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
-    "plan": ("fairbits.verbs.plan.plan", ["embedded:tiny"]),
-    "quantize": ("fairbits.verbs.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
-    "research": ("fairbits.science.experiments.experiment_tasks.Laboratory", ["bounds"]),
-    "run": ("fairbits.verbs.run.many.run_many", ["--out", "no-such-directory"]),
-    "serve": ("fairbits.overlays.model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
-    "sweep": ("fairbits.verbs.sweep.sweep", ["embedded:tiny"]),
+    "compare": ("fairbits.api.compare.compare", ["embedded:tiny", "--policies", "rtn"]),
+    "evaluate": ("fairbits.api.evaluate.evaluate", ["embedded:tiny", "--reference", "embedded:tiny"]),
+    "generate": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "All"]),
+    "overlay": ("fairbits.api.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
+    "plan": ("fairbits.api.make_plan.plan", ["embedded:tiny"]),
+    "quantize": ("fairbits.api.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
+    "research": ("fairbits_research.experiments.experiment_tasks.Laboratory", ["bounds"]),
+    "run": ("fairbits.api.run.many_models.run_many", ["--out", "no-such-directory"]),
+    "serve": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
+    "sweep": ("fairbits.api.sweep.sweep", ["embedded:tiny"]),
 }
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.errors import InputError
-from fairbits.language import Corpus
-from fairbits.language.text_request import TextRequest
-from fairbits.measure.passes.prepare import text_for
-from fairbits.measure.passes.text import Text
-from fairbits.model import Checkpoint
+from fairbits.core.errors import InputError
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import channel_importance as module
 from fairbits.quantization.channel_importance import channel_importance
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 WEATHER = Corpus(
     "weather",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.model import Checkpoint
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Evidence, Sensitivity, is_rounded, kappa_of_audit
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.model.scheme import Scheme
+from fairbits.core.errors import InputError
+from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import PLAN as KIND
 from fairbits.quantization.plan import Calibration, LayerPlan, LayerResult, Plan
 

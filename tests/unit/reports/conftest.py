@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.model.checkpoint import Checkpoint
-from fairbits.model.scheme import Scheme
-from fairbits.reports import Sources
+from fairbits.api.audit import audit
+from fairbits.api.report import sources_of_run
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.scheme import Scheme
 from fairbits.reports.content import content
-from fairbits.verbs.audit import audit
-from fairbits.verbs.report import sources_of_run
+from fairbits.reports.sources import Sources
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.measure.audit.audit_file import AUDIT
-from fairbits.measure.scores.scores import SIGNIFICANT, Scores
-from fairbits.reports import Method, Report, Sources
-from fairbits.reports.content import check_name, content, format_of
-from fairbits.reports.sources import RUN, SWEEP
-from fairbits.units import MEASURES, UNITS
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.core.errors import InputError
+from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.reports.content import Report, check_name, content, format_of
+from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
 METHODS = ("gptq", "gptq:mix=english", "rtn")

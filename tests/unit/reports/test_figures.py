@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairbits.reports import Method
 from fairbits.reports.content import content
 from fairbits.reports.figures import LEAST_LANGUAGES, prediction
-from fairbits.stats import spearman
+from fairbits.reports.sources import Method
+from fairbits.stats.correlation import spearman
 
 METHODS = ("gptq", "gptq:mix=english", "rtn")
 FIRST = "divergence_bits_per_byte"

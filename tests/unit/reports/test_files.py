@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 from fairbits.reports.sources import RUN, SWEEP
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"

@@ -10,11 +10,10 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from fairbits.errors import InputError, printable
+from fairbits.core.errors import InputError, printable
 from fairbits.quantization.plan import Plan
-from fairbits.reports import Report
-from fairbits.reports.hub import WRITTEN, hub_files, model_card, published, recipe
-from fairbits.reports.hub_facts import HubFacts, Widths, facts_of
+from fairbits.reports.content import Report
+from fairbits.reports.hub_card import WRITTEN, HubFacts, Widths, facts_of, hub_files, model_card, published, recipe
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = (

@@ -8,9 +8,8 @@ from huggingface_hub.utils import validate_repo_id
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbits.errors import InputError
-from fairbits.language.catalog import catalog
-from fairbits.reports.hub_facts import (
+from fairbits.core.errors import InputError
+from fairbits.reports.hub_card import (
     Widths,
     check_id,
     facts_of,
@@ -20,6 +19,7 @@ from fairbits.reports.hub_facts import (
     suggested_name,
     widths_of,
 )
+from fairbits.text.catalog import catalog
 
 FOUR = Widths((4,), 128, "compressed-tensors")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from fairbits.errors import printable
-from fairbits.measure.scores.signature import Signature
+from fairbits.core.errors import printable
+from fairbits.evaluation.signature import Signature
 from fairbits.reports.content import content
 from fairbits.reports.markdown import ROUNDED, card, text
 from fairbits.reports.page import group_notes

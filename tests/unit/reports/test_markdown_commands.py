@@ -10,17 +10,17 @@ import pytest
 import typer
 from markdown_it import MarkdownIt
 
+from fairbits.api.evaluate import evaluate
+from fairbits.api.make_plan import plan
+from fairbits.api.quantize import quantize
 from fairbits.cli import app
-from fairbits.language import read_corpus, udhr
-from fairbits.language.reading import open_corpus
-from fairbits.measure.scores.scores import Scores
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import content
 from fairbits.reports.markdown import card
 from fairbits.reports.sources import Method, RunFile, Sources
-from fairbits.verbs.evaluate import evaluate
-from fairbits.verbs.plan import plan
-from fairbits.verbs.quantize import quantize
+from fairbits.text.included_texts import udhr
+from fairbits.text.reading import open_corpus, read_corpus
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 RUN_RECORD: dict[str, Any] = {

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from fairbits.core.units import MEASURES, UNITS
 from fairbits.reports.content import content as content_of
 from fairbits.reports.page import EARLY, SCRIPTS, page
-from fairbits.units import MEASURES, UNITS
 
 MOST_BYTES = 2_200_000
 FIGURES = {f"fig-{name}" for name in ("languages", "kappa", "patterns", "causes", "bits", "widths", "prediction")}
@@ -297,7 +297,7 @@ def test_plotly_is_what_its_readme_says() -> None:
 
 @pytest.mark.parametrize("name", [EARLY, *SCRIPTS])
 def test_scripts_write_text_not_markup(name: str) -> None:
-    text = files("fairbits").joinpath(f"assets/report/{name}").read_text("utf-8")
+    text = files("fairbits").joinpath(f"reports/templates/{name}").read_text("utf-8")
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|</script|\r", text
     )

@@ -4,7 +4,7 @@ import copy
 import re
 from typing import Any
 
-from fairbits.reports import Report
+from fairbits.reports.content import Report
 
 
 def words(own: dict[str, Any]) -> str:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.measure.scores.scores import Scores
+from fairbits.api.report import sources_of_run
+from fairbits.core.errors import InputError
+from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.reports import Method, Sources
-from fairbits.reports.sources import digest
-from fairbits.verbs.report import sources_of_run
+from fairbits.reports.sources import Method, Sources, digest
 
 
 @pytest.fixture(scope="module")

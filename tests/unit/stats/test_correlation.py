@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.stats import holm, pearson, spearman
+from fairbits.core.errors import InputError
+from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.intervals import holm
 
 X = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
 Y = np.array([2.0, 1, 4, 3, 6, 5, 9, 7, 8, 10])

@@ -3,10 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.records import check_record
-from fairbits.stats import Estimate
-from fairbits.stats.intervals import estimate_within
+from fairbits.core.errors import InputError
+from fairbits.core.records import check_record
+from fairbits.stats.intervals import Estimate, estimate_within
 from fairbits.stats.resample import generator
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fairbits.stats import LanguageFrame
+from fairbits.stats.frame import LanguageFrame
 
 
 def drawn(languages: int = 3, documents: int = 20) -> LanguageFrame:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.stats import LanguageFrame
+from fairbits.core.errors import InputError
 from fairbits.stats import draws as draws_module
+from fairbits.stats.frame import LanguageFrame
 
 
 def records(damage=(0.02, 0.03, 0.06), *, documents=40, parallel=True, seed=0, noise=0.02):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.stats import LanguageFrame
-from fairbits.stats.no_interval import interval_notes
+from fairbits.core.errors import InputError
+from fairbits.stats.frame import LanguageFrame, interval_notes
 
 
 def made(documents: dict[str, int], *, shared: bool = False, seed: int = 0) -> LanguageFrame:

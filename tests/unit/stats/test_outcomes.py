@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fairbits.errors import InputError
-from fairbits.stats import OutcomeFrame, holm, mcnemar_p
-from fairbits.stats.outcomes import noise_floor, score_limit, worst_by_chance
+from fairbits.core.errors import InputError
+from fairbits.stats.intervals import holm
+from fairbits.stats.outcomes import OutcomeFrame, mcnemar_p, noise_floor, score_limit, worst_by_chance
 
 
 def framed(changes: dict[str, tuple[int, int]], items: int = 200, *, seed: int = 0, **settings) -> OutcomeFrame:

@@ -11,14 +11,13 @@ does not import torch.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairbits.checks import one_of
-from fairbits.errors import InputError
+from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
 from fairbits.quantization.policies.fair import fair
 from fairbits.quantization.policies.gptq import Mixture, gptq
-from fairbits.quantization.policies.option import Embeddings, PolicyOptions
-from fairbits.quantization.policies.policy import COMMON, Policy
+from fairbits.quantization.policies.option import COMMON, Embeddings, Policy, PolicyOptions
 from fairbits.quantization.policies.precision import allocate, gateway, mixed, protect
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def check(policy: str, given: Mapping[str, Any], *, spell: Callable[[str], str] 
 
 def decide(policy: str, evidence: Evidence, *, calibration: "Calibration | None" = None, **given: Any) -> "Plan":
     """Returns the plan of a policy with these options; options that it does not take are refused."""
-    from fairbits.quantization.policies.layers import check_embeddings, check_groups  # heavy: only to decide
+    from fairbits.quantization.policies.plan_from_scheme import check_embeddings, check_groups  # heavy: only to decide
 
     check(policy, given)
     common = {name: value for name, value in given.items() if name in COMMON}

@@ -3,12 +3,11 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fairbits.checks import one_of
-from fairbits.model.scheme import Objective
+from fairbits.core.checks import one_of
+from fairbits.models.scales.scheme import Objective
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.policies.assemble import assemble, equal_mix, one_language
-from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted
-from fairbits.quantization.policies.policy import policy
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
+from fairbits.quantization.policies.plan_from_scheme import assemble, equal_mix, one_language
 
 if TYPE_CHECKING:
     from fairbits.quantization.plan import Plan
@@ -84,7 +83,7 @@ def laaciq(
 
     The scales that each language alone would choose are saved next to the model (option A).
     """
-    from fairbits.language.lookup import find_language  # heavy: policies are declared without it
+    from fairbits.text.language_codes import find_language  # heavy: policies are declared without it
 
     aim: Objective = objective or "worst"
     pi = equal_mix(evidence)

@@ -4,20 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from fairbits.errors import InputError
-from fairbits.memory import CPU_END_TO_END_WEIGHTS, LEARNED_WEIGHT_BYTES, LEARNING_SHARE
+from fairbits.core.errors import InputError
+from fairbits.core.memory import CPU_END_TO_END_WEIGHTS, LEARNED_WEIGHT_BYTES, LEARNING_SHARE
 from fairbits.quantization.evidence import Evidence, How
 from fairbits.quantization.policies.gptq import gptq
-from fairbits.quantization.policies.option import Option, PolicyOptions
-from fairbits.quantization.policies.policy import TOKENS, policy
-from fairbits.quantization.policies.precision import (
-    ALLOWED,
-    AVG_BITS,
-    SENSITIVITY,
-    WIDTHS,
-    ObjectiveOption,
-    allocate,
-)
+from fairbits.quantization.policies.option import TOKENS, Option, PolicyOptions, policy
+from fairbits.quantization.policies.precision import ALLOWED, AVG_BITS, SENSITIVITY, WIDTHS, ObjectiveOption, allocate
 
 if TYPE_CHECKING:
     from fairbits.quantization.plan import Plan
@@ -54,7 +46,7 @@ def fair(
     50 million weights), or if `model_steps` is given, they are then learned together, against the full-precision
     model's next-token distribution. With `avg_bits` blocks have the widths that `allocate` gives them.
     """
-    from fairbits.model.device import is_gpu  # heavy: policies are declared without it
+    from fairbits.models.device import is_gpu  # heavy: policies are declared without it
     from fairbits.quantization.plan import Learning
 
     if options.group == "tensor":
@@ -98,8 +90,8 @@ def fair(
 
 def _fits_end_to_end(evidence: Evidence) -> bool:
     """Returns whether the weights of all blocks can be learned together: in memory on a GPU, in time on a CPU."""
-    from fairbits.model.capacity import fits_whole  # heavy, as above
-    from fairbits.model.device import is_gpu
+    from fairbits.models.capacity import fits_whole  # heavy, as above
+    from fairbits.models.device import is_gpu
 
     weights = sum(evidence.block_weights)
     if not is_gpu(evidence.device):

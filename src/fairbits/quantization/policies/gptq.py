@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fairbits.checks import one_of
+from fairbits.core.checks import one_of
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.policies.assemble import assemble, equal_mix, one_language
-from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, with_all_text
-from fairbits.quantization.policies.policy import policy
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy, with_all_text
+from fairbits.quantization.policies.plan_from_scheme import assemble, equal_mix, one_language
 
 if TYPE_CHECKING:
     from fairbits.quantization.plan import Plan
@@ -49,8 +48,8 @@ def gptq(
 
 def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, float]:
     """Returns given weights, scaled to sum to 1; languages that are not named have none."""
-    from fairbits.checks import weights_vector  # heavy: policies are declared without it
-    from fairbits.language.lookup import find_language
+    from fairbits.core.array_checks import weights_vector  # heavy: policies are declared without it
+    from fairbits.text.language_codes import find_language
 
     named = {find_language(name, own=evidence.languages).code: weight for name, weight in given.items()}
     for code in named:

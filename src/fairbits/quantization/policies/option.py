@@ -1,18 +1,25 @@
-"""Options of policies: their help, their type and default, and their values as text. Nothing here needs torch."""
+"""Options of policies: their help, their type and default, and their values as text. Nothing here needs torch.
+
+Policy: a function from evidence to a plan, and all that is known of it. Nothing here needs torch.
+
+The flags of the command line, the checks of `decide` and the names of variants come from these declarations alone.
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from inspect import Parameter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import cached_property
+from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from fairbits.checks import one_of
-from fairbits.errors import InputError
-from fairbits.model.scheme import Group, Rounding, Scheme, WeightGrid
+from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError
+from fairbits.models.scales.scheme import Group, Rounding, Scheme, WeightGrid
+from fairbits.quantization.evidence import Evidence
 
 if TYPE_CHECKING:
-    from fairbits.quantization.plan import Calibration
+    from fairbits.quantization.plan import Calibration, Plan
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class PolicyOption:
             if get_origin(kind) is Sequence:
                 return widths_of(text, name or self.name)
             if get_origin(kind) is Mapping and "=" in text:
-                from fairbits.language.mix import parse_weights  # heavy: only when weights are given
+                from fairbits.text.mix import parse_weights  # heavy: only when weights are given
 
                 return parse_weights(text)
         raise InputError(f"{name or self.name} is {text!r:.40}; it must be {' or '.join(self._forms())}")
@@ -161,3 +168,64 @@ def with_all_text(options: PolicyOptions, *, count: int) -> PolicyOptions:
     """Returns options in which one language has the tokens of `count` languages: mixes differ, budgets do not."""
     asked = options.calibration
     return options if asked is None else replace(options, calibration=replace(asked, tokens=count * asked.tokens))
+
+
+COMMON = {
+    each.name: PolicyOption.of(each.name, each.type, each.default)
+    for each in fields(PolicyOptions)
+    if get_origin(each.type) is Annotated
+}
+"""Options that all policies have, unless they decide one themselves."""
+TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy: a function of evidence and the common options, whose keyword-only parameters are its own options.
+
+    `reads_text`   whether it needs text of every language
+    `reads_audit`  whether it can take κ of the blocks from an audit
+    `tokens`       how many tokens of every language it reads by default
+    `fixes`        common options that it decides itself
+    """
+
+    function: Callable[..., "Plan"]
+    reads_text: bool = True
+    reads_audit: bool = False
+    tokens: int = TOKENS
+    fixes: tuple[str, ...] = ()
+
+    def __call__(self, evidence: Evidence, options: PolicyOptions, **own: Any) -> "Plan":
+        """Returns the plan; options are not checked against each other here, see `decide`."""
+        return self.function(evidence, options, **own)
+
+    @property
+    def name(self) -> str:
+        """The name of its function."""
+        return self.function.__name__
+
+    @cached_property
+    def options(self) -> Mapping[str, PolicyOption]:
+        """The common options that it does not fix, then its own."""
+        own = {
+            name: PolicyOption.of(name, each.annotation, each.default)
+            for name, each in signature(self.function).parameters.items()
+            if each.kind is Parameter.KEYWORD_ONLY
+        }
+        return {name: each for name, each in COMMON.items() if name not in self.fixes} | own
+
+    @cached_property
+    def width_options(self) -> tuple[str, ...]:
+        """The options that set the width of the weights: bits, or what this policy takes instead of them."""
+        return tuple(name for name, each in self.options.items() if "bits" in (name, each.about.instead_of))
+
+
+def policy(
+    *, reads_text: bool = True, reads_audit: bool = False, tokens: int = TOKENS, fixes: tuple[str, ...] = ()
+) -> Callable[[Callable[..., "Plan"]], Policy]:
+    """Returns a decorator that makes a policy of a function."""
+
+    def declare(function: Callable[..., "Plan"]) -> Policy:
+        return Policy(function, reads_text, reads_audit, tokens, fixes)
+
+    return declare

@@ -1,28 +1,137 @@
-"""Policies of precision: how many bits each block has. All of them clip and round weights in the same way."""
+"""Policies of precision: how many bits each block has. All of them clip and round weights in the same way.
 
-from collections.abc import Sequence
+How many bits each block gets: within a budget, or for a few protected blocks.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import comb
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from fairbits.checks import in_range, one_of, sequence, whole
-from fairbits.errors import InputError
-from fairbits.model.scheme import Objective, Rounding, Scheme
-from fairbits.quantization.evidence import Evidence, How
-from fairbits.quantization.policies.assemble import assemble
+from fairbits.core.checks import in_range, one_of, sequence, whole
+from fairbits.core.errors import InputError
+from fairbits.models.scales.scheme import Objective, Rounding, Scheme
+from fairbits.quantization.evidence import Evidence, How, Sensitivity
 from fairbits.quantization.policies.clipping import OBJECTIVE
-from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted
-from fairbits.quantization.policies.policy import policy
-from fairbits.quantization.policies.widths import (
-    HIGH,
-    best_protected,
-    check_low,
-    protected_widths,
-    random_sets,
-    value_of,
-    within_budget,
-)
+from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
+from fairbits.quantization.policies.plan_from_scheme import assemble
 
 if TYPE_CHECKING:
+    from fairbits.core.array_checks import Floats
+    from fairbits.quantization.allocation import Allocation
     from fairbits.quantization.plan import Plan
+
+
+HIGH = 8
+"""Bits of a protected block."""
+
+
+def within_budget(
+    sensitivity: Sensitivity, block_weights: Sequence[int], *, avg_bits: float, objective: Objective
+) -> "tuple[Allocation, tuple[str, ...]]":
+    """Returns the best width of every block at `avg_bits` bits per weight on average, and notes.
+
+    Counted are the codes of the blocks' linear maps, not their scales; `avg_bits` lies within the widths. Objective
+    "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
+    leave no language worse than the widest uniform width within the budget does.
+    """
+    import numpy as np  # heavy: policies are declared without it
+
+    from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst
+
+    widths = sensitivity.widths
+    sizes = [[-(-count * bits // 8) for bits in widths] for count in block_weights]
+    problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
+    uniform = max(option for option, bits in enumerate(widths) if bits <= avg_bits)
+    plain = [uniform] * problem.n_blocks
+    # bytes are rounded up block by block, which may exceed the budget a little: the uniform width must always fit
+    budget = max(int(sum(block_weights) * avg_bits / 8), problem.total_bytes(plain))
+    baseline = problem.total_damage(plain)
+    with quiet_solver():
+        if objective == "mean":
+            found = allocate_mean(problem, budget)
+        else:
+            floor = None
+            if objective == "regret":
+                rows = np.eye(problem.n_languages)
+                floor = [allocate_mean(problem, budget, pi=row).value for row in rows]
+            found = allocate_worst(problem, budget, baseline=baseline, floor=floor)
+    worse = [
+        code for code, own, plainly in zip(problem.languages, found.damage, baseline, strict=True) if own > plainly
+    ]
+    if objective != "mean" or not worse:
+        return found, ()
+    are = "is" if len(worse) == 1 else "are"
+    uniformly = f"with {widths[uniform]} bits everywhere"
+    note = f"the mean damage is minimal, but {', '.join(worse)} {are} worse off than {uniformly}"
+    return found, (note,)
+
+
+def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Objective) -> tuple[int, ...]:
+    """Returns the k blocks to keep at HIGH bits: of all sets, if they can be enumerated, or by integer program."""
+    from fairbits.quantization.protection import (
+        MAX_SETS,
+        protect,  # heavy: policies are declared without it
+    )
+
+    low, high = sensitivity.at(bits), sensitivity.at(HIGH)
+    method = "exhaustive" if comb(low.shape[1], k) <= MAX_SETS else "milp"
+    with quiet_solver():
+        return protect(low, high, k=k, objective=objective, method=method).blocks
+
+
+def protected_widths(blocks: Sequence[int], *, n_blocks: int, bits: int) -> tuple[int, ...]:
+    """Returns HIGH bits for some blocks, `bits` for all others.
+
+    >>> protected_widths((0, 3), n_blocks=4, bits=4)
+    (8, 4, 4, 8)
+    """
+    check_low(bits)
+    return tuple(HIGH if block in blocks else bits for block in range(n_blocks))
+
+
+def check_low(bits: int) -> None:
+    """Raises unless blocks that are not protected have fewer bits than those that are."""
+    if bits >= HIGH:
+        raise InputError(f"bits is {bits}; protected blocks have {HIGH}, so that the others must have fewer")
+
+
+def random_sets(n_blocks: int, k: int, *, count: int, seed: int) -> list[tuple[int, ...]]:
+    """Returns `count` different sets of k blocks, all there are if there are fewer.
+
+    >>> random_sets(4, 4, count=20, seed=0)
+    [(0, 1, 2, 3)]
+    """
+    import numpy as np  # heavy: policies are declared without it
+
+    rng = np.random.default_rng(seed)
+    wanted = min(count, comb(n_blocks, k))
+    found: dict[tuple[int, ...], None] = {}
+    while len(found) < wanted:
+        found[tuple(sorted(rng.choice(n_blocks, size=k, replace=False).tolist()))] = None
+    return list(found)
+
+
+def value_of(damage: "Floats", objective: Objective) -> float:
+    """Returns the mean or the worst of the languages' damages."""
+    return float(damage.mean() if objective == "mean" else damage.max())
+
+
+@contextmanager
+def quiet_solver() -> Iterator[None]:
+    """Sends what HiGHS prints from C to stderr, so that stdout holds results only."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
 
 TAU = 100.0
 """The founding documents write τ without a number; this one yields the blocks that they name."""
@@ -116,7 +225,7 @@ def gateway(
     evidence: Evidence, options: PolicyOptions, *, k: BlocksOption = 3, rounding: RoundingOption = "gptq"
 ) -> "Plan":
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
-    from fairbits.theory.allocation import gateway_set  # heavy: policies are declared without it
+    from fairbits.quantization.protection import gateway_set  # heavy: policies are declared without it
 
     blocks = gateway_set(evidence.n_blocks, k)
     stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}

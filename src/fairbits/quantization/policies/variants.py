@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairbits.errors import InputError
+from fairbits.core.errors import InputError
 from fairbits.quantization.policies import find_policy
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbits.model import Checkpoint
-from fairbits.model.scheme import Scheme
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
 from fairbits.quantization.plan import Calibration, LayerPlan, Plan
 from fairbits.quantization.policies import decide

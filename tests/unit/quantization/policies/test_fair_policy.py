@@ -3,9 +3,10 @@ from functools import cached_property
 
 import pytest
 
-from fairbits.errors import InputError
-from fairbits.memory import CPU_END_TO_END_WEIGHTS
-from fairbits.model import Checkpoint, capacity
+from fairbits.core.errors import InputError
+from fairbits.core.memory import CPU_END_TO_END_WEIGHTS
+from fairbits.models import capacity
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Learning
 from fairbits.quantization.policies import decide, find_policy

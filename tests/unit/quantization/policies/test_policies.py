@@ -9,9 +9,9 @@ import pytest
 import transformers as t
 from safetensors.torch import load_file, save_file
 
-from fairbits.errors import InputError
-from fairbits.model import Checkpoint
-from fairbits.model.files.formats import DEFAULT_FORMAT
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.formats import DEFAULT_FORMAT
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import transformers as t
 
-from fairbits.errors import InputError
-from fairbits.model import Checkpoint
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import decide

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbits.measure.audit.outliers import FOUNDING_THRESHOLD
-from fairbits.model import Checkpoint
+from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence, Sensitivity
-from fairbits.quantization.policies.widths import best_protected, quiet_solver, random_sets, within_budget
+from fairbits.quantization.policies.precision import best_protected, quiet_solver, random_sets, within_budget
 
 LANGUAGES = ("eng_Latn", "heb_Hebr", "hin_Deva")
 

@@ -1,0 +1,258 @@
+"""Doctor: the machine, its packages, and what is missing."""
+
+import hashlib
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from fairbits.core.errors import InputError
+from fairbits.core.units import gigabytes
+from fairbits.core.version import __version__
+
+SCHEMA = "fairbits.doctor/1"
+FOR_DEVELOPERS = ("dev", "docs")
+"""Extras for work on fairbits itself."""
+SERVER = "vllm"
+"""It needs its own versions of packages, and is best installed in its own environment: it is not an extra."""
+EMBEDDED = "bcc208af8cf242179f0d147301ba05a28041872e2f2982e15a3f67ec7ef7ef83"
+"""The SHA-256 of the embedded model's files, as `digest_of` computes it."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is needed: `installed` is its version, `broken` why it cannot be imported."""
+
+    name: str
+    needed: str
+    installed: str | None
+    broken: str | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether it is installed, new enough, and can be imported."""
+        if self.installed is None or self.broken is not None:
+            return False
+        return Requirement(self.needed).specifier.contains(self.installed, prereleases=True)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Packages that one part of fairbits needs, and the command that installs them."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The packages that are missing or too old."""
+        return tuple(package.needed for package in self.packages if not package.met)
+
+    @property
+    def command(self) -> str:
+        """The command that installs it."""
+        return f'pip install "fairbits[{self.name}]"'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory: its purpose, its size and the free space, in bytes."""
+
+    what: str
+    path: str
+    holds: int | None
+    free: int
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that was found on this machine."""
+
+    fairbits: str
+    python: str
+    system: str
+    required: tuple[Package, ...]
+    extras: tuple[Extra, ...]
+    devices: tuple[str, ...]
+    memory: str
+    places: tuple[Place, ...]
+    embedded_intact: bool
+    server: str
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What must be fixed before fairbits works, and how."""
+        bad = [package for package in self.required if not package.met]
+        found = [f"{package.needed} is required, but {_state(package)}" for package in bad]
+        if bad:
+            wanted = " ".join(f'"{package.needed}"' for package in bad)
+            found.append(f"fix it with: pip install {wanted}")
+        if not self.embedded_intact:
+            found.append("the files of embedded:tiny do not belong to this version; install fairbits again")
+        return tuple(found)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        extras = {each.name: {"missing": each.missing, "command": each.command} for each in self.extras}
+        required = [{**asdict(each), "met": each.met} for each in self.required]
+        return {
+            "schema": SCHEMA,
+            **asdict(self),
+            "required": required,
+            "extras": extras,
+            "problems": self.problems,
+        }
+
+
+def examine() -> Examination:
+    """Returns what is installed here; only required packages are imported, to see whether they work."""
+    required = tuple(_package(each, imported=True) for each in requirements(None))
+    extras = tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in _extras())
+    devices = _devices()
+    return Examination(
+        fairbits=__version__,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        required=required,
+        extras=extras,
+        devices=devices,
+        memory=_memory(),
+        places=tuple(_places()),
+        embedded_intact=digest_of(Path(__file__).parents[1] / "assets" / "tiny") == EMBEDDED,
+        server=_server(devices),
+    )
+
+
+def requirements(extra: str | None) -> list[Requirement]:
+    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included.
+
+    >>> "torch" in [each.name for each in requirements(None)], [each.name for each in requirements("datasets")]
+    (True, ['datasets'])
+    """
+    found: dict[str, Requirement] = {}
+    for line in _own_requirements():
+        each = Requirement(line)
+        plain = each.marker is None or each.marker.evaluate({"extra": ""})
+        if plain != (extra is None) or not (plain or (each.marker and each.marker.evaluate({"extra": extra or ""}))):
+            continue
+        inner = [requirements(name) for name in sorted(each.extras)] if each.name == "fairbits" else [[each]]
+        found |= {one.name: one for several in inner for one in several}
+    return [found[name] for name in sorted(found)]
+
+
+def digest_of(directory: Path) -> str:
+    """Returns the SHA-256 of the files of a directory except its card; "" if there are none."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in directory.glob("*") if path.is_file() and path.name != "README.md")
+    for path in files:
+        with path.open("rb") as file:
+            own = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.name} {own}\n".encode())
+    return digest.hexdigest() if files else ""
+
+
+def _own_requirements() -> list[str]:
+    try:
+        return metadata.requires("fairbits") or []
+    except metadata.PackageNotFoundError:
+        raise InputError("fairbits is not installed: install it, in its source tree with pip install -e .") from None
+
+
+def _extras() -> list[str]:
+    names = metadata.metadata("fairbits").get_all("Provides-Extra") or []
+    return sorted(names, key=lambda name: (name in FOR_DEVELOPERS, name))
+
+
+def _package(needed: Requirement, *, imported: bool = False) -> Package:
+    wanted = f"{needed.name}{needed.specifier}"
+    try:
+        version = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        return Package(needed.name, wanted, None)
+    return Package(needed.name, wanted, version, _import_problem(needed.name) if imported else None)
+
+
+def _import_problem(name: str) -> str | None:
+    """Returns why a package, or something it needs, cannot be imported; None if it can."""
+    try:
+        import_module(name.replace("-", "_"))
+    except Exception as error:  # a broken package may raise anything
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+    return None
+
+
+def _state(package: Package) -> str:
+    if package.installed is None:
+        return "is not installed"
+    if package.broken is not None:
+        return f"{package.installed} cannot be imported ({package.broken})"
+    return f"{package.installed} is installed"
+
+
+def _memory() -> str:
+    """Returns how much memory is free, where the system reports it."""
+    table = Path("/proc/meminfo")
+    if not table.is_file():
+        return "unknown"
+    lines = dict(line.split(":", 1) for line in table.read_text().splitlines())
+    total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return f"{gigabytes(free)} of {gigabytes(total)} free"
+
+
+def _places() -> Iterator[Place]:
+    """Yields the caches and the current directory."""
+    if _import_problem("huggingface_hub") is None:
+        from huggingface_hub import constants
+
+        yield _place("models from the Hub", Path(constants.HF_HUB_CACHE))
+    if _import_problem("fairbits.models.checkpoint") is None:  # which needs torch
+        from fairbits.models.io.cache import cache_directory
+
+        yield _place("converted models", cache_directory())
+    yield _place("this directory", Path.cwd(), with_size=False)
+
+
+def _place(what: str, path: Path, *, with_size: bool = True) -> Place:
+    there = next(each for each in (path, *path.parents) if each.exists())
+    files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if with_size else ()
+    holds = sum(file.stat().st_size for file in files) if with_size else None
+    return Place(what, _path_from_home(path) if with_size else ".", holds, shutil.disk_usage(there).free)
+
+
+def _path_from_home(path: Path) -> str:
+    """Returns a path without the name of the user, as a bug report is public."""
+    home = Path.home()
+    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
+
+
+def _devices() -> tuple[str, ...]:
+    """Returns the devices that torch can use."""
+    if _import_problem("torch") is not None:
+        return ("unknown: torch cannot be imported",)
+    from fairbits.models.device import describe_devices
+
+    return describe_devices()
+
+
+def _server(devices: tuple[str, ...]) -> str:
+    """Returns whether vLLM can serve quantized models on this machine."""
+    try:
+        version = metadata.version(SERVER)
+    except metadata.PackageNotFoundError:
+        return f"{SERVER} is not installed here; it can serve from another environment (pip install {SERVER})"
+    lacking = [each.needed for each in map(_package, _needs_of(SERVER)) if not each.met]
+    if lacking:
+        return f"{SERVER} {version} cannot serve: it needs {', '.join(lacking)}"
+    if not any(each.startswith("cuda") for each in devices):
+        return f"{SERVER} {version} is installed, but there is no CUDA device to serve from"
+    return f"{SERVER} {version} is installed with everything it needs"
+
+
+def _needs_of(name: str) -> list[Requirement]:
+    found = map(Requirement, metadata.requires(name) or ())
+    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]

@@ -1,0 +1,195 @@
+"""Evaluate: a quantized model and its reference model on the same text of every language."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbits.api.dry_run.command_estimates import evaluate_workload, requested_size
+from fairbits.api.dry_run.running_out import within_memory
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.core.records import parse_object
+from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import Identity
+from fairbits.evaluation.signature import DIGITS, Signature, hash_of
+from fairbits.forward.tokenize import open_corpus_for
+from fairbits.models.checkpoint import QUANTIZED, Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
+from fairbits.models.opening import Model, open_checkpoints
+from fairbits.quantization.plan import PLAN
+from fairbits.text.corpus import Corpus
+from fairbits.text.documents import Documents
+from fairbits.text.reading import DECLARATION, open_corpus
+from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+COMPARED = 64
+"""Documents of each language that both tokenizers must split into the same tokens."""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
+
+
+def evaluate(
+    quantized: Model,
+    *,
+    reference: Model,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 8192,
+    sequence: int = 512,
+    seed: int = 0,
+    split: str = "evaluation",
+    device: str = AUTO,
+    repeat: str | Signature | None = None,
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns the damage of quantization to every document of every language.
+
+    `reference` is the model before it was quantized. Both may be loaded models of transformers, with their `tokenizer`;
+    they are not changed. `text` is a corpus or its path; without it the embedded
+    declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
+    language. Both models compute in float32, one after the other; of a model that takes more than half of the free
+    memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
+    the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
+    text that are not the same are refused.
+    """
+    if repeat is None:
+        request = TextRequest(split, tokens, sequence, seed)
+    device = resolve_device(device)
+    after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
+    if repeat is not None:
+        return _repeated(after, before, repeat, text=text, device=device, progress=progress)
+    corpus = open_corpus_for(before, text, languages)
+    # before anything that takes time
+    after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
+    check_same_tokens(after, before, corpus, split=split)
+    check_made_from(after, before)
+    size = requested_size(before, corpus, split=split)
+    workload = evaluate_workload(after, before, size, request, device=device)
+    with (
+        within_memory(workload, device=device, progress=progress) as show,
+        ReferenceAnswers.of(before, corpus, request=request, device=device, progress=show) as answers,
+    ):
+        return scores_of(after, answers, reference=before, device=device, progress=show)
+
+
+def _repeated(
+    after: Checkpoint,
+    before: Checkpoint,
+    repeat: str | Signature,
+    *,
+    text: str | Path | Corpus | None,
+    device: str,
+    progress: Progress | None,
+) -> Scores:
+    """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
+    given = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
+    named = DECLARATION if given.text == "udhr" else given.text  # the name of its corpus
+    corpus = open_corpus(named if text is None else text, given.languages)
+    here = replace(
+        given,
+        model=after.fingerprint[:DIGITS],
+        reference=before.fingerprint[:DIGITS],
+        hash=hash_of(corpus.hashes[given.split]),
+    )
+    given.check(here)  # before anything that takes time
+    found = evaluate(
+        after,
+        reference=before,
+        text=corpus,
+        tokens=given.tokens,
+        sequence=given.window,
+        seed=given.seed,
+        split=given.split,
+        device=device,
+        progress=progress,
+    )
+    return replace(found, notes=(*found.notes, *given.check(found.signature(given.measure))))
+
+
+def scores_of(
+    after: Checkpoint,
+    answers: ReferenceAnswers,
+    *,
+    reference: Checkpoint,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Scores:
+    """Returns the scores of a quantized checkpoint, given the answers of its reference model."""
+    return answers.scores(
+        after,
+        Identity.of(after),
+        notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
+        device=device,
+        progress=progress,
+    )
+
+
+def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
+    """Raises unless the tokenizers of both models split the text into the same tokens.
+
+    Both models read the tokens of the reference. The tokenizer of a GGUF file is one that transformers has rebuilt, and
+    may add other special tokens or split a text in another way; there, only the tokens themselves must be the same.
+    """
+    theirs, mine = after.tokenizer(), before.tokenizer()
+    if after.kind == "gguf":
+        _check_same_vocabulary(after, before, corpus.split(split))
+        return
+    different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
+    different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
+    if different:
+        raise InputError(
+            f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "
+            "must read the same tokens: use the model that it was quantized from as reference"
+        )
+
+
+def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Documents) -> None:
+    """Raises unless the tokens of a text, and the special ones before it, have the same numbers in both models."""
+    theirs, mine = after.tokenizer(), before.tokenizer()
+    used = {token for texts in documents.values() for ids in _ids(mine, texts) for token in ids}
+    used |= {mine.bos_token_id} - {None}
+    numbers = sorted(used)
+    pairs = zip(numbers, mine.convert_ids_to_tokens(numbers), theirs.convert_ids_to_tokens(numbers), strict=True)
+    different = next((each for each in pairs if each[1] != each[2]), None)
+    if different is not None:
+        number, own, other = different
+        raise InputError(
+            f"token {number} is {own!r:.40} in {before.target} and {other!r:.40} in {after.target}; both models must "
+            "have the same vocabulary: use the model that it was quantized from as reference"
+        )
+
+
+def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
+    """Raises if a model was quantized from other weights than those of the reference."""
+    file = after.directory / "plan.json"
+    try:
+        plan = parse_object(file.read_bytes(), str(file), finite=False) if file.is_file() else {}
+    except InputError:
+        return  # the file of another tool: fairbits never leaves half a plan
+    if plan.get("schema") == PLAN.schema and plan.get("fingerprint") != before.fingerprint:
+        raise InputError(
+            f"{after.target} was made from {plan.get('model')} (as its plan.json says), and {before.target} has other "
+            "weights or another config.json; the reference must be the model it was made from"
+        )
+
+
+def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[list[int]]:
+    found = tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    return [list(ids) for ids in found]
+
+
+def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
+    """Returns the notes on a model, except those that start with `but`."""
+    notes = [note for note in checkpoint.notes if but is None or not note.startswith(but)]
+    if role == "quantized":  # what is said of a reference from a GGUF file
+        notes = [
+            note.removeprefix(ITSELF_QUANTIZED).removesuffix(")") if note.startswith(ITSELF_QUANTIZED) else note
+            for note in notes
+        ]
+    return tuple(f"{role}: {note}" for note in notes)

@@ -1,0 +1,178 @@
+"""Tasks: text as tasks of lm-eval, which run from local files: bits per byte, and sentences against corrupted ones."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbits.core.checks import one_of, sequence, whole
+from fairbits.core.errors import InputError
+from fairbits.core.files import whole_directory, write_files
+from fairbits.core.records import as_lines
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.corpus import SPLITS, Corpus
+from fairbits.text.corruption import corrupt, sentences
+from fairbits.text.documents import seeded_hash
+from fairbits.text.reading import open_corpus
+
+BPB, CLOZE = "bpb", "cloze"
+KINDS = (BPB, CLOZE)
+NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
+VERSION = 1
+"""Of the tasks: raise it if the same text would give other scores."""
+COMMON = {
+    BPB: """\
+# Bits per byte of whole documents. lm-eval reads them in windows as long as the model allows.
+dataset_path: json
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list:
+  - metric: bits_per_byte
+""",
+    CLOZE: """\
+# A sentence against the same sentence with two neighbouring words exchanged; right if the first is likelier.
+dataset_path: json
+test_split: test
+output_type: multiple_choice
+doc_to_text: ""
+doc_to_target: 0
+doc_to_choice: "{{[original, corrupted]}}"
+target_delimiter: ""
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+""",
+}
+"""What the tasks of one kind share."""
+METRICS = {BPB: "bits_per_byte", CLOZE: "acc"}
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """What was written: the directory, the group of each kind, and the number of items by kind and language."""
+
+    directory: Path
+    groups: dict[str, str]
+    items: dict[str, dict[str, int]]
+    notes: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, object]:
+        """Returns the same for JSON."""
+        return {"directory": str(self.directory), "groups": self.groups, "items": self.items, "notes": list(self.notes)}
+
+
+def write_tasks(
+    out: str | Path,
+    *,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    kinds: Iterable[str] = KINDS,
+    split: str = "evaluation",
+    items: int | None = None,
+    seed: int = 0,
+    name: str = "fairbits",
+) -> TaskFiles:
+    """Returns the tasks of lm-eval that were written to a directory: one per kind and language, and a group per kind.
+
+    Documents and sentences are taken in the seeded order in which `evaluate` takes them, up to `items` per language.
+    A language with fewer than 5 items of a kind is left out of it, with a note. The tasks name their data by absolute
+    paths, because lm-eval looks for relative ones where it is started.
+    """
+    chosen = [one_of("kind", kind, KINDS) for kind in sequence("kinds", kinds)]
+    if not chosen:
+        raise InputError(f"no kind of task is named; name one of {', '.join(KINDS)}")
+    one_of("split", split, SPLITS)
+    whole("seed", seed, least=0)
+    if items is not None:
+        whole("items", items, least=LEAST_DOCUMENTS)
+    if not NAME.fullmatch(name):
+        raise InputError(f"name is {name!r:.40}; it must be letters and digits, with single _ between them")
+    corpus = open_corpus(text, languages)
+    data = {
+        kind: {code: _items(kind, documents, items, seed) for code, documents in corpus.split(split).items()}
+        for kind in dict.fromkeys(chosen)
+    }
+    few = [
+        f"{code}: {len(rows)} of at least {LEAST_DOCUMENTS} items of {kind}; left out"
+        for kind, by_language in data.items()
+        for code, rows in by_language.items()
+        if len(rows) < LEAST_DOCUMENTS
+    ]
+    kept = {
+        kind: {code: rows for code, rows in by_language.items() if len(rows) >= LEAST_DOCUMENTS}
+        for kind, by_language in data.items()
+    }
+    if not all(kept.values()):
+        empty = next(kind for kind, by_language in kept.items() if not by_language)
+        raise InputError(f"no language has {LEAST_DOCUMENTS} items of {empty}; give more text, or another split")
+    directory = _free_directory(out)
+    files: dict[Path, bytes] = {}
+    for kind, by_language in kept.items():
+        files |= _files(directory, f"{name}_{kind}", kind, by_language)
+    try:
+        with whole_directory(directory) as draft:
+            write_files({draft / path.name: content for path, content in files.items()})
+    except OSError as problem:
+        raise InputError(f"{directory} cannot be made ({problem.strerror}); give another directory") from None
+    return TaskFiles(
+        directory,
+        {kind: f"{name}_{kind}" for kind in kept},
+        {kind: {code: len(rows) for code, rows in by_language.items()} for kind, by_language in kept.items()},
+        (*corpus.notes, *few),
+    )
+
+
+def _free_directory(out: str | Path) -> Path:
+    """Returns the directory to write to, which must be new or empty."""
+    path = Path(out).absolute()
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a directory to write the tasks to")
+    if path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path} is not empty; give a new directory, so that no task of another text stays in it")
+    return path
+
+
+def _items(kind: str, documents: Iterable[str], limit: int | None, seed: int) -> list[dict[str, str]]:
+    """Returns the rows of data of one language."""
+    texts = list(documents)
+    ordered = [texts[i] for i in sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))]
+    if kind == BPB:
+        return [{"text": each} for each in ordered[:limit]]
+    pairs = (
+        {"original": each, "corrupted": other}
+        for each in dict.fromkeys(sentence for document in ordered for sentence in sentences(document))
+        if (other := corrupt(each, seed=seed)) is not None
+    )
+    return list(pairs)[:limit]
+
+
+def _files(
+    directory: Path, group: str, kind: str, by_language: Mapping[str, list[dict[str, str]]]
+) -> dict[Path, bytes]:
+    """Returns the content of the files of one kind: what all share, a task and its data per language, the group."""
+    shared = f"_{group}.yaml"
+    files = {directory / shared: COMMON[kind].encode()}
+    names = {code: f"{group}_{code.replace('-', '_')}" for code in by_language}
+    for code, rows in by_language.items():
+        data = directory / f"{names[code]}.jsonl"
+        files[data] = as_lines(json.dumps(row, ensure_ascii=False) for row in rows)
+        files[data.with_suffix(".yaml")] = (
+            f"include: {shared}\n"
+            f"task: {names[code]}\n"
+            "dataset_kwargs:\n"
+            "  data_files:\n"
+            f"    test: {json.dumps(str(data), ensure_ascii=False)}\n"
+            "metadata:\n"
+            f"  version: {VERSION}\n"
+        ).encode()
+    listed = "".join(f"  - {each}\n" for each in names.values())
+    files[directory / f"{group}.yaml"] = (
+        f"group: {group}\ntask:\n{listed}aggregate_metric_list:\n"
+        f"  - metric: {METRICS[kind]}\n    aggregation: mean\n    weight_by_size: false\n"
+        f"metadata:\n  version: {VERSION}\n"
+    ).encode()
+    return files

@@ -1,0 +1,205 @@
+"""Plan: a policy decides what to do with a model, from the evidence that it requests."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbits.auditing.record import Audit
+from fairbits.core.array_checks import Floats
+from fairbits.core.checks import whole
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.forward.tokenize import open_corpus_for, short_text_notes, text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.scales.scheme import Group
+from fairbits.models.weight_moments import weight_moments
+from fairbits.quantization import policies
+from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
+from fairbits.quantization.plan import UNEQUAL_BUDGETS, Calibration, Plan
+from fairbits.quantization.policies.variants import Variant
+from fairbits.quantization.search.block_sensitivity import (
+    WidthTrial,
+    measured_damage,
+    measured_sensitivity,
+    predicted_sensitivity,
+)
+from fairbits.quantization.search.language_weights import minimax_mix
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def plan(
+    model: Model,
+    *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    policy: str = policies.DEFAULT,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int | None = None,
+    sequence: int = 512,
+    seed: int = 0,
+    audit: str | Path | Audit | None = None,
+    rounds: int = 4,
+    device: str = AUTO,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """Returns what a policy decides for a model; nothing is quantized yet.
+
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. `options` are those of the
+    policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a corpus or its path; without
+    it the embedded declaration is used. A policy that reads no text uses it only to measure the error of every language
+    in every layer. `tokens` is the number of tokens per language; without it the policy decides. `audit` is an audit of
+    the model or its path; the policy mixed takes κ from it. `rounds` is the number of rounds of the search for a
+    minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
+    """
+    device = resolve_device(device)
+    chosen = policies.find_policy(policy)
+    request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
+    whole("rounds", rounds, least=1)
+    checkpoint = open_checkpoint(model, tokenizer)
+    given = {name: value for name, value in options.items() if value is not None}
+    policies.check(policy, given)  # before anything that takes time
+    if audit is not None and not chosen.reads_audit:
+        readers = ", ".join(each.name for each in policies.POLICIES.values() if each.reads_audit)
+        raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
+    if languages is None and text is None and not chosen.reads_text:
+        return policies.decide(policy, Evidence(checkpoint), **given)
+    corpus = open_corpus_for(checkpoint, text, languages)
+    source = Source(
+        checkpoint,
+        corpus,
+        Calibration.of(corpus, request),
+        group=given.get("group", policies.PolicyOptions.group),
+        audit=audit,
+        device=device,
+        progress=progress,
+    )
+    evidence = Evidence(
+        checkpoint,
+        tuple(corpus.calibration),
+        kappa=source.kappa,
+        sensitivity=source.sensitivity,
+        damage=source.damage,
+        minimax=lambda: source.minimax(evidence, given, rounds=rounds),
+        device=device,
+    )
+    found = policies.decide(policy, evidence, calibration=source.calibration, **given)
+    return replace(found, notes=(*found.notes, *source.shortage(found)))
+
+
+def check_variants(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    variants: Iterable[Variant],
+    *,
+    widths: Iterable[int],
+    common: Mapping[str, Any],
+) -> None:
+    """Raises unless every variant, with `common` and its own options, can be planned at every one of `widths`.
+
+    Policies check their options before they request evidence; here they get no further than that.
+    """
+    evidence = Evidence(
+        checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop
+    )
+    calibration = Calibration.of(corpus, DEFAULT_REQUEST)
+    at = [(each, bits) for each in variants for bits in widths]
+    for each, bits in at:
+        try:
+            policies.decide(each.policy, evidence, calibration=calibration, **{**common, **each.at(bits)})
+        except _Checked:
+            continue
+        except InputError as problem:
+            raise InputError(f"{each.name} at {bits} bits: {problem}") from None
+
+
+class _Checked(Exception):  # noqa: N818  # not an error: the policy has checked its options
+    pass
+
+
+def _stop(*_: object) -> Any:
+    raise _Checked
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The source of evidence: a model and its calibration text. The model is loaded at most once."""
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    calibration: Calibration
+    group: Group
+    audit: str | Path | Audit | None
+    device: str
+    progress: Progress | None
+
+    def kappa(self) -> Floats:
+        """Returns κ_l of every block, from the audit or from the weights."""
+        if self.audit is not None:
+            return kappa_of_audit(self.audit, self.checkpoint.fingerprint)
+        moments = weight_moments(self.checkpoint, progress=self.progress)
+        return np.array([block.kappa for block in moments.blocks])
+
+    def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
+        """Returns the damage of each block to each language at each width."""
+        if how == "measured":
+            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=self.progress)
+        return predicted_sensitivity(
+            self.checkpoint,
+            self.corpus,
+            request=self.calibration.request,
+            widths=widths,
+            group=self.group,
+            device=self.device,
+            progress=self.progress,
+        )
+
+    def damage(self, allocations: Sequence[Sequence[int]]) -> Floats:
+        """Returns the measured damage of whole allocations, (allocations, languages)."""
+        return measured_damage(self._trial, allocations, progress=self.progress)
+
+    def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> Mix:
+        """Returns the mix of languages with the least damage to the worst of them."""
+        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**given, "mix": "equal"})
+        return minimax_mix(
+            self.checkpoint,
+            equal,
+            text=self._text,
+            rounds=rounds,
+            seed=self.calibration.seed,
+            device=self.device,
+            progress=self.progress,
+        )
+
+    def shortage(self, plan: Plan) -> Iterator[str]:
+        """Yields a note if there is clearly less text than a plan requests."""
+        if plan.calibration is None:
+            return
+        request = plan.calibration.request
+        alike = plan.calibration == self.calibration and list(plan.languages) == list(self.corpus.calibration)
+        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), request)
+        notes = short_text_notes(text, request, parallel=self.corpus.parallel)
+        unequal = f"; {UNEQUAL_BUDGETS}" if plan.settings.get("mix") == "english" else ""
+        yield from (note + unequal for note in notes)
+
+    @cached_property
+    def _text(self) -> Text:
+        return self._read(self.corpus, self.calibration.request)
+
+    def _read(self, corpus: Corpus, request: TextRequest) -> Text:
+        return text_for(self.checkpoint, corpus, request=request)
+
+    @cached_property
+    def _trial(self) -> WidthTrial:
+        return WidthTrial(self.checkpoint, self._text, group=self.group, device=self.device)

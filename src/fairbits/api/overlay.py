@@ -1,0 +1,182 @@
+"""Overlay: makes small sets of rows that replace rows of a quantized base for some languages."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from fairbits.comparison.plan_trial import corpus_for
+from fairbits.core.checks import in_range, one_of, whole
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.core.version import __version__
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.serve.overlays.activations import record_activations
+from fairbits.serve.overlays.base_model import OverlayBase, check_base
+from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
+from fairbits.serve.overlays.overlay_files import Overlays, check_directory, open_for_writing
+from fairbits.serve.overlays.overlay_rows import BASE, Form, Overlay
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+
+COUNTS = (1, 2, 4, 8)
+"""Numbers of clusters that are tried."""
+SPARE = 0.02
+"""Fewer clusters are chosen if they raise the damage of the worst language by no more than this share."""
+
+
+def overlay(
+    model: str | Path | Checkpoint,
+    *,
+    base: str | Path | Checkpoint,
+    out: str | Path | None = None,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    budget: float = 0.05,
+    clusters: int | None = None,
+    form: Form = "residual",
+    activations: int | None = None,
+    tokens: int = 2048,
+    sequence: int = 512,
+    seed: int = 0,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> Overlays:
+    """Returns overlays for a base that was made from a model, after writing them to `out` (BASE/overlays).
+
+    `budget` is the largest size of one overlay, as a share of the base's bytes. Languages are clustered by the rows
+    that matter to them; `clusters` is their number, by default the one with the least damage of the worst language on
+    held-out text. A language whose damage there does not fall stays with the base. `activations` is a width in bits:
+    inputs of linear layers are then rounded too, with thresholds for every language and for all together.
+    """
+    request = TextRequest("calibration", tokens, sequence, seed)
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
+    below = base if isinstance(base, Checkpoint) else Checkpoint(base)
+    _check(budget, clusters, form, activations)
+    device = resolve_device(device)
+    if out is None and below.kind != "directory":
+        raise InputError(f"{below.target} is not a directory to write overlays into; name one (--out)")
+    place = check_directory(below.directory / "overlays" if out is None else Path(out))
+    check_base(below, checkpoint)
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    words = text_for(checkpoint, corpus, request=request)
+    with open_for_writing(place):  # from here on, so that a second run is refused before it computes anything
+        result = _make(
+            checkpoint,
+            below,
+            corpus,
+            words,
+            budget=budget,
+            clusters=clusters,
+            form=form,
+            activations=activations,
+            settings=request.settings,
+            device=device,
+            progress=progress,
+        )
+        result.write(place)
+    return result
+
+
+def _make(
+    checkpoint: Checkpoint,
+    below: Checkpoint,
+    corpus: Corpus,
+    words: Text,
+    *,
+    budget: float,
+    clusters: int | None,
+    form: Form,
+    activations: int | None,
+    settings: Mapping[str, int],
+    device: str,
+    progress: Progress | None,
+) -> Overlays:
+    """Returns the overlays for a base."""
+    # the answers of the model are written to disk before the base is loaded: both are never in memory
+    with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
+        builder = OverlayBuilder(
+            OverlayBase(checkpoint, below, device=device), reference, seed=settings["seed"], progress=progress
+        )
+        made, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
+        record |= {
+            "fairbits": __version__,
+            "model": checkpoint.target,
+            "fingerprint": checkpoint.fingerprint,
+            "base_bytes": builder.overlay_base.size_bytes,
+            "text": {"corpus": corpus.name, **settings},
+        }
+        table = None
+        if activations is not None:
+            # every language has its own thresholds, and so its own overlay, with the rows of its cluster
+            made, serving = _overlay_per_language(made, serving), {code: code for code in serving}
+            seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
+            table = seen.table(bits=activations)
+    return Overlays(below.fingerprint, made, serving, record, table)
+
+
+def overlays_for(
+    builder: OverlayBuilder, *, budget: float, count: int | None, form: Form
+) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
+    """Returns the overlays, which of them serves each language, and a record of how they were chosen."""
+    languages, patterns = builder.text.languages, builder.patterns()
+    counts = [each for each in COUNTS if each <= len(languages)] if count is None else [min(count, len(languages))]
+    before = builder.damage(languages)
+    found: dict[Cluster, tuple[Overlay, dict[str, float]]] = {}
+    tried: dict[int, dict[str, float]] = {}
+    for each in counts:
+        tried[each] = {}
+        for cluster in clusters(patterns, each):
+            if cluster not in found:
+                own = builder.overlay(_name(cluster), cluster, builder.candidates(cluster, form), budget)
+                found[cluster] = own, builder.damage(cluster, own)
+            tried[each] |= found[cluster][1]
+    chosen = best_count({each: _at_most(damage, before) for each, damage in tried.items()}, spare=SPARE)
+    after = tried[chosen]
+    made = [found[cluster][0] for cluster in clusters(patterns, chosen)]
+    serving = {code: own.name for own in made for code in own.languages if after[code] < before[code]}
+    used = tuple(own for own in made if own.name in serving.values())
+    record = {
+        "form": form,
+        "budget": budget,
+        "clusters": chosen,
+        "tried": {str(each): _summary(_at_most(damage, before)) for each, damage in tried.items()},
+        "apart": {code: {"base": before[code], "overlay": after[code]} for code in languages},
+    }
+    return used, {code: serving.get(code, BASE) for code in languages}, record
+
+
+def _overlay_per_language(made: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
+    """Returns an overlay for every language, with the patches of the one that serves it."""
+    patches = {each.name: each.patches for each in made} | {BASE: ()}
+    return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
+
+
+def _at_most(damage: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Returns the damage if each language stays with the base where that is better."""
+    return {code: min(value, before[code]) for code, value in damage.items()}
+
+
+def _summary(damage: Mapping[str, float]) -> dict[str, float]:
+    return {"worst": max(damage.values()), "mean": sum(damage.values()) / len(damage)}
+
+
+def _name(cluster: Cluster) -> str:
+    """Returns the name of an overlay: its language, or the first of them and how many more.
+
+    >>> _name(("heb_Hebr",)), _name(("eng_Latn", "fra_Latn", "deu_Latn"))
+    ('heb_Hebr', 'eng_Latn-and-2')
+    """
+    return cluster[0] if len(cluster) == 1 else f"{cluster[0]}-and-{len(cluster) - 1}"
+
+
+def _check(budget: float, count: int | None, form: str, activations: int | None) -> None:
+    in_range("budget", budget, least=0.0, most=1.0)
+    one_of("form", form, get_args(Form))
+    if count is not None:
+        whole("clusters", count, least=1)
+    if activations is not None:
+        whole("activations", activations, least=2, most=8)

@@ -1,0 +1,326 @@
+"""Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+
+from fairbits.api.dry_run.command_estimates import quantize_workload
+from fairbits.api.dry_run.fit import refuse_what_cannot_fit
+from fairbits.api.dry_run.running_out import within_memory
+from fairbits.core.checks import instance
+from fairbits.core.errors import InputError
+from fairbits.core.files import write_files
+from fairbits.core.locks import check_free, lock_file
+from fairbits.core.progress import Progress
+from fairbits.core.records import check_record, parse_object
+from fairbits.core.version import __version__
+from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.models.io.draft import (
+    DRAFT,
+    LEARNING,
+    PLAN,
+    STATE,
+    check_draft,
+    check_target,
+    clear_remains,
+    draft_of,
+    lock_of,
+)
+from fairbits.models.io.formats import DEFAULT_FORMAT
+from fairbits.models.io.writer import QuantizedWriter, WriteBehind
+from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.scales.scheme import Group
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.gptq.block_rounding import RoundedBlock
+from fairbits.quantization.gptq.engine import ONE_PROCESS, check_plan
+from fairbits.quantization.gptq.ranks import Ranks
+from fairbits.quantization.plan import LayerResult, LearningResult, Plan
+from fairbits.quantization.policies import decide
+from fairbits.quantization.policies.option import Embeddings
+from fairbits.text.corpus import Corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """What is kept of a finished block in addition to its codes."""
+
+    outcomes: tuple[LayerResult, ...]
+    learned: LearningResult | None
+
+
+@overload
+def quantize(
+    model: Model,
+    plan: Plan,
+    *,
+    out: str | Path,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | Path | Corpus | None = None,
+    resume: bool = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> Plan: ...
+
+
+@overload
+def quantize(
+    model: Model,
+    plan: Plan,
+    *,
+    out: None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | Path | Corpus | None = None,
+    resume: Literal[False] = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> "PreTrainedModel": ...
+
+
+def quantize(
+    model: Model,
+    plan: Plan,
+    *,
+    out: str | Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | Path | Corpus | None = None,
+    resume: bool = False,
+    device: str = AUTO,
+    progress: Progress | None = None,
+) -> "Plan | PreTrainedModel":
+    """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
+
+    Without `out` it returns a new model of transformers instead, in the type of the given one and on its device. Its
+    weights are those that a loader would compute; it generates, and its `save_pretrained` writes a packed checkpoint
+    (`fairbits.models.loaded_checkpoint`). `model` may be a loaded model, with its `tokenizer`; it is not changed.
+    `text` must be the text that the plan was made with, by default the embedded declaration. `out` appears only when it
+    is complete. The finished blocks of an interrupted run stay next to it; `resume` continues to the same bytes, and
+    returns the result of a run that was finished.
+    Processes that torchrun has started share the work (`fairbits.quantization.gptq.ranks`).
+    """
+    instance("plan", plan, Plan)
+    if out is None:
+        return _in_memory(model, plan, tokenizer, text=text, resume=resume, device=device, progress=progress)
+    ranks = Ranks.here()
+    with ranks.together(), ExitStack() as held:
+        if plan.learning is not None and not ranks.alone:
+            raise InputError(ONE_PROCESS)
+        checkpoint = ranks.lead_first(lambda: open_checkpoint(model, tokenizer))
+        device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
+        ranks.use(device)
+        if ranks.leads:  # all weights are read: one rank is enough
+            _check_format(plan, checkpoint)
+            check_made_for(plan, checkpoint)
+        done = ranks.share(lambda: finished_plan(out, plan) if resume else None)
+        if done is not None:
+            return done
+        words = calibration_text(checkpoint, plan, text)
+        check_plan(checkpoint, plan, words)
+        workload = quantize_workload(checkpoint, plan, words, device=device)
+        if ranks.alone and not resume:  # an interrupted run has shown what it needs
+            refuse_what_cannot_fit(workload, device=device, out=out)
+        if ranks.leads:
+            # of several GPUs none is the one: the run may be continued on another number of them
+            recorded = device if ranks.alone else torch.device(device).type
+            draft = held.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
+        outcomes: list[LayerResult] = []
+        learned: LearningResult | None = None
+        # entered first: finished blocks are written before the error is explained
+        with within_memory(workload, device=device, check=False, progress=progress) as show, WriteBehind() as behind:
+            for block in execute_plan(
+                checkpoint,
+                plan,
+                text=words,
+                device=device,
+                finished=lambda index: ranks.share(lambda: draft.finished(index)),
+                saved=draft.saved if ranks.leads else None,
+                ranks=ranks,
+                on_device=True,
+                progress=show,
+            ):
+                if ranks.leads and block.index not in draft.earlier:
+                    behind.add(partial(draft.add, block))
+                outcomes += block.outcomes
+                learned = block.learned or learned
+        complete = replace(plan, outcomes=tuple(outcomes), learned=learned)
+        return ranks.share(lambda: draft.finish(complete, progress))
+
+
+def _in_memory(
+    model: Model,
+    plan: Plan,
+    tokenizer: "PreTrainedTokenizerBase | None",
+    *,
+    text: str | Path | Corpus | None,
+    resume: bool,
+    device: str,
+    progress: Progress | None,
+) -> "PreTrainedModel":
+    from fairbits.api.quantize_in_memory import quantized_model
+
+    if resume or not Ranks.here().alone:
+        what = "an interrupted run" if resume else "torchrun"
+        raise InputError(f"{what} needs the directory of the quantized model; give out=…")
+    device = resolve_device(device)
+    checkpoint = open_checkpoint(model, tokenizer)
+    _check_format(plan, checkpoint)
+    check_made_for(plan, checkpoint)
+    words = calibration_text(checkpoint, plan, text)
+    workload = quantize_workload(checkpoint, plan, words, device=device)
+    with within_memory(workload, device=device, check=False, progress=progress) as show:
+        return quantized_model(checkpoint, plan, words, device=device, progress=show)
+
+
+def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Raises unless a plan was made for these weights."""
+    if plan.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
+        )
+
+
+def _check_format(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Raises if no file can hold what a plan makes of this model, before any weight is read."""
+    if plan.schemes.keys() <= checkpoint.architecture.weights.keys():  # otherwise it was made for another
+        DEFAULT_FORMAT.check(checkpoint, plan.schemes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """The checkpoint that is written; `earlier` are the blocks that it had already."""
+
+    writer: QuantizedWriter
+    earlier: set[int | None] = field(default_factory=set)
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, checkpoint: Checkpoint, plan: Plan, out: str | Path, *, device: str, resume: bool
+    ) -> Iterator["_Draft"]:
+        """Yields a new draft with its plan, or that of an interrupted run; no other process can open it meanwhile."""
+        model = {"model": plan.fingerprint, "tokenizer": checkpoint.tokenizer_hash}
+        identity = {"plan": plan.digest, **model, "fairbits": __version__, "device": device}
+        with ExitStack() as held:
+            try:
+                draft_of(out).parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock_file(lock_of(out), Path(out)))
+                clear_remains(out)
+            except OSError as problem:
+                raise InputError(f"{out} cannot be written ({problem.strerror}); give another directory") from None
+            writer = QuantizedWriter(checkpoint, Path(out), schemes=plan.schemes, identity=identity, resume=resume)
+            write_files({writer.draft / PLAN: plan.as_bytes()})
+            yield cls(writer)
+
+    @property
+    def saved(self) -> Path:
+        """Where learning saves its state."""
+        return self.writer.draft / LEARNING
+
+    def finished(self, index: int | None) -> RoundedBlock | None:
+        """Returns a block that is finished already, None for the others."""
+        block = _finished_block(self.writer, index)
+        if block is not None:
+            self.earlier.add(index)
+        return block
+
+    def add(self, block: RoundedBlock) -> None:
+        """Writes a block."""
+        self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
+
+    def finish(self, done: Plan, progress: Progress | None) -> Plan:
+        """Returns the plan with the size of the checkpoint, after writing what is missing."""
+        result = replace(done, size_bytes=self.writer.size_bytes)
+        self.writer.finish({"plan.json": result.as_bytes()}, progress=progress)
+        return result
+
+
+def check_quantize(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = AUTO,
+    bits: int | None = None,
+    group: Group | None = None,
+    embeddings: Embeddings | None = None,
+) -> None:
+    """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
+    resolve_device(device)
+    check_free(lock_of(out), Path(out))
+    clear_remains(out)
+    if resume and finished_plan(out) is not None:
+        return
+    check_target(out)
+    check_draft(out, resume=resume)
+    given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in given.items() if each is not None})
+    DEFAULT_FORMAT.check(checkpoint, plain.schemes)
+
+
+def draft_plan(out: str | Path) -> Plan | None:
+    """Returns the plan that an interrupted run was carrying out; None if there is none."""
+    file = draft_of(out) / PLAN
+    return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
+
+
+def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
+    """Returns the plan, with its outcomes, of the model in `out`; None if there is none, or it is not from `plan`."""
+    file = Path(out) / "plan.json"
+    if not file.is_file():
+        return None
+    check_free(lock_of(out), Path(out))
+    clear_remains(out)
+    found = Plan.load(file)
+    same = plan is None or replace(found, size_bytes=plan.size_bytes).digest == plan.digest
+    return found if same else None
+
+
+def draft_device(out: str | Path) -> str | None:
+    """Returns the device that an interrupted run computed on; None if there is none."""
+    return DRAFT.read(draft_of(out) / STATE).device if check_draft(out, resume=True) else None
+
+
+def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
+    """Returns the text that the plan was made with; None if it was made without text."""
+    calibration = plan.calibration
+    if calibration is None:
+        return None
+    # with all languages of the plan: parallel text leaves out documents that one of them lacks
+    corpus = open_corpus_for(checkpoint, text, calibration.hashes).restrict(plan.languages)
+    found = corpus.hashes["calibration"]
+    other = [code for code in plan.languages if found[code] != calibration.hashes.get(code)]
+    if other:
+        raise InputError(
+            f"the plan was made with other text in {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
+            "give the same text, or make a new plan"
+        )
+    return text_for(checkpoint, corpus, request=calibration.request)
+
+
+def _record(block: RoundedBlock) -> bytes:
+    return json.dumps(asdict(BlockRecord(block.outcomes, block.learned))).encode()
+
+
+def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
+    found = writer.finished(index)
+    if found is None:
+        return None
+    try:
+        kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index}"))
+    except InputError:
+        return None  # as any block that is damaged, it is done again
+    if {each.name for each in kept.outcomes} != found.layers.keys():
+        return None
+    return RoundedBlock(index, found.layers, kept.outcomes, found.extra, kept.learned)

@@ -1,0 +1,191 @@
+"""Runs of many models with the same settings: one directory for each, in this process or on a Ray cluster."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+from fairbits.api.report import RUN_FILE
+from fairbits.api.run import FinishedRun, run
+from fairbits.api.run.preparation import EMBEDDED
+from fairbits.api.run.run_directory import recorded_device
+from fairbits.api.run.stages import Finished
+from fairbits.api.trial_tasks import device_of_tasks, resources_of
+from fairbits.core.errors import FairbitsError, InputError
+from fairbits.core.files import temporary_name
+from fairbits.core.pool import Cluster, Pool, open_pool
+from fairbits.core.progress import Progress, within
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO
+from fairbits.text.corpus import Corpus
+from fairbits.text.reading import EMBEDDED as EMBEDDED_TEXTS
+from fairbits.text.reading import open_corpus
+
+DEMO_NAME = "demo"
+
+
+@dataclass(frozen=True, eq=False)
+class RunTask:
+    """One model, None for the demonstration, with the directory and the device of its run."""
+
+    model: Checkpoint | None
+    out: Path
+    device: str
+
+
+@dataclass(frozen=True, eq=False)
+class RunWork:
+    """What the runs share: the options of `run`. A cluster must see `mark`, a file in the directory to write."""
+
+    options: Mapping[str, Any]
+    finished: Finished | None = None
+    several: bool = False
+    mark: Path | None = None
+
+    @contextmanager
+    def open(self, progress: Progress | None = None) -> Iterator[Callable[[RunTask, Progress | None], FinishedRun]]:
+        """Yields the function that does one run; raises if this machine does not see the directory."""
+        del progress  # nothing is done yet
+        if self.mark is not None and not self.mark.is_file():
+            raise InputError(
+                f"{gethostname()} does not see the files of {self.mark.parent}; a run writes its model where it is "
+                "made, so --out must be in a directory that all machines of the cluster share"
+            )
+
+        def do(task: RunTask, progress: Progress | None) -> FinishedRun:
+            name = task.out.name
+            return run(
+                task.model,
+                out=task.out,
+                device=task.device,
+                progress=within(progress, name) if self.several else progress,
+                finished=_within(self.finished, name) if self.several else self.finished,
+                **self.options,
+            )
+
+        yield do
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRuns:
+    """The results of many runs by the name of their directory, and why others failed."""
+
+    runs: Mapping[str, FinishedRun]
+    failed: Mapping[str, FairbitsError] = field(default_factory=dict)
+
+
+def run_many(
+    models: Sequence[str | Path | Checkpoint | None],
+    *,
+    out: str | Path = "fairbits-run",
+    device: str = AUTO,
+    ray: str | Cluster | None = None,
+    progress: Progress | None = None,
+    finished: Finished | None = None,
+    **options: Any,
+) -> FinishedRuns:
+    """Returns the runs of several models, each in a directory of its own within `out`; one model is run in `out`.
+
+    `options` are those of `run`, the same for all. A run that fails does not stop the others. The same call continues
+    runs that were interrupted. On a Ray cluster, each model is a task. Then `out` must be in a directory that all
+    machines share, because the quantized models are written there; a model must be at the same path on all of them.
+    """
+    directory = Path(out) if ray is None else Path(os.path.abspath(out))
+    opened = [each if isinstance(each, Checkpoint) or each is None else Checkpoint(each) for each in models]
+    places = directories_of([None if each is None else each.target for each in opened], directory)
+    if ray is not None:
+        options |= _text_to_send(options.get("text"), options.get("languages"))
+    runs: dict[str, FinishedRun] = {}
+    failed: dict[str, FairbitsError] = {}
+    with open_pool(ray) as pool:
+        tasks = {
+            name: RunTask(model, place, _device(device, place, pool))
+            for (name, place), model in zip(places.items(), opened, strict=True)
+        }
+        needs = {
+            name: resources_of([each.model or Checkpoint(EMBEDDED)], each.device, pool) for name, each in tasks.items()
+        }
+        with _shared(directory, pool) as mark:
+            # a function that prints does not travel; a cluster shows its tasks in its own way
+            work = RunWork(options, finished if pool.cluster is None else None, len(tasks) > 1, mark)
+            pool.run(
+                tasks,
+                work,
+                resources=needs,
+                on_result=runs.__setitem__,
+                on_error=failed.__setitem__ if len(tasks) > 1 else None,
+                progress=progress,
+            )
+    return FinishedRuns({name: runs[name] for name in places if name in runs}, failed)
+
+
+def directories_of(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
+    """Returns the directory of each run by its name, which is that of the model.
+
+    >>> directories_of(["org/a", "org/b"], Path("runs"))
+    {'org-a': PosixPath('runs/org-a'), 'org-b': PosixPath('runs/org-b')}
+    """
+    if not targets:
+        raise InputError("models is empty; give at least one")
+    names = [DEMO_NAME if each is None else _name(each) for each in targets]
+    if len(names) == 1:
+        return {names[0]: out}
+    if (out / RUN_FILE).exists():
+        raise InputError(f"{out} has the run of one model; give another directory with --out for several")
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            first = targets[names.index(name)]
+            raise InputError(
+                f"{first} and {targets[i]} would both be written to {out / name}; give each model once, and run models "
+                "of the same name separately"
+            )
+    return {name: out / name for name in names}
+
+
+def _name(target: str) -> str:
+    """Returns the name of the directory for a model: the last part of its path, or its id on the Hub."""
+    path = os.path.abspath(os.path.expanduser(target))
+    own = os.path.basename(path).removesuffix(".gguf") if os.path.exists(path) else target
+    return re.sub(r"[^\w.+-]+", "-", own).strip("-.") or "model"
+
+
+def _text_to_send(text: str | Path | Corpus | None, languages: Any) -> dict[str, Any]:
+    """Returns the text of a path as a corpus, which travels to machines that do not have the path."""
+    if text is None or isinstance(text, Corpus) or (isinstance(text, str) and text in EMBEDDED_TEXTS):
+        return {}
+    return {"text": open_corpus(text, languages), "languages": None}
+
+
+def _within(finished: Finished | None, name: str) -> Finished | None:
+    return None if finished is None else lambda what, seconds: finished(f"{name}: {what}", seconds)
+
+
+def _device(device: str, place: Path, pool: Pool) -> str:
+    """Returns the device of a run; on a cluster, that of the run which the directory has, unless one is requested."""
+    if pool.cluster is None:
+        return device
+    earlier = recorded_device(place) if device == AUTO else None
+    return device_of_tasks(device, pool) if earlier is None else earlier.partition(":")[0]
+
+
+@contextmanager
+def _shared(directory: Path, pool: Pool) -> Iterator[Path | None]:
+    """Yields a file in the directory by which the machines of a cluster recognize it; None without a cluster."""
+    if pool.cluster is None:
+        yield None
+        return
+    place = next(each for each in (directory, *directory.parents) if each.is_dir())
+    mark = temporary_name(place / "shared")  # as files are called that the next run in the directory removes
+    try:
+        mark.touch()
+    except OSError as problem:
+        reason = f"{place} cannot be written ({problem.strerror})"
+        raise InputError(f"{reason}; give another directory with --out") from None
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)

@@ -1,0 +1,322 @@
+"""The directory of a run: which of its files are finished, and which must be made again.
+
+Opens the directory of a run: a new one, or one that the same run has started; never for two runs at once.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fairbits.api.quantize import check_quantize, draft_plan
+from fairbits.api.report import RUN_FILE, SCORES_FILE
+from fairbits.api.run.run_plans import digest_without_search
+from fairbits.api.run.run_settings import Job, measured_files
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.comparison.plan_trial import method_of
+from fairbits.core.errors import InputError
+from fairbits.core.files import TEMPORARY, clear_temporary, write_files
+from fairbits.core.locks import LOCK, check_free, lock_directory
+from fairbits.core.records import to_json
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import Identity
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.draft import PLAN, clear_remains, draft_of, lock_of
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies import decide
+from fairbits.reports.figures import curves
+from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
+
+REPORTS = ("report.html", "report.md", "report.json")
+MADE_OF_SCORES = ("sweep.json", *REPORTS)
+
+
+@contextmanager
+def can_continue(path: Path) -> Iterator[None]:
+    """Says of a file or directory that the system could not write that the run goes on once there is space."""
+    try:
+        yield
+    except InputError as problem:
+        if not isinstance(problem.__context__, OSError):
+            raise
+        reason = problem.__context__.strerror or problem.__context__
+        raise InputError(
+            f"{path} cannot be written ({reason}); free some space and run the same command again"
+        ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class RunDirectory:
+    """The files of a job. A file is sound if it is complete and belongs to this job; others are made again."""
+
+    path: Path
+    job: Job
+
+    def file(self, name: str) -> Path:
+        """Returns the path of a file."""
+        return self.path / name
+
+    def note(self, text: str) -> None:
+        """Adds a note to run.json, once."""
+        if text not in self.notes():
+            self._record(notes=(*self.notes(), text))
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns the notes of run.json."""
+        return self._read_record().notes
+
+    def has_audit(self) -> bool:
+        """Returns whether there is a sound audit; a damaged one is removed."""
+        file = self.file("audit.json")
+        if self._is_sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
+            return True
+        for each in (file, file.with_suffix(".safetensors")):
+            each.unlink(missing_ok=True)
+        return False
+
+    def draft_plan(self) -> Plan | None:
+        """Returns the plan that an interrupted run was carrying out."""
+        draft = draft_of(self.file("model")).name
+        sound = self._is_sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
+        return draft_plan(self.file("model")) if sound else None
+
+    def has_model(self) -> bool:
+        """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
+        check_free(lock_of(self.file("model")), self.file("model"))  # which removes the lock of a process that is dead
+        clear_remains(self.file("model"))
+        if self._is_sound("model", self._check_model):
+            return True
+        self._set_aside("model")
+        self.drop(SCORES_FILE, *MADE_OF_SCORES)
+        self._record(written=None)
+        return False
+
+    def record_model(self) -> None:
+        """Records the fingerprint of the written model, by which damage is noticed and scores are recognized."""
+        self._record(written=self._written_model().fingerprint)
+
+    def drop(self, *names: str) -> None:
+        """Removes files, or links, that no longer belong to this run."""
+        for file in map(self.file, names):
+            if file.is_file() or file.is_symlink():
+                file.unlink()
+
+    def saved_scores(self, name: str) -> Scores | None:
+        """Returns the scores in a file; None if there are no sound ones."""
+        file = self.file(name)
+        return Scores.load(file) if self._is_sound(name, lambda: self._check_scores(name)) else None
+
+    def has_sweep(self, sizes: Mapping[int, int]) -> bool:
+        """Returns whether there is a sound sweep over widths of these sizes; a damaged one is removed."""
+        if self._is_sound("sweep.json", lambda: self._check_sweep(sizes)):
+            return True
+        self.drop("sweep.json")
+        return False
+
+    def _is_sound(self, name: str, check: Callable[[], object]) -> bool:
+        if not self.file(name).exists():
+            return False
+        try:
+            check()
+        except InputError as problem:
+            self.note(f"{name} was made again: {problem}")
+            return False
+        return True
+
+    def _check_plan(self, plan: Plan) -> Plan:
+        if (plan.fingerprint, plan.policy) != (self.job.checkpoint.fingerprint, self.job.policy.policy):
+            raise InputError("it is the plan of another run")
+        return plan
+
+    def _check_model(self) -> None:
+        """Raises unless the model is complete and was written by this run."""
+        directory = self.file("model")
+        plan = self._check_plan(Plan.load(directory / "plan.json"))
+        found, written = self._written_model(), self._read_record().written
+        if found.size_bytes != plan.size_bytes:
+            raise InputError(f"its tensors have {found.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
+        if written is None:  # the run was killed right after writing it
+            self._record(written=found.fingerprint)
+        elif written != found.fingerprint:
+            raise InputError("its weights or its config.json have changed since it was written")
+
+    def _written_model(self) -> Identity:
+        trusted = self.job.checkpoint.trust_remote_code
+        return Identity.of(Checkpoint(self.file("model"), trust_remote_code=trusted))
+
+    def _check_scores(self, name: str) -> None:
+        """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
+        found, job = Scores.load(self.file(name)), self.job
+        if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
+            raise InputError("it has the scores of another run")
+        if name == SCORES_FILE:
+            expected, right = self._read_record().written, True
+        else:
+            variant, bits = measured_files(job)[name]
+            expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
+        if not right or expected not in (None, found.quantized.fingerprint):
+            raise InputError(f"it has the scores of {found.quantized.target}, not of what it is for")
+
+    def _check_sweep(self, sizes: Mapping[int, int]) -> None:
+        """Raises unless the report can show the sweep, and it belongs to this run."""
+        data, languages = SWEEP.read(self.file("sweep.json")), list(self.job.corpus.evaluation)
+        shown = curves(data, languages)
+        found = data.fingerprint, *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
+        job = self.job
+        if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
+            raise InputError("it is the sweep of another run")
+
+    def _set_aside(self, name: str) -> None:
+        """Renames a damaged file or directory, because someone may still need it."""
+        if not self.file(name).exists():
+            return
+        names = (f"{name}.damaged" + (f"-{i}" if i > 1 else "") for i in count(1))
+        free = next(each for each in names if not os.path.lexists(self.file(each)))
+        self.file(name).rename(self.file(free))
+        self.note(f"the {name} that was found there is now {free}")
+
+    def _read_record(self) -> RunFile:
+        return RUN.read(self.file(RUN_FILE))
+
+    def _record(self, **changes: Any) -> None:
+        with can_continue(self.file(RUN_FILE)):
+            write_files({self.file(RUN_FILE): run_bytes(replace(self._read_record(), **changes))})
+
+
+def run_bytes(record: RunFile) -> bytes:
+    """Returns the content of run.json."""
+    return to_json(RUN.stamp(asdict(record)))
+
+
+def _check_audit(file: Path, fingerprint: str) -> None:
+    """Raises unless an audit is complete, with its arrays, and belongs to this model."""
+    audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
+    found = digest(arrays) if arrays.is_file() else None
+    if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
+        raise InputError("it has changed since it was written")
+
+
+LONGEST = 40
+"""Characters of a setting that an error shows."""
+IRRELEVANT = ("model", "notes", "schema", "versions", "written")
+"""Keys of run.json that may differ between two runs with the same result."""
+
+
+@contextmanager
+def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
+    """Yields the directory of a job, a new one or one that the same job has started; it is locked meanwhile."""
+    path, data = Path(out), job.record()
+    with ExitStack() as stack:
+        try:
+            _has_run(path, data)  # before a lock file is left in a directory of someone else
+            path.mkdir(parents=True, exist_ok=True)
+            unlocked = stack.enter_context(lock_directory(path))
+            started = _has_run(path, data)  # again: another run may have been working there until now
+            clear_temporary(path)
+        except OSError as problem:
+            reason = f"{path} cannot be written ({problem.strerror})"
+            raise InputError(f"{reason}; give another directory with --out") from None
+        if not started:
+            write_files({path / RUN_FILE: run_bytes(data)})
+        place = RunDirectory(path, job)
+        for note in filter(None, (unlocked, _version_note(RUN.read(path / RUN_FILE).versions, data.versions))):
+            place.note(note)
+        yield place
+
+
+def recorded_device(out: str | Path) -> str | None:
+    """Returns the device of the run that a directory has; None if it has none."""
+    file = Path(out) / RUN_FILE
+    return RUN.read(file).settings.get("device") if file.is_file() else None
+
+
+def _has_run(path: Path, data: RunFile) -> bool:
+    """Returns whether a directory has a run of this job; raises if it has anything else."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is not a directory; give a new one with --out")
+    names = {each.name for each in path.iterdir()} if path.is_dir() else set()
+    if RUN_FILE in names:
+        _check_same(path, RUN.read(path / RUN_FILE), data)
+    elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
+        raise InputError(f"{path} is not empty and has no run in it; give a new directory with --out")
+    return RUN_FILE in names
+
+
+def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Returns a note on the versions that differ from those that a run was started with.
+
+    >>> _version_note({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
+    'continued with torch 2.14.0 (started with 2.13.0)'
+    """
+    other = [
+        f"{name} {version} (started with {before[name]:.40})"
+        for name, version in now.items()
+        if name in before and before[name] != version
+    ]
+    return f"continued with {', '.join(other)}" if other else None
+
+
+def check_out(out: str | Path, job: Job) -> None:
+    """Raises if the quantized model cannot be written or has no room, unless it is already there."""
+    target = Path(out) / "model"
+    shape: dict[str, Any] = {"bits": job.bits, "group": job.group, "embeddings": job.embeddings}
+    if target.is_symlink():
+        raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
+    if target.exists():
+        return
+    check_quantize(job.checkpoint, target, resume=True, device=job.device, **shape)
+    there = next(each for each in target.absolute().parents if each.is_dir())
+    needed, free = decide("rtn", Evidence(job.checkpoint), **shape).size_bytes, shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"{there} has {free:,} bytes free, but the quantized model needs {needed:,}; free some space, "
+            "or give another directory with --out"
+        )
+
+
+def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
+    """Raises if a directory has another run; the error names the differences."""
+    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, now))))
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise InputError(
+            f"{path} has a run with other settings: {'; '.join(differing[:3])}{more}. "
+            "Give the same settings to continue it, or another directory with --out"
+        )
+
+
+def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the differences in words."""
+    for key in asked:
+        before, now = found.get(key), asked[key]
+        if key in IRRELEVANT or before == now:
+            continue
+        if key == "fingerprint":
+            yield f"model {found.get('model')} there, {asked['model']} now"
+        elif key == "hashes":
+            yield "other text"
+        elif isinstance(now, dict) and isinstance(before, dict):
+            yield from (
+                f"{name} {_short_text(before.get(name))} there, {_short_text(each)} now"
+                for name, each in now.items()
+                if before.get(name) != each
+            )
+        else:
+            yield f"{key} {_short_text(before)} there, {_short_text(now)} now"
+
+
+def _short_text(value: Any) -> str:
+    """Returns a setting in a few characters.
+
+    >>> _short_text([3, 8]), _short_text([{"name": "rtn", "scores": "baselines/rtn.json"}]), _short_text([])
+    ('3,8', 'rtn', 'none')
+    """
+    listed = value if isinstance(value, list) else [value]
+    text = ",".join(str(each["name"]) if isinstance(each, dict) else str(each) for each in listed) or "none"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

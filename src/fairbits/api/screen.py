@@ -1,0 +1,217 @@
+"""Screen: many models, one row each: outlier blocks, and what the founding documents predict for the model.
+
+Their risk class depends on max κ alone (3.1 of the second document). It is shown so that it can be tested, not because
+it holds: a model with max κ < 5 can have a gap too (001-09), and no data support the thresholds (001-23).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbits.core.checks import sequence, whole
+from fairbits.core.errors import FairbitsError, InputError
+from fairbits.core.progress import Progress, within
+from fairbits.core.records import read_object
+from fairbits.core.version import __version__
+from fairbits.kurtosis.checklist import FoundingView, founding_statistics, founding_view
+from fairbits.kurtosis.outlier_blocks import OutlierBlocks, robust_outliers
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.hub_checkpoint import open_to_read, split_revision
+from fairbits.models.scales.scheme import Scheme
+from fairbits.models.weight_moments import weight_moments
+
+if TYPE_CHECKING:
+    from fairbits.text.corpus import Corpus
+
+SCHEMA = "fairbits.screen/1"
+FOUNDING_MODELS = {
+    "bigscience/bloom-560m": "BLOOM-560M",
+    "facebook/xglm-564M": "XGLM-564M",
+    "google/mt5-small": "mT5-small",
+    "FacebookAI/xlm-roberta-base": "XLM-R-base",
+    "openai-community/gpt2": "GPT-2-small",
+    "facebook/opt-125m": "OPT-125M",
+    "EleutherAI/pythia-70m": "Pythia-70M",
+    "EleutherAI/pythia-160m": "Pythia-160M",
+    "EleutherAI/pythia-410m": "Pythia-410M",
+    "prajjwal1/bert-tiny": "BERT-Tiny",
+    "distilbert/distilbert-base-multilingual-cased": "DistilmBERT",
+    "sshleifer/tiny-gpt2": "Tiny-GPT2",
+}
+"""The models of the published census: id on the Hub -> name in `founding_statistics().max_kurtosis`."""
+
+CAVEAT = (
+    "class, C1, C2: the founding documents' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
+    "no language suffers (001-09). max κ is that of all linear layers of a block together, tensor κ that of the worst "
+    "one alone. D̂: predicted nats per token, one scale per channel, no clipping."
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The published κ of a model, and whether it was recognized by its own name or by its stated origin."""
+
+    name: str
+    kappa: float
+    by_origin: bool  # `_name_or_path` in config.json: the model may have been trained further
+
+
+@dataclass(frozen=True)
+class FromText:
+    """Results that need text: share of activation in outlier blocks and predicted damage, by language."""
+
+    outlier_share: Mapping[str, float]
+    damage: Mapping[str, float]  # D̂(λ) in nats per token
+
+
+@dataclass(frozen=True)
+class FromWeights:
+    """Results that need only the weights."""
+
+    fingerprint: str
+    notes: tuple[str, ...]
+    kappa: tuple[float, ...]  # of every block
+    tensor: str  # the linear layer with the largest κ
+    tensor_kappa: float
+    robust: OutlierBlocks
+    published: Published | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model; `problem` says why it could not be opened, or why results from text are missing."""
+
+    target: str
+    weights: FromWeights | None = None
+    text: FromText | None = None
+    view: FoundingView | None = None
+    problem: str | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
+        w = self.weights
+        return {
+            "target": self.target,
+            "problem": self.problem,
+            "fingerprint": w and w.fingerprint,
+            "notes": [] if w is None else list(w.notes),
+            "kappa": w and list(w.kappa),
+            "max_tensor": w and w.tensor,
+            "max_tensor_kappa": w and w.tensor_kappa,
+            "robust_outliers": w and w.robust.as_data(),
+            "published": w and w.published and vars(w.published),
+            "founders": self.view and self.view.as_data(),
+            "outlier_share": self.text and dict(self.text.outlier_share),
+            "predicted_damage": self.text and dict(self.text.damage),
+        }
+
+
+@dataclass(frozen=True)
+class Screening:
+    """The rows in the order in which the models were named."""
+
+    rows: tuple[Row, ...]
+    bits: int
+    with_text: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether every model could be opened and measured."""
+        return all(row.problem is None for row in self.rows)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the table for JSON."""
+        return {
+            "schema": SCHEMA,
+            "fairbits": __version__,
+            "bits": self.bits,
+            "notes": [CAVEAT],
+            "models": [row.as_data() for row in self.rows],
+        }
+
+
+def _measure_with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
+    """Returns the results of an audit that need text."""
+    from fairbits.api.audit import audit  # heavy: only with text
+
+    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
+    values = [
+        {code: each.value for code, each in estimates.items()}
+        for estimates in (found.outlier_share, found.predicted.estimates())
+    ]
+    return FromText(*values)
+
+
+def screen(
+    targets: Iterable[str | Path],
+    *,
+    corpus: "Corpus | None" = None,
+    bits: int = 4,
+    trust_remote_code: bool = False,
+    measure: Callable[[Checkpoint, "Corpus", int], FromText] = _measure_with_text,
+    progress: Progress | None = None,
+) -> Screening:
+    """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
+
+    C2 and the predicted damage need text. Without text, a model on the Hub (an id, or ID@REVISION) is read there, one
+    tensor after the other; with text it is downloaded. Stages reported to `progress` begin with the target.
+    """
+    named = sequence("targets", targets)
+    if not named:
+        raise InputError("targets is empty; give at least one model")
+    whole("bits", bits, least=2, most=8)
+    rows = []
+    for target in named:
+        row = Row(str(target))
+        try:
+            name, revision = split_revision(target)
+            opened = open_to_read if corpus is None else Checkpoint  # text needs the whole model
+            checkpoint = opened(name, trust_remote_code=trust_remote_code, revision=revision)
+            weights = _read_weights(checkpoint, progress)
+            row = Row(row.target, weights, view=founding_view(weights.kappa, outlier_share=None, bits=bits))
+            if corpus is not None:
+                text = measure(checkpoint, corpus, bits)
+                view = founding_view(weights.kappa, outlier_share=text.outlier_share, bits=bits)
+                row = Row(row.target, weights, text, view)
+        except (FairbitsError, OSError) as problem:
+            row = Row(row.target, row.weights, view=row.view, problem=str(problem))
+        rows.append(row)
+    return Screening(tuple(rows), bits, corpus is not None)
+
+
+def published_kappa(checkpoint: Checkpoint) -> Published | None:
+    """Returns the published maximum κ of a model in the founding documents; None for any other.
+
+    A model is recognized by its full id on the Hub, by the name of its directory, or by the origin in config.json. A
+    GGUF file or an embedded model never is: its weights are different.
+    """
+    if checkpoint.kind not in ("hub", "directory"):
+        return None
+    census = founding_statistics().max_kurtosis
+    by_id = {key.casefold(): name for key, name in FOUNDING_MODELS.items()}
+    by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
+    own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
+    origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
+    for given, by_origin in ((own, False), (origin, True)):
+        folded = given.casefold() if isinstance(given, str) else ""
+        name = (by_id if "/" in folded else by_name).get(folded)  # old ids have no owner
+        if name is not None:
+            return Published(name, float(census[name]), by_origin)
+    return None
+
+
+def _read_weights(checkpoint: Checkpoint, progress: Progress | None) -> FromWeights:
+    moments = weight_moments(checkpoint, progress=within(progress, checkpoint.target))
+    kappa = tuple(block.kappa for block in moments.blocks)
+    linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
+    tensor = max(linears, key=lambda name: moments.tensors[name].kappa)
+    return FromWeights(
+        checkpoint.fingerprint,
+        checkpoint.notes,
+        kappa,
+        tensor,
+        moments.tensors[tensor].kappa,
+        robust_outliers(kappa),
+        published_kappa(checkpoint),
+    )

@@ -1,0 +1,239 @@
+"""Sweep: the damage of every language at every width, and the width at which it crosses a threshold."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbits.api.make_plan import check_variants
+from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
+from fairbits.comparison.critical_bits import Width, crossing, founding_sentence, needs_sentence
+from fairbits.comparison.plan_trial import corpus_for
+from fairbits.core.checks import one_of, positive, whole
+from fairbits.core.checks import sequence as listed
+from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.pool import Cluster
+from fairbits.core.progress import Progress
+from fairbits.core.records import to_json
+from fairbits.core.units import MEASURES, UNIT_LABELS
+from fairbits.evaluation.scores import check_unit
+from fairbits.kurtosis.checklist import critical_width
+from fairbits.models.device import AUTO
+from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.scales.scheme import Group
+from fairbits.models.weight_moments import weight_moments
+from fairbits.quantization.policies import DEFAULT
+from fairbits.quantization.policies.variants import variant
+from fairbits.reports.sources import SWEEP
+from fairbits.stats.frame import LanguageFrame, interval_notes
+from fairbits.stats.intervals import Estimate
+from fairbits.text.corpus import Corpus
+from fairbits.text.language_codes import language_of
+from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
+"""Thresholds by default: about 1 % of the loss of a good model."""
+REMARK = (
+    "Their width depends on κ alone and on no threshold; "
+    "the measured one depends on the threshold, the policy and the group (001-17)."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """One policy at several widths, ascending, on the same text.
+
+    `frames` holds the damage by width, on the same documents, `sizes` the bytes of the quantized model. `max_kappa` is
+    the largest excess kurtosis of a block, from which the founding documents predict the critical width.
+    """
+
+    model: str
+    fingerprint: str
+    policy: str
+    settings: Mapping[str, Any]
+    measure: str
+    frames: Mapping[int, LanguageFrame]
+    sizes: Mapping[int, int]
+    threshold: float
+    max_kappa: float
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and those on languages for which no interval can be formed, by width."""
+        found: dict[str, list[str]] = {}
+        for bits, frame in self.frames.items():
+            for note in interval_notes(frame, {"gap": self.gaps[bits]}):
+                found.setdefault(note, []).append(str(bits))
+        by_width = (
+            note if len(widths) == len(self.bits) else f"at {', '.join(widths)} bits: {note}"
+            for note, widths in found.items()
+        )
+        return (*self.notes, *by_width)
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The widths."""
+        return tuple(self.frames)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the damage."""
+        return next(iter(self.frames.values())).unit
+
+    @cached_property
+    def curves(self) -> dict[str, dict[int, Estimate]]:
+        """D(λ, B) by language and width."""
+        found = {bits: frame.by_language() for bits, frame in self.frames.items()}
+        languages = next(iter(self.frames.values())).languages
+        return {code: {bits: found[bits][code] for bits in self.bits} for code in languages}
+
+    @cached_property
+    def widths(self) -> dict[str, Width]:
+        """B*(λ) of every language; its interval by resampling documents, the same ones at every width.
+
+        The interval of a language with too few documents is that of all widths, open at both ends.
+        """
+        frames = list(self.frames.values())
+        curves = [[each.value for each in curve.values()] for curve in self.curves.values()]
+        crossed = crossing(self.bits, curves, self.threshold).tolist()
+        found = {code: Width(at, *self._ends) for code, at in zip(self.curves, crossed, strict=True)}
+        if frames[0].replicates.languages:
+            value = np.stack([frame.replicates.value for frame in frames], axis=-1)
+            drawn = value + np.stack([frame.replicates.deviation for frame in frames], axis=-1)
+            tail = 50 * (1 - frames[0].confidence)
+            low, high = np.percentile(crossing(self.bits, drawn, self.threshold), [tail, 100 - tail], axis=0)
+            for code, a, b in zip(frames[0].replicates.languages, low, high, strict=True):
+                at = found[code].value
+                found[code] = Width(at, float(min(at, a)), float(max(at, b)))
+        return found
+
+    @cached_property
+    def gaps(self) -> dict[int, Estimate]:
+        """Worst minus best language at every width, corrected for noise."""
+        return {bits: frame.gap() for bits, frame in self.frames.items()}
+
+    @cached_property
+    def gap_width(self) -> Width:
+        """The width at which the gap crosses the threshold; its interval from the limits of the gaps."""
+        gaps = self.gaps.values()
+        if not all(gap.bounded for gap in gaps):
+            return Width(float(crossing(self.bits, [gap.value for gap in gaps], self.threshold)), *self._ends)
+        limits = [[getattr(gap, name) for gap in gaps] for name in ("value", "low", "high")]
+        return Width(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The smallest and the largest width, which stand for everything beyond them too."""
+        return float(self.bits[0]), float(self.bits[-1])
+
+    @property
+    def predicted(self) -> float:
+        """The width below which the founding documents expect a gap between languages."""
+        return critical_width(self.max_kappa)
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """Sentences on the widths that languages need, and on the founding documents' width."""
+        limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
+        founding = founding_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        named = {language_of(code).name: width for code, width in self.widths.items()}
+        return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        content = {
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "policy": self.policy,
+            "settings": dict(self.settings),
+            "measure": self.measure,
+            "unit": self.unit,
+            "threshold": self.threshold,
+            "sizes": {str(bits): size for bits, size in self.sizes.items()},
+            "damage": {
+                code: {str(bits): each.to_dict() for bits, each in curve.items()} for code, curve in self.curves.items()
+            },
+            "gap": {str(bits): each.to_dict() for bits, each in self.gaps.items()},
+            "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
+            "critical_width_of_gap": self.gap_width.as_data(self.bits),
+            "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
+            "verdict": list(self.verdict),
+            "notes": list(self.all_notes),
+        }
+        return SWEEP.stamp(content)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the sweep."""
+        write_files({check_writable(path, example="sweep.json"): to_json(self.as_data())})
+
+
+def sweep(
+    model: Model,
+    *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    bits: Iterable[int] = range(2, 9),
+    policy: str = DEFAULT,
+    group: Group = 128,
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int = 4096,
+    evaluation_tokens: int = 8192,
+    sequence: int = 512,
+    seed: int = 0,
+    measure: str = "divergence",
+    unit: str = "bits_per_byte",
+    threshold: float | None = None,
+    device: str = AUTO,
+    results: str | Path | None = None,
+    ray: str | Cluster | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Returns the damage of every language at every width, and the width at which it crosses the threshold.
+
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed.
+
+    The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
+    language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
+    0.01 bits per byte, 0.03 nats per token or 3 nats per section. `results` and `ray` are those of `compare`; each
+    width is a task.
+    """
+    calibration = TextRequest("calibration", tokens, sequence, seed)
+    evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
+    one_of("measure", measure, MEASURES)
+    widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
+    if len(widths) < 2:
+        raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
+    limit = THRESHOLDS[one_of("unit", unit, tuple(THRESHOLDS))] if threshold is None else threshold
+    positive("threshold", limit)
+    own = variant(policy)
+    checkpoint = open_checkpoint(model, tokenizer)
+    corpus = corpus_for(checkpoint, languages=languages, text=text)
+    check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
+    check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})
+    trials = [Trial(own, width, calibration, f"{policy}, {width} bits") for width in widths]
+    with pool_and_device(ray, device) as (pool, device):
+        work = TrialWork(checkpoint, corpus, evaluation, {"group": group}, device)
+        found = dict(zip(widths, run_trials(trials, work, pool=pool, results=results, progress=progress), strict=True))
+    settings: dict[str, Any] = {"group": group, **calibration.settings}
+    settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
+    shared = found[widths[0]].scores.notes  # those on model, text and reference
+    return Sweep(
+        model=checkpoint.target,
+        fingerprint=checkpoint.fingerprint,
+        policy=policy,
+        settings=settings,
+        measure=measure,
+        frames={width: each.scores.frame(unit, measure=measure) for width, each in found.items()},
+        sizes={width: each.plan.size_bytes for width, each in found.items()},
+        threshold=limit,
+        max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
+        notes=tuple(dict.fromkeys([*shared, *(note for each in found.values() for note in each.plan.notes)])),
+    )

@@ -1,0 +1,163 @@
+"""Trials as tasks: each (policy, bits, seed) on one model, done in this process or by a Ray cluster."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbits.api.make_plan import plan as make_plan
+from fairbits.comparison.plan_trial import PlanResult, PlanTrial
+from fairbits.comparison.stored_trials import StoredTrials
+from fairbits.core.errors import InputError
+from fairbits.core.pool import Cluster, Pool, open_pool
+from fairbits.core.progress import Progress
+from fairbits.core.task import Resources
+from fairbits.core.version import __version__
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, is_gpu, resolve_device
+from fairbits.quantization.policies.variants import Variant
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+
+FLOAT32 = 4
+COPIES = 1.5
+"""Memory of a task in units of the model in float32: the model itself, and half as much for whatever else is held."""
+AT_LEAST = 10**9
+"""Bytes of a process that has imported torch and holds text, activations and results."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One policy at one width, calibrated on the text of one request; `label` is what its scores are called."""
+
+    variant: Variant
+    bits: int
+    calibration: TextRequest
+    label: str
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return f"{self.variant.name}, {self.bits} bits, seed {self.calibration.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class TrialWork:
+    """What the trials of one model share: model, text, the options of all policies, and the device."""
+
+    checkpoint: Checkpoint
+    corpus: Corpus
+    evaluation: TextRequest
+    common: Mapping[str, Any]
+    device: str
+
+    @contextmanager
+    def open(self, progress: Progress | None = None) -> Iterator[Callable[[Trial, Progress | None], PlanResult]]:
+        """Yields the function that does one trial, after one pass over the evaluation text."""
+        device = resolve_device(self.device)
+        of = PlanTrial.of(self.checkpoint, self.corpus, request=self.evaluation, device=device, progress=progress)
+        with of as opened:
+            same: dict[tuple[str, int, str], PlanResult] = {}  # plans that need no text, whatever the seed
+
+            def do(trial: Trial, progress: Progress | None) -> PlanResult:
+                plan = make_plan(
+                    opened.checkpoint,
+                    policy=trial.variant.policy,
+                    text=opened.corpus if trial.variant.reads_text else None,
+                    device=device,
+                    progress=progress,
+                    **{**self.common, **trial.calibration.settings, **trial.variant.at(trial.bits)},
+                )
+                key = trial.label, trial.bits, plan.digest
+                if key in same:
+                    return same[key]
+                result = opened.run(plan, name=trial.label, progress=progress)
+                if not plan.reads_text:
+                    same[key] = result
+                return result
+
+            yield do
+
+    def settings(self, trial: Trial) -> dict[str, Any]:
+        """Returns everything that decides the result of a trial."""
+        return {
+            "fairbits": __version__,
+            "model": self.checkpoint.fingerprint,
+            "tokenizer": self.checkpoint.tokenizer_hash,
+            "policy": trial.variant.name,
+            "bits": trial.bits,
+            "options": dict(self.common),
+            "text": {split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
+            "parallel": self.corpus.parallel,
+            "calibration": asdict(trial.calibration),
+            "evaluation": asdict(self.evaluation),
+            "device": self.device.partition(":")[0],
+        }
+
+
+def run_trials(
+    trials: list[Trial],
+    work: TrialWork,
+    *,
+    pool: Pool,
+    results: str | Path | None = None,
+    progress: Progress | None = None,
+) -> list[PlanResult]:
+    """Returns the results of trials, in their order; those that the directory `results` has are not done again."""
+    found: dict[str, PlanResult] = {}
+    tasks = {trial.name: trial for trial in trials}
+    with ExitStack() as stack:
+        store = None if results is None else stack.enter_context(StoredTrials(results))
+        for name, trial in tasks.items():
+            if store is not None and (earlier := store.load(name, work.settings(trial))) is not None:
+                found[name] = earlier
+
+        def keep(name: str, result: PlanResult) -> None:
+            _check_same_model(work.checkpoint, result)
+            if store is not None:
+                store.save(name, work.settings(tasks[name]), result)
+            found[name] = result
+
+        left = {name: trial for name, trial in tasks.items() if name not in found}
+        needs = dict.fromkeys(left, resources_of([work.checkpoint], work.device, pool))
+        pool.run(left, work, resources=needs, on_result=keep, progress=progress)
+    return [found[trial.name] for trial in trials]
+
+
+@contextmanager
+def pool_and_device(ray: str | Cluster | None, device: str) -> Iterator[tuple[Pool, str]]:
+    """Yields the pool, and the device on which its tasks compute."""
+    resolved = resolve_device(device) if ray is None else device  # before a cluster is started
+    with open_pool(ray) as pool:
+        yield pool, resolved if pool.cluster is None else device_of_tasks(device, pool)
+
+
+def device_of_tasks(device: str, pool: Pool) -> str:
+    """Returns the device of tasks on a cluster: a GPU if one is requested, or if the cluster has any."""
+    if device == AUTO:
+        return "cuda" if pool.has_gpus else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise InputError(
+            f"device is {device!r:.40}; with --ray it must be auto, cpu or cuda, because Ray picks the GPU"
+        )
+    return device
+
+
+def resources_of(checkpoints: list[Checkpoint], device: str, pool: Pool) -> Resources:
+    """Returns what one task needs that holds these models in memory."""
+    if pool.cluster is None:
+        return Resources()
+    weights = sum(info.numel for each in checkpoints for info in each.tensors.values())
+    memory = AT_LEAST + int(COPIES * FLOAT32 * weights)
+    return Resources(pool.cluster.cpus, pool.cluster.gpus if is_gpu(device) else 0.0, memory)
+
+
+def _check_same_model(checkpoint: Checkpoint, result: PlanResult) -> None:
+    """Raises if a machine of the cluster has another model at the same path."""
+    if result.scores.reference.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"{checkpoint.target} is another model on a machine of the cluster (fingerprint "
+            f"{result.scores.reference.fingerprint[:12]} there, {checkpoint.fingerprint[:12]} here); copy the same "
+            "files to every machine"
+        )

@@ -1,0 +1,229 @@
+"""Which languages to calibrate on if there can only be a few: those that leave the others the least to lose.
+
+Which k of n candidates to open so that every client has a cheap one: the k-median and the k-center, exactly.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
+
+from fairbits.auditing.audit_file import AUDIT, AuditFile, stored_arrays
+from fairbits.core.array_checks import Floats, nonnegative_array
+from fairbits.core.checks import one_of, same_shape, whole
+from fairbits.core.errors import FairbitsError, InputError
+
+OBJECTIVES = ("mean", "worst")
+
+
+@dataclass(frozen=True, eq=False)
+class Facilities:
+    """The chosen candidates, the cost of the best of them for every client, and the objective value."""
+
+    chosen: tuple[int, ...]
+    cost: Floats
+    objective: str
+    value: float
+
+
+def choose_facilities(cost: ArrayLike, k: int, *, objective: str = "mean") -> Facilities:
+    """Returns the k columns of `cost` (clients, candidates) that minimise the mean or worst of min over columns.
+
+    Solved by HiGHS to optimality, not by a greedy search. "worst" finds the least radius for which k candidates
+    reach every client, and among the sets with that radius the one of the least mean.
+
+    >>> cost = [[0, 1, 9], [1, 0, 9], [9, 9, 0]]
+    >>> choose_facilities(cost, 2).chosen, choose_facilities(cost, 1, objective="worst").chosen
+    ((0, 2), (0,))
+    """
+    table = nonnegative_array("cost", cost, ndim=2)
+    whole("k", k, least=1, most=table.shape[1])
+    radius = _least_radius(table, k) if one_of("objective", objective, OBJECTIVES) == "worst" else np.inf
+    chosen = _median(table, k, radius=radius)
+    nearest: Floats = table[:, chosen].min(axis=1)
+    value = float(nearest.max() if objective == "worst" else nearest.mean())
+    return Facilities(tuple(chosen), nearest, objective, value)
+
+
+def _median(table: Floats, k: int, *, radius: float) -> list[int]:
+    """Returns the k candidates of the least mean cost, none of which serves a client beyond the radius.
+
+    Variables: x_s, whether candidate s is open, and y_λs, the share of client λ that s serves: Σ_s y_λs = 1,
+    y_λs ≤ x_s.
+    """
+    clients, candidates = table.shape
+    serve = clients * candidates
+    each = kron(eye_array(clients), np.ones((1, candidates)))
+    served = hstack([csr_array((clients, candidates)), each])
+    opened = hstack([vstack([-eye_array(candidates)] * clients), eye_array(serve)])
+    count = csr_array(np.concatenate([np.ones(candidates), np.zeros(serve)])[None])
+    unit = float(table.max()) or 1.0
+    found = _solve(
+        np.concatenate([np.zeros(candidates), table.ravel() / (unit * clients)]),
+        integrality=np.concatenate([np.ones(candidates), np.zeros(serve)]).astype(np.int64),
+        upper=np.concatenate([np.ones(candidates), (table.ravel() <= radius).astype(float)]),
+        constraints=[(served, 1.0, 1.0), (opened, -np.inf, 0.0), (count, k, k)],
+    )
+    if found is None:
+        raise FairbitsError("HiGHS found no set although one exists; give costs of similar size")
+    return np.flatnonzero(found[:candidates] > 0.5).tolist()
+
+
+def _least_radius(table: Floats, k: int) -> float:
+    """Returns the least cost within which k candidates reach every client, by bisection over all costs."""
+    radii = np.unique(table)
+    low, high = 0, len(radii) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _reaches(table <= radii[middle], k) else (middle + 1, high)
+    return float(radii[low])
+
+
+def _reaches(near: Any, k: int) -> bool:
+    """Returns whether k candidates are near every client: a set cover."""
+    if not near.any(axis=1).all():
+        return False
+    candidates = near.shape[1]
+    found = _solve(
+        np.ones(candidates),
+        integrality=np.ones(candidates, dtype=np.int64),
+        upper=np.ones(candidates),
+        constraints=[(csr_array(near.astype(float)), 1.0, np.inf)],
+    )
+    return found is not None and round(float(found.sum())) <= k
+
+
+def _solve(
+    objective: Floats, *, integrality: NDArray[np.int64], upper: Floats, constraints: list[Any]
+) -> Floats | None:
+    """Returns the optimal values of the variables, None if there are none."""
+    result = milp(
+        objective,
+        integrality=integrality,
+        bounds=Bounds(np.zeros(len(objective)), upper),
+        constraints=[LinearConstraint(csr_array(matrix), low, high) for matrix, low, high in constraints],
+        options={"mip_rel_gap": 0.0},
+    )
+    if result.status not in (0, 2):
+        raise FairbitsError(f"HiGHS stopped without a solution: {result.message.strip()}")
+    return None if result.status == 2 else result.x
+
+
+NAMED = 10
+"""Languages that a note lists."""
+LEAST = 1e-12
+"""The least share of the mean square of an input that a channel is taken to have."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The languages to calibrate on, and what each audited language is predicted to lose by it.
+
+    `loss` is predicted damage × distance to the nearest of them: good for comparing sets, but not in nats.
+    `left_out` are candidates that the audit lacks.
+    """
+
+    languages: tuple[str, ...]
+    loss: Mapping[str, float]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def farthest(self) -> tuple[str, ...]:
+        """The languages outside that lose most, the worst first; three at most."""
+        outside = sorted(set(self.loss) - set(self.languages), key=lambda code: -self.loss[code])
+        return tuple(outside[:3])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The languages that were chosen and those that they protect least, and candidates that the audit lacks.
+
+        >>> Cover(("fra_Latn",), {"fra_Latn": 0.0, "spa_Latn": 0.1, "heb_Hebr": 0.7}).notes
+        ('1 of 3 audited languages chosen: fra_Latn; least protected: heb_Hebr, spa_Latn',)
+        """
+        least = f"; least protected: {', '.join(self.farthest)}" if self.farthest else ""
+        chosen = (
+            f"{len(self.languages)} of {len(self.loss)} audited languages chosen: {', '.join(self.languages)}{least}"
+        )
+        if not self.left_out:
+            return (chosen,)
+        some = ", ".join(self.left_out[:NAMED]) + (" …" if len(self.left_out) > NAMED else "")
+        return (
+            chosen,
+            f"{len(self.left_out)} languages of the text are not in the audit and were not considered: {some}",
+        )
+
+
+def cover_languages(
+    audit: str | Path, size: int, *, candidates: Iterable[str] | None = None, fingerprint: str | None = None
+) -> Cover:
+    """Returns the `size` languages to calibrate on so that the languages of an audit lose least on average.
+
+    `audit` is a saved audit, with its second file. `candidates` are those that there is text of, by default all of the
+    audit. With a `fingerprint`, the audit must be of the model that has it.
+    """
+    found = AUDIT.read(audit)
+    if fingerprint is not None and found.model.fingerprint != fingerprint:
+        raise InputError(f"{audit} audits a model with other weights; audit this model first")
+    known = tuple(found.languages)
+    given = known if candidates is None else tuple(candidates)
+    chosen = tuple(code for code in given if code in known)
+    if whole("the number of languages", size, least=1) > len(chosen):
+        raise InputError(
+            f"{size} languages are requested, but only {len(chosen)} have text and are in {audit}: request fewer, "
+            "audit more languages, or give more text"
+        )
+    damage = np.array([found.predicted.nats_per_token[code].value for code in known])
+    costs = transfer_costs(moment_distances(_input_moments(Path(audit), found)), damage)
+    result = choose_facilities(costs[:, [known.index(code) for code in chosen]], size)
+    return Cover(
+        tuple(chosen[i] for i in result.chosen),
+        dict(zip(known, result.cost.tolist(), strict=True)),
+        tuple(code for code in given if code not in known),
+    )
+
+
+def audited_languages(audit: str | Path) -> tuple[str, ...]:
+    """Returns the languages of a saved audit."""
+    return tuple(AUDIT.read(audit).languages)
+
+
+def moment_distances(moments: Sequence[Floats]) -> Floats:
+    """Returns how much the second moments of every two languages differ, (languages, languages).
+
+    `moments` are E_λ[x_j²] (languages, channels) of every input. With h_λj = E_λ[x_j²] / mean_j E_λ[x_j²], the distance
+    is the mean square of log h_λj − log h_μj over the channels, and the mean of that over the inputs.
+
+    >>> moment_distances([np.array([[1.0, 1.0], [3.0, 1.0]])]).round(3).tolist()
+    [[0.0, 0.322], [0.322, 0.0]]
+    """
+    total = np.zeros((len(moments[0]), len(moments[0])))
+    for each in moments:
+        h = np.asarray(each, dtype=np.float64)
+        logs = np.log(np.maximum(h / h.mean(axis=1, keepdims=True), LEAST))
+        square = (logs**2).mean(axis=1)
+        total += square[:, None] + square[None] - 2 * logs @ logs.T / logs.shape[1]
+    np.fill_diagonal(total, 0.0)
+    distances: Floats = np.maximum(total, 0.0) / len(moments)
+    return distances
+
+
+def transfer_costs(distances: Floats, damage: Floats) -> Floats:
+    """Returns what language λ loses if the nearest language of the calibration set is μ: damage_λ × distance_λμ.
+
+    A heuristic, which `benchmarks/cover.py` tests: GPTQ moves its errors to where the calibration text has little
+    activation, and a language that has more there pays, in proportion to what any error costs it.
+    """
+    same_shape("damage", damage.shape, "(languages,)", distances.shape[:1])
+    costs: Floats = damage[:, None] * distances
+    return costs
+
+
+def _input_moments(path: Path, found: AuditFile) -> list[Floats]:
+    """Returns E_λ[x_j²] of every input of linear maps, from the second file of an audit."""
+    names = [f"channels/{point.name}" for point in found.points if point.kind == "input"]
+    return stored_arrays(path, found, names)

@@ -1,0 +1,93 @@
+"""Calibration samples that reach the experts which would otherwise get the least text of a language.
+
+Every language keeps as many samples as it would have without the choice, so only which ones they are differs. A
+heuristic: it evens out what calibration knows of the experts; whether this lowers the damage is a question of its own.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fairbits.auditing.expert_use import LEAST_POSITIONS
+from fairbits.core.checks import instance, whole
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.forward.expert_pass import count_by_document
+from fairbits.forward.experts import Counts
+from fairbits.forward.tokenize import text_of_samples
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.mix import interleave
+from fairbits.text.mix_file import Mix, Sample
+
+
+def even_experts(
+    checkpoint: Checkpoint, mix: Mix, *, one_in: int = 4, device: str = "cpu", progress: Progress | None = None
+) -> Mix:
+    """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
+
+    With c the positions of a language that reach an expert of a block, the samples are chosen to make Σ log(1 + c/32)
+    over all experts large, one after the other (`choose_rows`). A note says how many pairs of expert and language are
+    starved, with the choice and with the first samples in its place.
+    """
+    instance("mix", mix, Mix)
+    own = {code: [each for each in mix.samples if each.lang == code] for code in mix.shares}
+    wanted = {code: len(each) // whole("one_in", one_in, least=2) for code, each in own.items()}
+    for code, number in wanted.items():
+        if number == 0:
+            raise InputError(
+                f"{code} has {len(own[code])} samples, of which one in {one_in} is to be chosen; there must be at "
+                f"least {one_in}: give more text, shorten the sequence, or choose one in fewer"
+            )
+    samples = [each for code in own for each in own[code]]
+    found = count_by_document(checkpoint, text_of_samples(checkpoint, samples), device=device, progress=progress)
+    counts = np.concatenate([each.counts for each in found], axis=1)
+    chosen: dict[str, Sequence[Sample]] = {}
+    before = after = start = 0
+    for code, each in own.items():
+        rows, number = counts[start : start + len(each)], wanted[code]
+        kept = sorted(choose_rows(rows, number))
+        chosen[code] = [each[i] for i in kept]
+        before += _starved(rows[:number])
+        after += _starved(rows[kept])
+        start += len(each)
+    pairs = counts.shape[1] * len(own)
+    note = (
+        f"one in {one_in} samples chosen by the experts that they reach: {after:,} of {pairs:,} pairs of expert and "
+        f"language get fewer than {LEAST_POSITIONS} positions ({before:,} without the choice)"
+    )
+    budget = None if mix.budget is None else mix.budget // one_in
+    return replace(mix, samples=interleave(chosen, mix.seed), budget=budget, notes=(*mix.notes, note))
+
+
+def choose_rows(counts: Counts, number: int) -> list[int]:
+    """Returns `number` rows whose sums c of columns have a large Σ log(1 + c/32), in the order of their choice.
+
+    Each next row is the one that adds most, the first of several. As the sum of concave functions of c is submodular,
+    this reaches at least 1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
+
+    >>> choose_rows(np.array([[64, 0], [60, 2], [0, 64]]), 2)
+    [1, 2]
+    """
+    total = np.zeros(counts.shape[1])
+
+    def gain(row: int) -> float:
+        return float(np.log1p(counts[row] / (LEAST_POSITIONS + total)).sum())
+
+    bounds = [(-gain(row), row) for row in range(len(counts))]
+    heapq.heapify(bounds)
+    chosen: list[int] = []
+    while len(chosen) < number:
+        _, row = heapq.heappop(bounds)
+        current = -gain(row), row
+        if bounds and current > bounds[0]:
+            heapq.heappush(bounds, current)
+            continue
+        chosen.append(row)
+        total += counts[row]
+    return chosen
+
+
+def _starved(rows: Counts) -> int:
+    return int((rows.sum(0) < LEAST_POSITIONS).sum())

@@ -1,0 +1,111 @@
+"""The verb `generate` on the command line."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fairbits.cli import completion
+from fairbits.cli.options import Base, Device, Json, Revision, Trust
+from fairbits.cli.terminal import chosen_device, err, print_json, print_notes, stages
+from fairbits.core.errors import InputError, printable
+
+
+def generate(
+    base: Base,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT"),
+    ] = None,
+    overlays: Annotated[
+        Path | None,
+        typer.Option(help="Overlays of the base. Without them the base serves every language.", metavar="DIR"),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of all prompts; by default it is detected for each.",
+            metavar="CODE",
+            autocompletion=completion.language,
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most new tokens per prompt.", metavar="N")] = 64,
+    temperature: Annotated[
+        float, typer.Option(help="0: always the likeliest token; 1: the model's own probabilities.", metavar="X")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the likeliest tokens that together have this probability.", metavar="P")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sampling; the same seed gives the same text.", metavar="N")
+    ] = 0,
+    confidence: Annotated[
+        float,
+        typer.Option(help="A language detected with less confidence than this is served by the base.", metavar="P"),
+    ] = 0.5,
+    device: Device = "auto",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Continue text with a quantized model that uses the overlay of the text's language.
+
+    The language and its overlay are printed on stderr.
+
+    Examples:
+      fairbits generate ./w4 "All human beings" --overlays ./overlays
+      fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
+      fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
+    """
+    from fairbits.core.checks import in_range
+    from fairbits.models.checkpoint import Checkpoint
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel  # heavy: only when the verb runs
+    from fairbits.text.detect import undetectable_notes
+
+    in_range("--temperature", temperature, least=0.0)  # transformers does not accept 0
+    in_range("--top-p", top_p, above=0.0, most=1.0)
+    texts = prompts or _lines_of_stdin()
+    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0, "seed": seed}
+    device = chosen_device(device)
+    with stages("loading the model") as show:
+        model = AdaptiveModel(
+            Checkpoint(base, trust_remote_code=trust_remote_code, revision=revision),
+            overlays,
+            confidence=confidence,
+            device=device,
+        )
+        found = model.generate(
+            texts,
+            language=language,
+            max_new_tokens=max_tokens,
+            progress=show,
+            **(sampling if temperature else {"do_sample": False}),
+        )
+    if language is None:
+        print_notes(undetectable_notes(model.languages))
+    if as_json:
+        print_json([{"prompt": text, **each.as_data()} for text, each in zip(texts, found, strict=True)])
+        return
+    for each in found:
+        choice = each.choice
+        sure = "" if choice.confidence is None else f" (confidence {choice.confidence:.2f})"
+        tokens = f"{each.completion_tokens} tokens ({each.finish_reason})"
+        print_notes(
+            [f"{choice.language or 'no language'}, {choice.reason}{sure}, served by {choice.overlay}: {tokens}"]
+        )
+        typer.echo("\n".join(map(printable, each.text.split("\n"))))
+
+
+def _lines_of_stdin() -> list[str]:
+    """Returns the lines of stdin that are not blank."""
+    stream = typer.get_binary_stream("stdin")
+    if stream.isatty() and not err.quiet:
+        print_notes(["enter one prompt per line; Ctrl-D ends the input"])
+    try:
+        text = stream.read().decode()
+    except UnicodeDecodeError as problem:
+        raise InputError(f"stdin is not UTF-8 ({problem.reason} at byte {problem.start:,}); convert it first") from None
+    found = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+    if not found:
+        raise InputError('there is no prompt; give one: fairbits generate BASE "All human beings", or lines on stdin')
+    return found

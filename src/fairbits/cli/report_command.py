@@ -1,0 +1,116 @@
+"""The verb `report` on the command line."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fairbits.cli import completion
+from fairbits.cli.options import Json, check_out, out_option
+from fairbits.cli.terminal import out, print_notes, stages
+from fairbits.core.errors import InputError, printable
+
+HUB = "hub"
+FORMS = ("html", "md", "json", HUB)
+PLACES = {"html": "report.html", HUB: "model"}
+"""Where a report of a run is written without --out: the page in its directory, files for the Hub with its model."""
+
+
+def report(
+    target: Annotated[
+        Path, typer.Argument(help="The directory of a run, or a file of scores.", metavar="DIR|SCORES.json")
+    ],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Scores to compare with; may be repeated. The headline compares with the first.", metavar="FILE"
+        ),
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="The file that fairbits audit --out wrote.", metavar="FILE")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="The plan.json of the quantized model.", metavar="FILE")] = None,
+    sweep: Annotated[
+        Path | None, typer.Option(help="The file that fairbits sweep --out wrote.", metavar="FILE")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="html: a page; md: for a model card; json; hub: README.md, recipe.yaml and report.html for the Hub. "
+            "By default the suffix of --out decides, else html.",
+            metavar="html|md|json|hub",
+            autocompletion=completion.one_of(*FORMS),
+        ),
+    ] = None,
+    out_file: Annotated[
+        Path | None,
+        out_option(
+            "FILE",
+            help="The file to write; for hub a directory, by default that of the run's model. "
+            "Without it md and json are printed.",
+        ),
+    ] = None,
+    base_model: Annotated[
+        str | None, typer.Option(help="hub: the id of the model before quantization.", metavar="OWNER/NAME")
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option(help="hub: the licence; by default that of the base model's files.", metavar="ID")
+    ] = None,
+    repo: Annotated[
+        str | None, typer.Option(help="hub: where you will upload the model.", metavar="OWNER/NAME")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Report the measurements: as an HTML page, as a section for a model card, as JSON, or as files for the Hub.
+
+    Examples:
+      fairbits report run
+      fairbits report scores.json --against baseline.json --audit audit.json
+      fairbits report run --format md >> README.md
+      fairbits report run --format hub --base-model org/model
+    """
+    from fairbits.api.report import report as make_report
+    from fairbits.core.files import write_files  # heavy: only when the verb runs
+    from fairbits.reports.content import check_name, format_of
+
+    named = {"base_model": base_model, "license": license, "repository": repo}
+    chosen = _form(form, as_json) or ("html" if out_file is None else format_of(out_file))
+    if chosen != HUB and any(each is not None for each in named.values()):
+        raise InputError("--base-model, --license and --repo are for the Hub; add --format hub, or leave them out")
+    if out_file is None and chosen in PLACES:
+        out_file = (target if target.is_dir() else Path()) / PLACES[chosen]
+    if chosen != HUB:
+        if out_file is not None:
+            check_name(out_file, chosen)
+        check_out(out_file, f"report.{chosen}")  # before anything that takes time
+    with stages("reading the measurements"):
+        found = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
+        written = "" if chosen == HUB else found.render(chosen)
+    if chosen == HUB and out_file is not None:
+        facts = found.save_for_hub(out_file, **named)
+        print_notes(facts.notes)
+        upload = shlex.join(["hf", "upload", facts.repository, str(out_file)])
+        _say(f"wrote README.md and other files into {out_file}; upload it: {upload}")
+        return
+    if out_file is not None:
+        write_files({out_file.resolve(): written.encode()})
+    if out_file is None or as_json:
+        typer.echo(written, nl=False)
+    else:
+        _say(f"wrote {out_file}")
+
+
+def _say(line: str) -> None:
+    out.print(Text(printable(line)), soft_wrap=True)
+
+
+def _form(form: str | None, as_json: bool) -> str | None:
+    """Returns the form that an option names; None if no option does."""
+    if as_json and form not in (None, "json"):
+        raise InputError(f"--json and --format {form!r:.20} contradict each other; give one of them")
+    if form is not None and form not in FORMS:
+        raise InputError(f"--format is {form!r:.40}; it must be html, md, json or hub")
+    return "json" if as_json else form

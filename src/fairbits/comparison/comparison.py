@@ -1,0 +1,378 @@
+"""Comparison: the damage of policies to every language on the same text, their sizes, what is significant; its file.
+
+How a comparison is shown: as a table, a pandas DataFrame and a figure.
+
+The file of a comparison: every key of compare.json and its type.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Gt, MinLen
+
+from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError
+from fairbits.core.figure import Figure
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import (
+    Code,
+    Digest,
+    Kind,
+    Name,
+    Number,
+    Positive,
+    Seconds,
+    Share,
+    TriedWidth,
+    check_once,
+    check_ordered,
+    check_same_keys,
+    check_within,
+    to_json,
+)
+from fairbits.core.table import Shown, Table, data_frame
+from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, readable_size
+from fairbits.evaluation.scores import Scores
+from fairbits.quantization.plan import Plan
+from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, figure_of_series, interval_notes
+from fairbits.stats.intervals import Estimate, holm
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def table_of(comparison: "Comparison") -> Table:
+    """Returns worst, mean, gap and best of every policy and width, with the limits of the worst."""
+    rows = []
+    for entry in comparison.entries:
+        own = entry.statistics
+        worst = (entry.frame.worst()[0], *cells(own["worst"]))
+        others = (cells(own[name])[0] for name in ("mean", "gap", "best"))
+        rows.append((entry.policy, str(entry.bits), *worst, *others, readable_size(entry.size_bytes)))
+    measure, unit = MEASURE_LABELS[comparison.measure], comparison.unit.replace("_", " ")
+    return Table(
+        f"{comparison.model}: {measure} in {unit}, 95% intervals over documents",
+        ("policy", "bits", "worst language", "worst", "low", "high", "mean", "gap", "best", "size"),
+        tuple(rows),
+        comparison.notes,
+    )
+
+
+def pandas_of(comparison: "Comparison") -> "pandas.DataFrame":
+    """Returns one row per policy, width and language."""
+    found = [(entry, code, each) for entry in comparison.entries for code, each in entry.frame.by_language().items()]
+    columns: dict[str, list[Any]] = {
+        "policy": [entry.policy for entry, _, _ in found],
+        "bits": [entry.bits for entry, _, _ in found],
+        "language": [code for _, code, _ in found],
+        **estimate_columns("damage", (each for _, _, each in found)),
+        "documents": [each.n for _, _, each in found],
+        "size_bytes": [entry.size_bytes for entry, _, _ in found],
+    }
+    return data_frame(columns)
+
+
+def figure_of(comparison: "Comparison") -> Figure:
+    """Returns the damage of every language under every policy, worst first by the first of them."""
+    series = {f"{entry.policy}, {entry.bits} bits": entry.frame.by_language() for entry in comparison.entries}
+    title = f"{MEASURE_LABELS[comparison.measure].capitalize()} of every language"
+    return figure_of_series(series, title=title, unit=comparison.unit)
+
+
+@dataclass(frozen=True)
+class SavedEntry:
+    """One policy at one width; lists have one entry per seed."""
+
+    policy: Name
+    bits: TriedWidth
+    size_bytes: Positive
+    seconds: tuple[Seconds, ...]
+    plans: tuple[str, ...]
+    worst_language: Code
+    best_language: Code
+    worst: Estimate
+    mean: Estimate
+    gap: Estimate
+    best: Estimate
+    range_over_seeds: Mapping[str, tuple[Number, Number]]
+    damage: Mapping[Code, Estimate]
+    notes: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that the extreme languages are among the others, and that every seed has all of its entries."""
+        check_within("worst_language", [self.worst_language], "damage", self.damage)
+        check_within("best_language", [self.best_language], "damage", self.damage)
+        if not self.plans or len(self.seconds) != len(self.plans):
+            raise InputError(f"seconds has {len(self.seconds)} entries and plans {len(self.plans)}; one per seed each")
+        for name, limits in self.range_over_seeds.items():
+            check_ordered(f"range_over_seeds.{name}", limits)
+
+
+@dataclass(frozen=True)
+class TestedEstimate(Estimate):
+    """A difference with its p-value, plain and adjusted by Holm's method."""
+
+    p: Share = 1.0
+    p_holm: Share = 1.0
+
+
+@dataclass(frozen=True)
+class SavedContrast:
+    """A policy minus another at the same width."""
+
+    policy: Name
+    against: Name
+    bits: TriedWidth
+    size_ratio: Annotated[Number, Gt(0)]
+    mean: TestedEstimate
+    worst: Estimate
+    better: tuple[str, ...]
+    worse: tuple[str, ...]
+    languages: Mapping[Code, TestedEstimate]
+
+    def __post_init__(self) -> None:
+        """Checks that the languages that got better or worse are among the others."""
+        for name in ("better", "worse"):
+            check_within(name, getattr(self, name), "languages", self.languages)
+
+
+@dataclass(frozen=True)
+class ComparisonFile:
+    """The content of compare.json."""
+
+    model: str
+    fingerprint: Digest
+    settings: Mapping[str, Any]
+    measure: str
+    unit: str
+    baseline: str
+    entries: Annotated[tuple[SavedEntry, ...], MinLen(1)]
+    contrasts: tuple[SavedContrast, ...]
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that every policy is there once at a width, with the same languages, and contrasts are of these."""
+        one_of("measure", self.measure, MEASURES)
+        one_of("unit", self.unit, UNITS)
+        kinds = [f"{each.policy} at {each.bits} bits" for each in self.entries]
+        check_once("entries", kinds)
+        for each in self.entries[1:]:
+            check_same_keys("damage of an entry", each.damage, "that of the first", self.entries[0].damage)
+        for found in self.contrasts:
+            both = [f"{policy} at {found.bits} bits" for policy in (found.policy, found.against)]
+            check_within("contrasts", both, "entries", kinds)
+            check_same_keys("languages of a contrast", found.languages, "damage", self.entries[0].damage)
+
+
+COMPARE = Kind(
+    "fairbits.compare/2",
+    "a comparison",
+    "fairbits compare --out",
+    ComparisonFile,
+    earlier={"fairbits.compare/1": lambda data: data | {"measure": "loss"}},
+)
+
+
+STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
+    "worst": lambda frame: frame.worst()[1],
+    "mean": LanguageFrame.mean,
+    "gap": LanguageFrame.gap,
+    "best": lambda frame: frame.best()[1],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One policy at one width; the other fields have one entry per seed.
+
+    `frames` holds the damage in the unit of the comparison, `scores` all measurements, `seconds` the time of rounding.
+    """
+
+    policy: str
+    bits: int
+    plans: tuple[Plan, ...]
+    frames: tuple[LanguageFrame, ...]
+    seconds: tuple[float, ...]
+    scores: tuple[Scores, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the quantized model; the largest over the seeds."""
+        return max(plan.size_bytes for plan in self.plans)
+
+    @cached_property
+    def frame(self) -> LanguageFrame:
+        """The damage of every document, the mean over seeds."""
+        return replace(self.frames[0], values=np.mean([frame.values for frame in self.frames], axis=0))
+
+    @cached_property
+    def statistics(self) -> dict[str, Estimate]:
+        """Worst, mean, gap and best of the mean over seeds; intervals over documents."""
+        return {name: statistic(self.frame) for name, statistic in STATISTICS.items()}
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Least and largest of each statistic over the seeds."""
+        found = {name: [statistic(frame).value for frame in self.frames] for name, statistic in STATISTICS.items()}
+        return {name: (min(values), max(values)) for name, values in found.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on the plans, and on languages for which no interval can be formed."""
+        plans = (note for plan in self.plans for note in plan.notes)
+        return tuple(dict.fromkeys([*plans, *interval_notes(self.frame, self.statistics)]))
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Every layer that was not treated as planned, and how."""
+        found = (f"{each.name}: {note}" for plan in self.plans for each in plan.outcomes for note in each.notes)
+        return tuple(dict.fromkeys(found))
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        return {
+            "policy": self.policy,
+            "bits": self.bits,
+            "size_bytes": self.size_bytes,
+            "seconds": [round(each, 3) for each in self.seconds],
+            "plans": [plan.digest for plan in self.plans],
+            "worst_language": self.frame.worst()[0],
+            "best_language": self.frame.best()[0],
+            **{name: each.to_dict() for name, each in self.statistics.items()},
+            "range_over_seeds": {name: list(limits) for name, limits in self.ranges.items()},
+            "damage": {code: each.to_dict() for code, each in self.frame.by_language().items()},
+            "notes": list(self.notes),
+            "fallbacks": list(self.fallbacks),
+        }
+
+
+@dataclass(frozen=True)
+class PolicyContrast:
+    """Damage of a policy minus that of another at the same width, paired by document.
+
+    `mean` and `worst` are the differences of the mean and of the largest damage. `p` tests that the mean does not
+    differ, and `p_holm` is the same corrected by Holm's method over all contrasts of the comparison. The worst has no
+    p, because its interval is a heuristic where several languages may be the worst. `better` and `worse` are the
+    languages with a significant difference, by Holm's method over the languages of this contrast.
+    """
+
+    policy: str
+    against: str
+    bits: int
+    mean: Estimate
+    worst: Estimate
+    contrast: Contrast
+    size_ratio: float
+    p: float
+    p_holm: float
+
+    @property
+    def better(self) -> tuple[str, ...]:
+        """Languages with significantly less damage than under the other policy."""
+        return tuple(code for code in self._significant if self.contrast.differences[code].value < 0)
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """Languages with significantly more damage."""
+        return tuple(code for code in self._significant if self.contrast.differences[code].value > 0)
+
+    @property
+    def _significant(self) -> list[str]:
+        return [code for code, p in self.contrast.p_holm.items() if p < 1 - self.mean.confidence]
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        found = self.contrast
+        return {
+            "policy": self.policy,
+            "against": self.against,
+            "bits": self.bits,
+            "size_ratio": self.size_ratio,
+            "mean": {**self.mean.to_dict(), "p": self.p, "p_holm": self.p_holm},
+            "worst": self.worst.to_dict(),
+            "better": list(self.better),
+            "worse": list(self.worse),
+            "languages": {
+                code: {**each.to_dict(), "p": found.p[code], "p_holm": found.p_holm[code]}
+                for code, each in found.differences.items()
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """Entries by width, in the order in which policies were named; the others are compared with `baseline`."""
+
+    model: str
+    fingerprint: str
+    settings: Mapping[str, Any]
+    measure: str
+    entries: tuple[Entry, ...]
+    baseline: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The unit of the damage."""
+        return self.entries[0].frame.unit
+
+    @cached_property
+    def contrasts(self) -> tuple[PolicyContrast, ...]:
+        """Every other policy against the baseline of its width."""
+        base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
+        found = [contrast_of(entry, base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
+        adjusted = holm([each.p for each in found]).tolist() if found else []
+        return tuple(replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True))
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        content = {
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "settings": dict(self.settings),
+            "measure": self.measure,
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "entries": [entry.as_data() for entry in self.entries],
+            "contrasts": [each.as_data() for each in self.contrasts],
+            "notes": list(self.notes),
+        }
+        return COMPARE.stamp(content)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a table with a row for every policy, width and language."""
+        return pandas_of(self)
+
+    def plot(self) -> Figure:
+        """Returns a figure of the damage of every language under every policy, which a notebook shows."""
+        return figure_of(self)
+
+    def _table(self) -> Table:
+        return table_of(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the comparison."""
+        write_files({check_writable(path, example="compare.json"): to_json(self.as_data())})
+
+
+def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
+    """Returns how an entry differs from another on the same documents; `p_holm` is not corrected yet."""
+    mine, theirs = entry.frame, base.frame
+    paired = mine.minus(theirs)
+    p = paired.mean_p()
+    return PolicyContrast(
+        policy=entry.policy,
+        against=base.policy,
+        bits=entry.bits,
+        mean=paired.mean(),
+        worst=mine.worst_minus(theirs),
+        contrast=mine.contrast(theirs),
+        size_ratio=entry.size_bytes / base.size_bytes,
+        p=p,
+        p_holm=p,
+    )

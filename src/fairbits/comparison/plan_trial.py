@@ -1,0 +1,140 @@
+"""PlanTrial: applies plans to one model in memory, one after the other, and scores each of them.
+
+Which variant and width the scores of a trial are of; needs no model.
+"""
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress, within
+from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import Identity
+from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.plan import LayerResult, LearningResult, Plan
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+
+
+@dataclass(frozen=True, eq=False)
+class PlanResult:
+    """A plan with the outcomes of its layers, its scores, and the seconds that rounding took."""
+
+    plan: Plan
+    scores: Scores
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class PlanTrial:
+    """A loaded model, and its answers on the evaluation text of a corpus before quantization.
+
+    Use it in a `with` statement: the answers are in a temporary file. They keep their own copy of the head, because the
+    model's head is rounded when it is tied to a rounded embedding.
+    """
+
+    swapped: SwappedModel
+    corpus: Corpus
+    answers: ReferenceAnswers
+    device: str = "cpu"
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        corpus: Corpus,
+        *,
+        request: TextRequest,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> "PlanTrial":
+        """Returns the trial of a model, after one pass over the requested text."""
+        answers = ReferenceAnswers.of(checkpoint, corpus, request=request, device=device, progress=progress)
+        return cls(SwappedModel.load(checkpoint, device=device), corpus, answers, device)
+
+    def __enter__(self) -> "PlanTrial":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.reference.close()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of the model."""
+        return self.swapped.checkpoint
+
+    @property
+    def reference(self) -> Reference:
+        """The answers of the model before quantization."""
+        return self.answers.reference
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any result must know about model, text and reference."""
+        return (*self.checkpoint.notes, *self.answers.notes)
+
+    def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
+        """Returns the cost of a plan for every language; afterwards the model is restored bit for bit."""
+        progress = within(progress, name)
+        outcomes: list[LayerResult] = []
+        learned: LearningResult | None = None
+        start = time.perf_counter()
+        text = self._calibration(plan)
+        with self.swapped:
+            for block in execute_plan(self.checkpoint, plan, text=text, device=self.device, progress=progress):
+                self.swapped.replace(block.layers)
+                outcomes += block.outcomes
+                learned = block.learned or learned
+            seconds = time.perf_counter() - start
+            scores = self.answers.scores(
+                self.swapped.model,
+                Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
+                notes=self.checkpoint.notes,
+                device=self.device,
+                progress=progress,
+            )
+        return PlanResult(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
+
+    def _calibration(self, plan: Plan) -> Text | None:
+        if plan.calibration is None:
+            return None
+        own = self.corpus.restrict(plan.languages)
+        return text_for(self.checkpoint, own, request=plan.calibration.request)
+
+
+def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
+    """Returns the text of the languages to compare, at least two.
+
+    Without languages and text the embedded declaration is used, for the embedded model in its own languages.
+    """
+    corpus = open_corpus_for(checkpoint, text, languages)
+    if len(corpus.evaluation) < 2:
+        raise InputError(
+            f"the text of {corpus.name} has only one language, {next(iter(corpus.evaluation), 'none')}; "
+            "languages are compared with each other: name two or more"
+        )
+    return corpus
+
+
+TRIAL_NAME = re.compile(r"(.+), (\d) bits")
+"""How trials are named: a variant and its width."""
+
+
+def method_of(scores: Scores) -> tuple[str, int] | None:
+    """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
+    start = f"{scores.reference.target}, "
+    found = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
+    own = scores.quantized.target.startswith(start)
+    return (found[1], int(found[2])) if own and found is not None else None

@@ -1,0 +1,204 @@
+"""Writing results: files and directories appear whole and on the disk, or not at all. READ FIRST before writing a file.
+
+Everything is written under a temporary name that carries its process (`core.locks`). What a killed process leaves
+is removed by the next one that writes the same file, or by the one that holds the lock of the directory.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from types import FrameType
+
+from fairbits.core.errors import InputError
+from fairbits.core.locks import Owner, token_is_dead
+
+Chunk = bytes | memoryview
+TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.(?P<owner>[0-9a-f]{8}-\d+-\d+)-\d+\.part|\.[0-9a-f]{32}\.part")
+"""Temporary names; the second form is that of 0.1.0, which does not say whose it is."""
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)
+"""What systems say that cannot sync a directory, or not this one."""
+_numbers = count()
+
+
+def check_writable(path: str | Path, *, example: str) -> Path:
+    """Returns the path of the file to write, with links resolved; raises if it cannot be written."""
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise InputError(f"{target} is not a regular file; give the path of a file to write, such as {example}")
+        if not target.parent.is_dir():
+            raise InputError(f"{target.parent} is not a directory; give a path in a directory that exists")
+    except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
+        raise _unwritable(Path(path), error) from None
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"{target.parent} is not writable; give a path in a directory where you may write")
+    return target
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Writes files as `write_whole` does; what the system refuses is an error of the user's."""
+    try:
+        write_whole({path: [content] for path, content in contents.items()})
+    except OSError as error:
+        first = Path(error.filename) if error.filename else next(iter(contents))
+        where = next((path for path in contents if path.parent == first.parent), first)
+        raise _unwritable(where, error) from None
+
+
+def write_whole(contents: Mapping[Path, Iterable[Chunk]]) -> dict[Path, str]:
+    """Returns the SHA-256 of every file after writing them all.
+
+    Each is complete and on the disk before the first gets its name, so that a full disk or an interruption leaves
+    existing files unchanged. They get their names in the order given: one that marks the others as complete, such as
+    a manifest, must be last.
+    """
+    drafts: dict[Path, Path] = {}
+    sums: dict[Path, str] = {}
+    try:
+        for path, chunks in contents.items():
+            clear_dead(path)
+            drafts[path] = temporary_name(path)
+            sums[path] = _write_draft(drafts[path], chunks)
+        with uninterrupted():
+            for path, draft in drafts.items():
+                draft.replace(path)
+        for parent in dict.fromkeys(path.parent for path in contents):
+            sync_directory(parent)
+    finally:
+        with uninterrupted():
+            for draft in drafts.values():
+                with suppress(OSError):  # it does no harm, and the next process removes it
+                    draft.unlink(missing_ok=True)
+    return sums
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Yields a new directory to fill, which becomes `path` when the body of the `with` statement is done.
+
+    `path` must be new or an empty directory. Its parents are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_dead(path)
+    draft = temporary_name(path)
+    try:
+        draft.mkdir()
+        yield draft
+        for file in (each for each in draft.rglob("*") if each.is_file()):
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        with uninterrupted():
+            sync_directory(draft)
+            draft.replace(path)
+        sync_directory(path.parent)
+    finally:
+        remove_tree(draft)
+
+
+def temporary_name(path: Path) -> Path:
+    """Returns a name beside `path` that no other process and no other call uses."""
+    return path.with_name(f".{_digest(path)}.{Owner.here().token}-{next(_numbers)}.part")
+
+
+def clear_dead(path: Path) -> None:
+    """Removes what processes that have ended, of this machine, left of writing `path`."""
+    start = f".{_digest(path)}."
+    with suppress(OSError):
+        for each in os.scandir(path.parent):
+            found = TEMPORARY.fullmatch(each.name) if each.name.startswith(start) else None
+            if found is not None and token_is_dead(found["owner"]):
+                _remove(path.with_name(each.name))
+
+
+def clear_temporary(directory: Path) -> None:
+    """Removes all temporary files below a directory; call it where a lock keeps other processes out."""
+    for each in list(directory.rglob(".*.part")):
+        if TEMPORARY.fullmatch(each.name):
+            _remove(each)
+
+
+def remove_tree(directory: Path) -> None:
+    """Removes a directory that is not needed; Ctrl-C waits, and a fault of the disk is tried again once."""
+    with uninterrupted():
+        for _ in range(2):
+            if directory.exists():
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory last, where the system can do so (Windows and some networks cannot)."""
+    if os.name != "posix":
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        if problem.errno not in NO_SYNC:
+            raise
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM wait until the body of the `with` statement is done; it must be short."""
+    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
+        yield
+        return
+    came: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):  # else the system acts on it, or nobody
+            before[number] = handler
+    try:
+        for number in before:
+            signal.signal(number, remember)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _write_draft(draft: Path, chunks: Iterable[Chunk]) -> str:
+    digest = hashlib.sha256()
+    with draft.open("xb") as file:
+        for chunk in chunks:
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    """Returns the part of a temporary name that says what is written; a name itself may be too long."""
+    return hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]
+
+
+def _remove(left: Path) -> None:
+    if left.is_dir() and not left.is_symlink():
+        remove_tree(left)
+    else:
+        with suppress(OSError):
+            left.unlink()
+
+
+def _unwritable(path: Path, error: Exception) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return InputError(f"{path} cannot be written ({reason}); give another path, or free some space")

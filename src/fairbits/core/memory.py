@@ -1,0 +1,121 @@
+"""Limits of memory: how much is held at a time, each with its unit and the reason for its size."""
+
+from fairbits.core.units import GIB, MIB
+
+# files
+
+JSON_BYTES = 100_000_000
+"""Bytes of a JSON file or header that is read: what the safetensors library allows; real ones have a tenth of it."""
+TOKENIZER_BYTES = 2 * GIB
+"""Bytes that a tokenizer may take where it is parsed for the first time."""
+JSON_LEVELS = 40
+"""Levels of lists and objects in JSON: ours have six, a configuration of transformers ten; parsers are recursive."""
+JSON_CONTAINERS = 5_000_000
+"""Lists and objects in JSON, each at least 64 bytes in memory: a header has three per tensor."""
+LINE_BYTES = 16_000_000
+"""Bytes of a line of text that is read: a file without line ends must not fill the memory."""
+CLIP_BYTES = 64 * MIB
+"""Bytes of a file of sound that is read: 30 seconds of two channels at 192,000 samples of 32 bits have 46 MB."""
+WRITTEN_BYTES = 16 * MIB
+"""Bytes of a tensor that are written at a time: large enough that calls cost nothing, and progress moves."""
+
+PART_BYTES = 4 * MIB
+"""Bytes of a file that are read at a time, where all of it passes: hashing takes longer than a call."""
+REQUEST_BYTES = 16 * MIB
+"""Bytes of a file on the Hub that are asked for at a time: at 100 MB/s an answer takes longer than the way there."""
+WAITING_BLOCKS = 3
+"""Blocks of codes that are being written or wait for it while the next one is computed, each one byte per weight."""
+
+# weights
+
+PACKED_WEIGHTS = 2**22
+"""Weights that are packed at a time: copies of 4 MiB."""
+GPU_PACKED_WEIGHTS = 2**28
+"""The same on a GPU, where every call costs as much as packing a million: copies of 256 MiB."""
+WIDENED_WEIGHTS = 2**20
+"""Weights that are widened to float64 at a time: 8 MiB."""
+SEARCHED_WEIGHTS = 2**18
+"""Weights of groups whose scales are searched together in torch: several float64 copies of 2 MiB stay in the caches."""
+GPU_SEARCHED_WEIGHTS = 2**24
+"""The same on a GPU: about ten copies of 128 MiB, so that every call does much."""
+CHECKED_WEIGHTS = 2**24
+"""Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
+KEPT_ERRORS_BYTES = 512 * MIB
+"""Bytes of rounding errors that an audit keeps while batches pass their layers; more are computed for every batch."""
+ERROR_ROWS = 256
+"""Rows of a matrix of errors that are widened to float64 at a time: 8 MiB at 4096 columns."""
+LEARNED_WEIGHT_BYTES = 6
+"""Bytes that each weight takes while it is learned: its first code, its offset from it, and two moments."""
+LEARNING_SHARE = 0.6
+"""Share of the free memory of a GPU that the weights of all blocks may take while they are learned together."""
+CPU_END_TO_END_WEIGHTS = 50_000_000
+"""Weights of the blocks up to which a model is learned end to end on a CPU, which would take hours with more."""
+
+# activations: positions are tokens of a batch, padding included
+
+PASS_ACTIVATIONS_BYTES = 96 * MIB
+"""Bytes that the activations of one batch may take in a pass through a whole model, by a rough count."""
+GPU_PASS_ACTIVATIONS_BYTES = 16 * PASS_ACTIVATIONS_BYTES
+"""The same on a GPU."""
+BLOCK_ACTIVATIONS_BYTES = 64 * MIB
+"""Bytes that the activations of one batch may take within a block that is rounded, by a rough count."""
+BLOCK_POSITIONS = 1024
+"""Positions of a batch that passes a block: as measured, their activations stay in the caches in small models."""
+GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
+"""The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
+GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
+"""The same on a GPU."""
+GPU_WALK_STATES_BYTES = 4 * GIB
+"""Bytes of hidden states up to which they stay on the GPU while blocks are rounded; more are kept in main memory."""
+BLOCK_BACKWARD_BYTES = 64 * MIB
+"""Bytes that one batch may take in the backward pass of a single block, by a rough count: with more it is slower."""
+BLOCK_BACKWARD_POSITIONS = 512
+"""Positions of such a batch, at least: with fewer, weights are waited for."""
+GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
+"""The same on a GPU."""
+WHOLE_MODEL_BYTES = GIB
+"""Bytes of weights up to which a model is audited as a whole; a larger one is audited with one block in memory."""
+WHOLE_MODEL_SHARE = 0.5
+"""Share of the free memory up to which a model is evaluated as a whole; of a larger one, one block is in memory."""
+STATES_BYTES = 4 * GIB
+"""Bytes of hidden states that a pass in blocks keeps; an audit computes others again, an evaluation passes again."""
+GPU_STATES_BYTES = 12 * GIB
+"""The same on a GPU."""
+LEAST_STATES_FACTOR = 1.5
+"""How much more an audit in blocks may keep if the text would otherwise have to pass the model in several parts."""
+EVALUATION_POSITIONS = 1024
+"""Positions of an evaluated batch, at least, where no logits come with them: with fewer, weights are waited for."""
+GPU_EVALUATION_POSITIONS = 8 * EVALUATION_POSITIONS
+"""The same on a GPU, where every call costs so much that it should do much."""
+LEARNING_POSITIONS = 2048
+"""Positions that pass a model at a time, without gradients, while it is learned."""
+OVERLAY_POSITIONS = 1024
+"""Positions that pass a base at a time, without gradients, while overlays are made for it."""
+INPUT_PRODUCTS_BYTES = 2 * GIB
+"""Bytes that E[x xᵀ] of inputs may take at a time; where they need more, the text passes the model again."""
+
+# logits
+
+LOGITS = 2**21
+"""Logits of one model that exist at a time, unless these are fewer than LOGIT_POSITIONS: 8 MiB stay in the caches."""
+LOGIT_POSITIONS = 64
+"""Positions whose logits exist at a time, at least."""
+GPU_LOGITS_FACTOR = 32
+"""How many times more logits exist at a time on a GPU, where the time goes into calls rather than into memory."""
+GRADIENT_POSITIONS = 128
+"""Positions whose logits exist at a time where gradients need another copy of them: 250 MB for 250,000 tokens."""
+CACHED_LOGITS = 2**20
+"""Logits that pass several operations at a time on the CPU: copies of 4 MiB stay in its caches."""
+GPU_GRADIENT_POSITIONS = 512
+"""The same on a GPU: with a vocabulary of 128,000 each of the copies takes 250 MB."""
+
+# tables
+
+MINIMAX_TABLE_NUMBERS = 2**27
+"""Numbers, languages × weights, up to which one scale of a whole tensor is sought for the worst language: 1 GiB."""
+RESAMPLED_COUNTS = 2_000_000
+"""Counts, resamples × documents, that are drawn at a time: 16 MB."""
+DYNAMIC_PROGRAM_STATES = 50_000_000
+"""States, blocks × units of the budget, of the dynamic program that allocates bits: one byte each."""
+PROTECTION_SETS = 50_000
+"""Sets of blocks whose damage is computed at a time: 10 MB with 25 languages."""

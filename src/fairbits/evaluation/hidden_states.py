@@ -1,0 +1,248 @@
+"""The features of a model on a text: its last hidden states at the positions that predict a token, and their head.
+
+A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`).
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import (
+    EVALUATION_POSITIONS,
+    GPU_EVALUATION_POSITIONS,
+    GPU_LOGITS_FACTOR,
+    GPU_STATES_BYTES,
+    LOGIT_POSITIONS,
+    LOGITS,
+    STATES_BYTES,
+)
+from fairbits.core.progress import Progress
+from fairbits.forward.batches import Batch, batches
+from fairbits.forward.body_and_head import Split, split_head
+from fairbits.forward.collect import positions_at_once
+from fairbits.forward.lockstep import MOST_BATCHES, lockstep
+from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
+from fairbits.forward.windows import NO_LABEL, Text
+from fairbits.models.capacity import fits_whole
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import is_gpu, move
+from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+LOADED_FACTOR = 8
+"""Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Positions that predict a token: `features` (positions, width), and the label and document of each."""
+
+    features: Tensor
+    labels: Tensor
+    documents: Tensor
+
+
+class EvaluatedModel(Protocol):
+    """A model on a text.
+
+    `name`             the model
+    `apart`            whether logits exist only where the head is called
+    `logit_positions`  the number of positions whose logits may be in memory at a time
+    `notes`            what a reader of any result must know
+    """
+
+    name: str
+    apart: bool
+    logit_positions: int
+    notes: tuple[str, ...]
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """The function from features to logits; in blocks, once the first features are there."""
+
+    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+        """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
+
+        `progress` is called with `stage`, the windows done and the number of windows.
+        """
+
+
+def evaluated_model(
+    model: "PreTrainedModel | Checkpoint", text: Text, *, device: str, dtype: torch.dtype = torch.float32
+) -> EvaluatedModel:
+    """Returns a model to evaluate on a text; that of a checkpoint is loaded, or passed in blocks if it does not fit."""
+    if not isinstance(model, Checkpoint):
+        return WholeModel(model, text, device=device)
+    notes: tuple[str, ...] = ()
+    try:
+        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
+        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * dtype.itemsize, device):
+            return StreamedModel(plain, text, device=device, dtype=dtype)
+    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
+        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
+            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
+    loaded = model.load(dtype, device=device, read_only=True)
+    try:
+        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
+    except (RuntimeError, ValueError, NotImplementedError) as problem:
+        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(problem).split())
+        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
+
+
+class WholeModel:
+    """A loaded model on a text; see `EvaluatedModel`."""
+
+    def __init__(self, model: "PreTrainedModel", text: Text, *, device: str, notes: tuple[str, ...] = ()) -> None:
+        self._model, self._text, self._device = model, text, device
+        self._split = split_for(model, text, device=device)
+        self.name, self.apart = str(model.name_or_path), self._split.apart
+        self.notes = notes
+        self.logit_positions = positions_of_logits(model.config, device)
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """The function from features to logits."""
+        return self._split.head
+
+    @torch.no_grad()
+    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+        """Yields all predicting positions; see `EvaluatedModel`."""
+        room, total, done = positions_at_once(self._model, self._split), len(self._text.windows), 0
+        least = evaluation_positions(self._device)
+        for batch in batches(self._text, positions=max(room, least) if self.apart else room):
+            yield _features(self._split.body(batch.on(self._device)), batch)
+            done += len(batch.document)
+            if progress is not None:
+                progress(stage, done, total)
+
+
+class StreamedModel:
+    """A model on a text, with the weights of one block in memory at a time; see `EvaluatedModel`.
+
+    All batches walk through the blocks in lock step. Where their hidden states do not fit, the text passes in parts.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, text: Text, *, device: str, dtype: torch.dtype = torch.float32) -> None:
+        self._text, self._device, self._dtype = text, device, dtype
+        self._loader = BlockLoader(checkpoint, device, dtype=dtype)
+        self._samples = [next(batches(text, positions=1)).on(device) for _ in range(2)]
+        self._body = StreamedBody(self._loader.model.model, whole=self._samples[0])
+        self._split: Split | None = None
+        self._width = int(checkpoint.config.get_text_config().hidden_size)
+        self.name, self.apart = checkpoint.target, True
+        self.notes: tuple[str, ...] = ()
+        self.logit_positions = positions_of_logits(checkpoint.config, device)
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """The function from features to logits, once the first features are there."""
+        if self._split is None:
+            raise InputError(f"the head of {self.name} is not known before its first features are; ask for these first")
+        return self._split.head
+
+    @torch.no_grad()
+    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+        """Yields all predicting positions; see `EvaluatedModel`."""
+        chosen = [batch.on(self._device) for batch in batches(self._text, positions=evaluation_positions(self._device))]
+        total, visits = len(self._text.windows), len(chosen) * len(self._loader.blocks)
+        done = 0
+
+        def visit(batch: Batch) -> None:
+            nonlocal done
+            done += batch not in self._samples
+            if progress is not None:
+                progress(stage, total * done // visits, total)
+
+        for part in self._parts(chosen):
+            with closing(self._pass(part, visit)) as found:
+                yield from found
+
+    def _parts(self, chosen: list[Batch]) -> Iterator[list[Batch]]:
+        """Yields the batches in parts whose hidden states fit."""
+        room = GPU_STATES_BYTES if is_gpu(self._device) else STATES_BYTES
+        part: list[Batch] = []
+        taken = 0
+        for batch in chosen:
+            size = batch.size * self._width * self._dtype.itemsize
+            if part and (taken + size > room or len(part) == MOST_BATCHES):
+                yield part
+                part, taken = [], 0
+            part.append(batch)
+            taken += size
+        yield part
+
+    def _pass(self, part: list[Batch], visit: Callable[[Batch], None]) -> Generator[Features, None, None]:
+        """Yields the features of a part of the text.
+
+        The two samples walk along, one of them through the model with its head: they show what the head is.
+        """
+        model, together = self._loader.model, [*self._samples, *part]
+        ids = torch.cat([batch.ids for batch in together])
+        model.load_outside(torch.unique(ids).cpu(), {})
+        paths = [block.module for block in self._loader.blocks]
+        with lockstep(model.model, paths, together, body=self._body) as walk:
+            if not model.model.config.is_encoder_decoder:  # whose decoder looks up its tokens after the encoder
+                model.release_head_and_embedding()
+            for _ in self._loader.loaded(range(len(paths))):
+                walk.advance(visit)
+            model.load_head()
+            results = (result.detach() for _, result in walk.ends())
+            self._split = self._split_of(next(results), next(results))
+            for batch, features in zip(part, results, strict=True):
+                yield _features(features, batch)
+
+    def _split_of(self, logits: Tensor, features: Tensor) -> Split:
+        try:
+            return self._body.split(logits, features)
+        except NotStreamableError as problem:
+            raise InputError(
+                f"{self.name} is too large for this machine and cannot pass in blocks, as {problem}; evaluate it where "
+                "twice its size in float32 is free"
+            ) from None
+
+
+def _features(states: Tensor, batch: Batch) -> Features:
+    rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
+    return Features(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
+
+
+def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
+    """Returns the model, moved to the device and split into body and head."""
+    move(model, device)
+    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
+
+
+def evaluation_positions(device: str) -> int:
+    """Returns how many positions a batch has where no logits come with them, at least."""
+    return GPU_EVALUATION_POSITIONS if is_gpu(device) else EVALUATION_POSITIONS
+
+
+def positions_of_logits(config: "PretrainedConfig", device: str | torch.device) -> int:
+    """Returns the number of positions whose logits may be in memory at a time."""
+    positions = max(LOGITS // int(config.get_text_config().vocab_size), LOGIT_POSITIONS)
+    return GPU_LOGITS_FACTOR * positions if is_gpu(device) else positions
+
+
+def positions_by_window(text: Text) -> list[range]:
+    """Returns, for every window, the numbers of its predicting positions in the order of `features`."""
+    counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
+    found = [range(0)] * len(counts)
+    begin = 0
+    for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # the order of `batches`
+        found[i] = range(begin, begin + counts[i])
+        begin += counts[i]
+    return found
+
+
+def predicted_positions(text: Text) -> int:
+    """Returns the number of positions that predict a token."""
+    return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)

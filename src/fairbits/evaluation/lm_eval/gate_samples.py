@@ -1,0 +1,178 @@
+"""Gate of task scores: what every language lost between two runs of lm-eval, and whether that is within limits."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbits.core.checks import in_range
+from fairbits.evaluation.gate import Check, Verdict, limit_check, no_interval, numbers_of, unit_of
+from fairbits.evaluation.lm_eval.paired_samples import PairedSamples, pair_samples
+from fairbits.stats.frame import Contrast, LanguageFrame, contrast_of, interval_notes
+from fairbits.stats.intervals import Estimate
+from fairbits.stats.outcomes import OutcomeFrame, noise_floor, worst_by_chance
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class LanguageLoss:
+    """What one language lost: its scores, their difference with an interval, and what chance would give.
+
+    `loss` is positive where the language is worse. `p` is McNemar's exact test where items are right or wrong (with the
+    numbers of `lost` and `gained` items), else a paired bootstrap; `p_holm` is corrected for the number of languages.
+    `recovery` is after / before, or before / after if lower is better; None if it would divide by 0. `noise` is the
+    change that chance alone exceeds in one of 20 cases, `detectable` the loss that is found in 8 of 10 cases.
+    """
+
+    language: str
+    items: int
+    before: float
+    after: float
+    loss: Estimate
+    p: float
+    p_holm: float
+    recovery: float | None
+    noise: float | None
+    detectable: float | None
+    lost: int | None = None
+    gained: int | None = None
+
+
+@dataclass(frozen=True)
+class SamplesVerdict:
+    """The verdict on two runs of lm-eval, and the table behind it, the largest loss first."""
+
+    verdict: Verdict
+    metric: str
+    test: str
+    tasks: Mapping[str, tuple[str, ...]]
+    languages: tuple[LanguageLoss, ...]
+    worst: tuple[str, Estimate]
+    mean: Estimate
+    worst_by_chance: float
+
+    def __bool__(self) -> bool:
+        """Whether the verdict is a pass."""
+        return self.verdict.passed
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns everything for JSON; the verdict's own keys are those of `fairbits.verdict/2`."""
+        rows = [asdict(each) | {"loss": each.loss.to_dict()} for each in self.languages]
+        return self.verdict.as_data() | {
+            "metric": self.metric,
+            "test": self.test,
+            "tasks": {code: list(names) for code, names in self.tasks.items()},
+            "languages": rows,
+            "worst": {"language": self.worst[0], **self.worst[1].to_dict()},
+            "mean": self.mean.to_dict(),
+            "worst_by_chance": self.worst_by_chance,
+        }
+
+
+def gate_samples(
+    before: str | Path,
+    after: str | Path,
+    *,
+    max_worst: float | None = None,
+    max_mean: float | None = None,
+    max_gap: float | None = None,
+    metric: str | None = None,
+    filter_name: str | None = None,
+    tasks: str | None = None,
+    language_of: Mapping[str, str] | None = None,
+) -> SamplesVerdict:
+    """Returns what every language lost from the run of lm-eval in one directory to that in the other, and a verdict.
+
+    Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are met if the whole interval of the
+    loss is at most the limit, as in `gate`. Without a limit the verdict is a failure if a language is significantly
+    worse after Holm's correction, or the mean of the languages is. `tasks` is a pattern such as `belebele_*`;
+    `language_of` has the languages of tasks whose names do not tell.
+    """
+    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap}
+    given = {
+        name: in_range(f"the limit of the {name}", limit, least=0)
+        for name, limit in limits.items()
+        if limit is not None
+    }
+    paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)
+    frame, contrast = paired.frame, contrast_of_samples(paired.frame)
+    checks = [limit_check(frame, name, limit) for name, limit in given.items()] or _significance(frame, contrast)
+    name = paired.metric.name
+    verdict = Verdict(
+        str(paired.after_run),
+        f"loss of {name}",
+        paired.metric.unit,
+        tuple(checks),
+        improved=tuple(sorted(code for code, each in contrast.significant(LEVEL).items() if each.value < 0)),
+        notes=(*paired.notes, *interval_notes(frame)),
+    )
+    return SamplesVerdict(
+        verdict,
+        name,
+        "McNemar, exact" if isinstance(frame, OutcomeFrame) else "paired bootstrap",
+        paired.tasks,
+        _rows(paired, contrast),
+        frame.worst(),
+        frame.mean(),
+        worst_by_chance(frame),
+    )
+
+
+def contrast_of_samples(frame: LanguageFrame) -> Contrast:
+    """Returns the losses with their p values: McNemar's if items are right or wrong, else those of the bootstrap."""
+    return frame.contrast_with_none() if isinstance(frame, OutcomeFrame) else contrast_of(frame)
+
+
+def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]:
+    floors, higher = noise_floor(paired.frame), paired.metric.higher_is_better
+    changes = paired.frame.changes if isinstance(paired.frame, OutcomeFrame) else {}
+    rows = []
+    for code, loss in contrast.differences.items():
+        before, after = paired.scores[code]
+        over, under = (after, before) if higher else (before, after)
+        noise, detectable = floors.get(code, (None, None))
+        rows.append(
+            LanguageLoss(
+                code,
+                loss.n,
+                before,
+                after,
+                loss,
+                contrast.p[code],
+                contrast.p_holm[code],
+                over / under if under else None,
+                noise,
+                detectable,
+                *changes.get(code, (None, None)),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.loss.value))
+
+
+def _significance(frame: LanguageFrame, contrast: Contrast) -> list[Check]:
+    """Returns the checks of a gate without limits: no language, nor the mean, is significantly worse."""
+    worse = {code: each for code, each in contrast.significant(LEVEL).items() if each.value > 0}
+    found, mean = contrast.differences, frame.mean()
+    widest = max(found, key=lambda code: found[code].high)
+    title = "no language significantly worse"
+    if worse:
+        codes = sorted(worse, key=lambda code: -worse[code].value)
+        said = ", ".join(f"{code} by {numbers_of(worse[code])}" for code in codes)
+        first = Check(title, "fail", f"worse after than before: {said} {unit_of(frame)}", estimate=worse[codes[0]])
+    elif frame.without_interval:
+        first = Check(title, "undecided", f"not enough items: {no_interval(frame)}", estimate=found[widest])
+    else:
+        said = f"{widest} could still be up to {found[widest].high:.3g} {unit_of(frame)} worse"
+        first = Check(
+            title, "pass", f"none of {len(found)} languages is significantly worse; {said}", estimate=found[widest]
+        )
+    title = "mean not significantly worse"
+    if mean.low > 0:
+        return [first, Check(title, "fail", f"the mean is worse by {numbers_of(mean)} {unit_of(frame)}", 0.0, mean)]
+    if not mean.bounded or frame.without_interval:
+        return [first, Check(title, "undecided", f"not enough items: {no_interval(frame)}", 0.0, mean)]
+    return [
+        first,
+        Check(title, "pass", f"the mean is not significantly worse: {numbers_of(mean)} {unit_of(frame)}", 0.0, mean),
+    ]

@@ -1,0 +1,104 @@
+"""The metric that decides: which one, in which direction it is better, and in which unit a loss is given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairbits.core.errors import InputError
+from fairbits.core.units import bits
+from fairbits.evaluation.lm_eval.sample_files import RunFiles, TaskSamples, listed
+
+PREFERRED = ("acc", "exact_match", "bits_per_byte")
+"""The metrics that are used by default, in this order."""
+HIGHER = {
+    **dict.fromkeys(("acc", "acc_norm", "acc_bytes", "exact_match", "em", "f1", "mcc", "bleu", "chrf"), True),
+    **dict.fromkeys(("bits_per_byte", "ter", "brier_score"), False),
+}
+"""Whether higher is better, where no results file says so."""
+CHOICES = 12
+"""Filters or metrics that an error offers."""
+KINDS = 3
+"""Tasks with other metrics than the others that an error shows."""
+NOT_PER_ITEM = {"perplexity": "acc", "word_perplexity": "bits_per_byte", "byte_perplexity": "bits_per_byte"}
+"""Metrics whose samples hold log-likelihoods, which have no meaning as a score of an item; and what to use instead."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its name, whether higher is better, and whether an item is a log-likelihood of so many bytes."""
+
+    name: str
+    higher_is_better: bool
+    weighted: bool
+
+    @property
+    def unit(self) -> str:
+        """The unit of a loss."""
+        return "bits_per_byte" if self.weighted else "per_item"
+
+    @staticmethod
+    def bits(value: tuple[float, float]) -> tuple[float, float]:
+        """Returns the bits of a text and its bytes, from its log-likelihood in nats."""
+        return bits(-value[0]), value[1]
+
+
+def choose_filter(samples: Sequence[TaskSamples], wanted: str | None) -> str:
+    """Returns the filter of answers that decides: the one given, or the only one that there is."""
+    common = [name for name in samples[0].filters if all(name in each.filters for each in samples)]
+    if wanted is not None and wanted in common:
+        return wanted
+    if wanted is None and len(common) == 1:
+        return common[0]
+    said = f"--filter is {wanted!r:.40}" if wanted else f"the tasks have {len(common)} filters of answers in common"
+    offered = listed(common, CHOICES) or "none: choose fewer tasks with --tasks"
+    raise InputError(f"{said}; it must be one of those that all tasks have ({offered}): give --filter NAME")
+
+
+def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str | None, run: RunFiles) -> Metric:
+    """Returns the metric that decides: the one given, or the first of acc, exact_match and bits_per_byte that all have.
+
+    If the tasks have none of these in common, it is the only one that they have in common.
+    """
+    each_has = [each.metrics[filter_name] for each in samples]
+    common = [name for name in each_has[0] if all(name in names for names in each_has)]
+    by_default = [name for name in PREFERRED if name in common] or (common if len(common) == 1 else [])
+    name = wanted or (by_default[0] if by_default else "")
+    if name not in common:
+        said = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
+        if not common:
+            kinds = {listed(names): each.task for each, names in zip(samples, each_has, strict=True)}
+            shown = "; ".join(f"{task} has {names}" for names, task in list(kinds.items())[:KINDS])
+            raise InputError(f"the tasks have no metric in common ({shown}); choose tasks with --tasks 'PATTERN'")
+        raise InputError(
+            f"{said}; it must be one of those that all tasks have ({listed(common, CHOICES)}): give --metric NAME"
+        )
+    if name in NOT_PER_ITEM:
+        raise InputError(f"{name} is a number of the whole text, not of an item; use --metric {NOT_PER_ITEM[name]}")
+    return Metric(name, _higher_is_better(samples, name, run), _weighted(samples, filter_name, name))
+
+
+def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) -> bool:
+    results = {each.task: run.results[each.task] for each in samples}
+    found = [each.higher_is_better.get(task, {}).get(name) for task, each in results.items() if each is not None]
+    said = {each for each in found if each is not None}
+    if len(said) > 1:
+        raise InputError(f"{name} is better if higher in some tasks and if lower in others; choose fewer with --tasks")
+    if said:
+        return said.pop()
+    if name not in HIGHER:
+        raise InputError(
+            f"it is not known whether {name} is better if higher, because results_*.json is not there or does not say "
+            "it; put it beside the samples, or choose another --metric"
+        )
+    return HIGHER[name]
+
+
+def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bool:
+    """Returns whether the items are pairs; only those of bits_per_byte are understood."""
+    _, scores = next(iter(samples[0].filters[filter_name].values()))
+    pair = isinstance(scores[name], list)
+    if pair and name != "bits_per_byte":
+        raise InputError(
+            f"an item's {name} is {scores[name]!r:.60}, from which lm-eval computes one number for all items; choose "
+            "a --metric that every item has"
+        )
+    return pair

@@ -1,0 +1,113 @@
+"""The language of a task, from its name: belebele_fra_Latn, global_mmlu_sw, mgsm_direct_fr."""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+
+from fairbits.core.errors import InputError
+from fairbits.text.catalog import catalog, codes, fold, names
+from fairbits.text.language_codes import find_language, own_language
+
+SEPARATORS = re.compile(r"[_-]+")
+SHORTEST_NAME = 4
+"""Letters of the shortest name of a language that is looked for in a task: "ga" and "ewe" must be codes."""
+LONGEST_CODE = 3
+NOT_LANGUAGES = frozenset({"mt"})
+"""Parts of names of tasks that are codes of languages too: lambada_openai_mt is machine-translated, not Maltese."""
+STAR = "*"
+
+
+def languages_of(tasks: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the language code of every task: as given by name or pattern, else from the task's name.
+
+    >>> languages_of(["belebele_fra_Latn", "mgsm_en_cot_de", "arc_easy"], {"arc_easy": "eng"})
+    {'belebele_fra_Latn': 'fra_Latn', 'mgsm_en_cot_de': 'deu_Latn', 'arc_easy': 'eng_Latn'}
+    """
+    wanted = list(tasks)
+    for pattern in given:
+        if not any(fnmatchcase(task, pattern) for task in wanted):
+            raise InputError(f"--language-of names {pattern}, and no task matches it; the tasks are {_shown(wanted)}")
+    found = {task: _given(task, given) or language_in(task) for task in wanted}
+    unclear = [task for task, code in found.items() if code is None]
+    if unclear:
+        raise InputError(
+            f"the language of {_shown(unclear)} is not clear from the name; name it with --language-of "
+            f"{unclear[0]}=eng, or choose other tasks with --tasks"
+        )
+    return {task: code for task, code in found.items() if code is not None}
+
+
+def language_in(task: str) -> str | None:
+    """Returns the code of the language in a task's name; None if it holds none.
+
+    A code with a script counts first, then an English name, then a code of two or three letters; the last of several.
+    The first part of a name is the name of the benchmark.
+
+    >>> [language_in(name) for name in ("belebele_arb_Latn", "include_french_shot_en", "mgsm_en_cot_sw", "arc_easy")]
+    ['arb_Latn', 'fra_Latn', 'swh_Latn', None]
+    """
+    found = _found(task)
+    return None if found is None else found[0]
+
+
+def _given(task: str, given: Mapping[str, str]) -> str | None:
+    """Returns the code of the language that the user gave a task, by name or by a pattern."""
+    named = [name for pattern, name in given.items() if fnmatchcase(task, pattern)]
+    return own_language(named[-1]).code if named else None
+
+
+def family_of(task: str) -> str:
+    """Returns a task's name with a star in place of its language: items of one family may be translations.
+
+    >>> family_of("belebele_fra_Latn"), family_of("arc_easy")
+    ('belebele_*', 'arc_easy')
+    """
+    found = _found(task)
+    return task if found is None else found[1]
+
+
+def _found(task: str) -> tuple[str, str] | None:
+    """Returns the language of a task and the name of its family."""
+    parts = SEPARATORS.split(task)
+    for read, length in ((_tag, 2), (_name, 1), (_code, 1)):
+        for start in range(len(parts) - length, 0, -1):
+            code = read(*parts[start : start + length])
+            if code is not None:
+                return code, "_".join([*parts[:start], STAR, *parts[start + length :]])
+    return None
+
+
+@cache
+def _tag(language: str, script: str) -> str | None:
+    """Returns the language of a code with a script, which the catalog need not hold."""
+    if not re.fullmatch("[A-Za-z]{2,3}", language) or script.title() not in _scripts():
+        return None
+    try:
+        return find_language(f"{language}_{script.title()}").code
+    except InputError:
+        return None
+
+
+@cache
+def _name(part: str) -> str | None:
+    return _only(names().get(fold(part), {})) if len(part) >= SHORTEST_NAME else None
+
+
+@cache
+def _code(part: str) -> str | None:
+    return None if fold(part) in NOT_LANGUAGES or len(part) > LONGEST_CODE else _only(codes().get(fold(part), {}))
+
+
+def _only(meant: Mapping[str, str]) -> str | None:
+    return next(iter(meant)) if len(meant) == 1 else None
+
+
+@cache
+def _scripts() -> frozenset[str]:
+    return frozenset(language.script for language in catalog())
+
+
+def _shown(tasks: list[str]) -> str:
+    more = len(tasks) - 5
+    return ", ".join(tasks[:5]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,379 @@
+"""Scores: the cost of quantization for every document of every language, and the results computed from it.
+
+How scores are shown: as a table and as a pandas DataFrame.
+
+The layout of a scores file: JSON with one column of the documents per line.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbits.core.checks import instance, one_of
+from fairbits.core.errors import InputError
+from fairbits.core.figure import Figure
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_keys
+from fairbits.core.table import Shown, Table, data_frame
+from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte
+from fairbits.core.version import __version__, versions
+from fairbits.evaluation.disparity import Disparity, disparity
+from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
+from fairbits.evaluation.signature import Signature
+from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, interval_notes, worst_first
+from fairbits.stats.intervals import Estimate
+from fairbits.text.language_codes import language_of
+
+if TYPE_CHECKING:
+    import pandas
+
+    from fairbits.evaluation.divergence import Answers
+    from fairbits.forward.windows import Text
+
+
+def table_of(scores: "Scores") -> Table:
+    """Returns the damage of every language in bits per byte, then worst, mean and gap."""
+    damage, added = scores.frame().by_language(), scores.frame(measure="loss").by_language()
+    own = scores.disparity()
+    rows = tuple(
+        (code, language_of(code).name, *cells(damage[code]), cells(added[code])[0], str(damage[code].n))
+        for code in worst_first(damage)
+    )
+    worst, most = own.worst
+    return Table(
+        f"{scores.quantized.target} against {scores.reference.target}: divergence in bits per byte, 95% intervals",
+        ("language", "name", "divergence", "low", "high", "added loss", "documents"),
+        rows,
+        (f"worst {worst} {most}; mean {own.mean}" + (f"; gap {own.gap}" if own.gap else ""), *scores.notes),
+    )
+
+
+def pandas_of(scores: "Scores", by: str) -> "pandas.DataFrame":
+    """Returns one row per language, worst first, or one per document."""
+    if one_of("by", by, ("language", "document")) == "document":
+        return data_frame({name: each.tolist() for name, each in scores.documents.columns().items()})
+    order, own = worst_first(scores.frame().by_language()), scores.documents
+    rows = [own.lang == code for code in order]
+    columns: dict[str, list[Any]] = {
+        "language": order,
+        "name": [language_of(code).name for code in order],
+        "documents": [int(each.sum()) for each in rows],
+        "tokens": [int(own.tokens[each].sum()) for each in rows],
+        "reference_bits_per_byte": [
+            float(bits_per_byte(own.nll_reference[each].sum(), own.bytes[each].sum())) for each in rows
+        ],
+    }
+    for measure in MEASURES:
+        for unit in UNITS if scores.question.parallel else UNITS[:2]:
+            found = scores.frame(unit, measure=measure).by_language()
+            columns |= estimate_columns(f"{measure}_{unit}", (found[code] for code in order))
+    columns |= estimate_columns("flips", (scores.flips[code] for code in order))
+    columns["recovery"] = [scores.recovery[code] for code in order]
+    percentiles = [vars(scores.percentiles[code]) for code in order]
+    columns |= {name: [each[name] for each in percentiles] for name in percentiles[0]}
+    return data_frame(columns, index="language")
+
+
+def by_line(data: dict[str, Any]) -> bytes:
+    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
+    return as_lines(_lines(data, nested=True))
+
+
+def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
+    lines, last = ["{"], len(data) - 1
+    for i, (key, value) in enumerate(data.items()):
+        own = _lines(value, nested=False) if nested and isinstance(value, dict) and value else [_compact(value)]
+        first, *rest = own
+        lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
+        lines[-1] += "" if i == last else ","
+    return [*lines, "}"]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+SIGNIFICANT = 0.05
+MATTERING = ("fairbits", "torch", "transformers")
+"""What a measurement depends on, apart from models and text."""
+SUMMARY = "fairbits.summary/2"
+"""The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores(Shown):
+    """A quantized model compared with its reference model, on the same text; `percentiles` by language."""
+
+    quantized: Identity
+    reference: Identity
+    question: EvaluationSetting
+    languages: tuple[Code, ...]
+    documents: DocumentScores
+    percentiles: Mapping[Code, TokenPercentiles]
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks that all parts have the same languages, each once."""
+        check_once("languages", self.languages)
+        for name, found in (
+            ("documents.lang", self.documents.lang.tolist()),
+            ("percentiles", self.percentiles),
+            ("question.hashes", self.question.hashes),
+        ):
+            check_same_keys(name, found, "languages", self.languages)
+
+    @classmethod
+    def of(
+        cls,
+        answers: "Answers",
+        text: "Text",
+        *,
+        quantized: Identity,
+        reference: Identity,
+        question: EvaluationSetting,
+        notes: tuple[str, ...] = (),
+    ) -> "Scores":
+        """Returns the scores from the answers of both models on a text."""
+        language = text.language_of[answers.token_document]
+        percentiles = {
+            code: TokenPercentiles.of(answers.token_kl[language == i], answers.token_margin[language == i])
+            for i, code in enumerate(text.languages)
+        }
+        documents = DocumentScores(
+            lang=text.lang,
+            document=text.document.astype(np.int64),
+            tokens=answers.predicted,
+            bytes=text.size_bytes,
+            nll_reference=answers.nll_reference,
+            nll_quantized=answers.nll_quantized,
+            kl=answers.kl,
+            flips=answers.flips,
+        )
+        made_with = {name: found for name, found in versions().items() if name in MATTERING}
+        return cls(quantized, reference, question, text.languages, documents, percentiles, notes, made_with)
+
+    def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
+        """Returns the damage of every language, with intervals over documents.
+
+        "divergence" is KL(reference ‖ quantized), which is never negative; "loss" is the added loss. "nats_per_section"
+        is the cost of the same content in each language, so the text must be parallel.
+        """
+        check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
+        kind = one_of("measure", measure, MEASURES), unit
+        if kind not in self._frames:
+            own = self.documents
+            nats = own.kl if measure == "divergence" else own.nll_quantized - own.nll_reference
+            self._frames[kind] = LanguageFrame.from_nats(
+                own.lang, own.document, nats=nats, tokens=own.tokens, size_bytes=own.bytes, unit=unit
+            )
+        return self._frames[kind]
+
+    @cached_property
+    def relative_perplexity(self) -> dict[str, Estimate]:
+        """The founding documents' D: perplexity per token of the quantized model over that of the reference, less 1.
+
+        D = exp(ΔNLL per token) − 1. Comparable only within a language: a token holds different amounts of text in
+        different languages.
+        """
+        return {
+            code: each.transform(np.expm1)
+            for code, each in self.frame("nats_per_token", measure="loss").by_language().items()
+        }
+
+    @cached_property
+    def kl(self) -> dict[str, Estimate]:
+        """The mean divergence KL(p_reference ‖ p_quantized) per token, in nats."""
+        return self.frame("nats_per_token").by_language()
+
+    @cached_property
+    def flips(self) -> dict[str, Estimate]:
+        """The share of tokens at which the quantized model prefers another token to the reference's first choice."""
+        return self._flips_frame.by_language()
+
+    @cached_property
+    def interval_notes(self) -> tuple[str, ...]:
+        """Notes on the languages for which no interval of the damage can be formed, in bits per byte."""
+        found: dict[str, list[str]] = {}
+        for measure in MEASURES:
+            own = self.disparity(measure=measure)
+            shown = {"worst": own.worst[1], "best": own.best[1], "mean": own.mean, "gap": own.gap}
+            for note in interval_notes(self.frame(measure=measure), shown):
+                found.setdefault(note, []).append(measure)
+        return tuple(note if len(names) > 1 else f"{names[0]}: {note}" for note, names in found.items())
+
+    @cached_property
+    def recovery(self) -> dict[str, float]:
+        """The bits per byte of the reference over those of the quantized model: 1 where nothing is lost."""
+        own = self.documents
+        sums = (
+            (nll[own.lang == code].sum() for nll in (own.nll_reference, own.nll_quantized)) for code in self.languages
+        )
+        return {code: float(before / after) for code, (before, after) in zip(self.languages, sums, strict=True)}
+
+    def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
+        """Returns how unequal the damage is."""
+        kind, frame = (measure, unit), self.frame(unit, measure=measure)
+        if kind not in self._disparities:
+            self._disparities[kind] = disparity(frame)
+        return self._disparities[kind]
+
+    def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte", measure: str = "divergence") -> Contrast:
+        """Returns this damage minus the baseline's of every language, paired by document, with Holm p values."""
+        self.check_same_text(baseline)
+        return self.frame(unit, measure=measure).contrast(baseline.frame(unit, measure=measure))
+
+    def worse_than(
+        self,
+        baseline: "Scores",
+        *,
+        unit: str = "bits_per_byte",
+        measure: str = "divergence",
+        level: float = SIGNIFICANT,
+    ) -> dict[str, Estimate]:
+        """Returns how much more languages are damaged than under the baseline, where the difference is significant.
+
+        Significant: the paired contrast is above 0 and its Holm-corrected two-sided p value is below `level`.
+        """
+        sure = self.contrast(baseline, unit=unit, measure=measure).significant(level)
+        return {code: each for code, each in sure.items() if each.value > 0}
+
+    def check_same_text(self, other: "Scores") -> None:
+        """Raises unless both were measured on the same text, cut the same way."""
+        mine, theirs = self.question, instance("the baseline", other, Scores).question
+        for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed"):
+            if getattr(mine, name) != getattr(theirs, name):
+                raise InputError(
+                    f"{self.quantized.target} and {other.quantized.target} were measured on different text ({name} "
+                    "differs); a paired comparison needs the same text: evaluate both with the same settings"
+                )
+        if not np.array_equal(self.documents.tokens, other.documents.tokens):
+            raise InputError(
+                f"{self.quantized.target} and {other.quantized.target} cut the same text into different tokens; "
+                "a paired comparison needs the same tokenizer"
+            )
+
+    def signature(self, measure: str = MEASURES[0]) -> Signature:
+        """Returns one line that has everything needed to repeat the measurement."""
+        return Signature.of(self, self.versions, measure=measure)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns all results with their intervals, for JSON."""
+        units = UNITS if self.question.parallel else UNITS[:2]
+        return {
+            "schema": SUMMARY,
+            "fairbits": __version__,
+            "quantized": asdict(self.quantized),
+            "reference": asdict(self.reference),
+            "question": self.question.as_data() | {"asked": TASK_NAMES[self.question.task]},
+            "languages": {code: self._language(code, units) for code in self.languages},
+            "signature": str(self.signature()),
+            "disparity": {
+                measure: {unit: self.disparity(unit, measure=measure).as_data() for unit in units}
+                for measure in MEASURES
+            },
+            "notes": [*self.notes, *self.interval_notes, *self._notes_on_flips()],
+        }
+
+    def as_bytes(self) -> bytes:
+        """Returns the content of its file."""
+        content = {
+            **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
+            "question": self.question.as_data(),
+            "languages": list(self.languages),
+            "percentiles": {code: asdict(each) for code, each in self.percentiles.items()},
+            "notes": list(self.notes),
+            "versions": dict(self.versions),
+            "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
+        }
+        return by_line(SCORES.stamp(content))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the scores as JSON; the same scores give the same bytes."""
+        write_files({check_writable(path, example="scores.json"): self.as_bytes()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Scores":
+        """Returns the scores in a file; unknown keys are errors."""
+        return SCORES.read(path)
+
+    def to_pandas(self, by: str = "language") -> "pandas.DataFrame":
+        """Returns a table with a row for every language, worst first; with `by="document"` for every document."""
+        return pandas_of(self, by)
+
+    def plot(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Figure:
+        """Returns a figure of the damage of every language, worst first, which a notebook shows."""
+        return self.frame(unit, measure=measure).plot(f"{MEASURE_LABELS[measure].capitalize()} of every language")
+
+    def _table(self) -> Table:
+        return table_of(self)
+
+    @cached_property
+    def _flips_frame(self) -> LanguageFrame:
+        own = self.documents
+        return LanguageFrame(own.lang, own.document, values=own.flips, weights=own.tokens, unit="ratio")
+
+    @cached_property
+    def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
+        return {}
+
+    @cached_property
+    def _disparities(self) -> dict[tuple[str, str], Disparity]:
+        return {}
+
+    def _notes_on_flips(self) -> tuple[str, ...]:
+        """Returns a note on the languages of which only the share of flips has no interval: often few tokens flip."""
+        known = self.frame().without_interval
+        found = [code for code in self._flips_frame.without_interval if code not in known]
+        return (f"flips: no interval for {', '.join(found)}: too few of their documents have any",) if found else ()
+
+    def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
+        rows = self.documents.lang == code
+        damage = {
+            name: {unit: self.frame(unit, measure=measure).by_language()[code].to_dict() for unit in units}
+            for name, measure in (("divergence", "divergence"), ("added", "loss"))
+        }
+        before = float(bits_per_byte(self.documents.nll_reference[rows].sum(), self.documents.bytes[rows].sum()))
+        return {
+            "documents": int(rows.sum()),
+            "tokens": int(self.documents.tokens[rows].sum()),
+            "reference_bits_per_byte": before,
+            **damage,
+            "relative_perplexity": self.relative_perplexity[code].to_dict(),
+            "kl": self.kl[code].to_dict(),
+            "percentiles": asdict(self.percentiles[code]),
+            "flips": self.flips[code].to_dict(),
+            "recovery": self.recovery[code],
+        }
+
+
+def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content of a scores file of version 1, which had no other percentile than `kl_p99`."""
+    only = data.pop("kl_p99")
+    made_with = {"fairbits": data["fairbits"]}
+    return data | {"percentiles": {code: {"kl_p99": value} for code, value in only.items()}, "versions": made_with}
+
+
+SCORES = Kind(
+    "fairbits.scores/2",
+    "a file of scores",
+    "fairbits evaluate --out",
+    Scores,
+    earlier={"fairbits.scores/1": _from_version_1},
+)
+
+
+def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
+    """Returns the unit if it applies to the text: sections need the same content in all languages."""
+    if one_of("unit", unit, UNITS) == "nats_per_section" and not parallel:
+        raise InputError(
+            f"the text of {corpus} is not parallel, so there is no section that all languages have; "
+            "the unit must be bits_per_byte or nats_per_token"
+        )
+    return unit

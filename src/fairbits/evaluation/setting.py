@@ -1,0 +1,76 @@
+"""What is evaluated: the two models, the task, and the text they read."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairbits.core.records import Code, Count, Digest, Positive, Split
+from fairbits.forward.windows import Task
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from fairbits.models.checkpoint import Checkpoint
+
+TASK_NAMES: Mapping[Task, str] = {
+    "causal": "every token, given those before it",
+    "masked": "masked tokens, given all the others (pseudo-likelihood: not the probability of the text)",
+    "completion": "the second half of every text, given the first, the true tokens before each one (teacher forcing)",
+    "transcription": "the transcript of every clip, given its sound, the true tokens before each one (teacher forcing)",
+}
+"""What the model predicts in each task, for readers."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk.
+
+    The size of a model in a GGUF file is that of the file.
+    """
+
+    target: str
+    fingerprint: Digest
+    size_bytes: Positive
+
+    @classmethod
+    def of(cls, checkpoint: "Checkpoint") -> "Identity":
+        """Returns the identity of a checkpoint; reads all of its bytes."""
+        return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
+
+
+@dataclass(frozen=True)
+class EvaluationSetting:
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
+
+    `source` is the path of the text as it was given; the same text may be read from elsewhere. None if there is none,
+    and in files of 0.1.0.
+    """
+
+    task: Task
+    corpus: str
+    split: Split
+    parallel: bool
+    hashes: Mapping[Code, Digest]
+    tokens: Positive
+    sequence: Positive
+    seed: Count
+    source: str | None = field(default=None, compare=False)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON, without the source if there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
+
+    @classmethod
+    def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
+        """Returns the setting in which a model is evaluated on the requested text of a corpus."""
+        from fairbits.forward.tokenize import task_of  # torch: a setting that is read from a file needs none
+
+        return cls(
+            task=task_of(checkpoint),
+            corpus=corpus.name,
+            split=request.split,
+            parallel=corpus.parallel,
+            hashes=dict(corpus.hashes[request.split]),
+            source=corpus.source,
+            **request.settings,
+        )

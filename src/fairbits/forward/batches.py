@@ -1,0 +1,114 @@
+"""Batches of windows of similar length, in mixed languages, with padding."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.forward.sound_input import Sound
+from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Which positions of a batch are not padding, and which of those hold text, as float32 (rows, length)."""
+
+    real: Tensor
+    text: Tensor
+
+    def on(self, device: str | torch.device) -> "Positions":
+        """Returns them on a device."""
+        return Positions(self.real.to(device), self.text.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The input of the model; `labels` (rows, length) say what every position of its output must predict."""
+
+    inputs: Mapping[str, Tensor]
+    labels: Tensor
+    document: Tensor
+    main: Positions
+    encoder: Positions | None
+
+    def positions(self, stack: str) -> Positions:
+        """Returns the positions for a stack of the model."""
+        return self.encoder if self.encoder is not None and stack == "encoder" else self.main
+
+    @property
+    def size(self) -> int:
+        """The number of positions of all stacks, with padding."""
+        return self.main.real.numel() + (0 if self.encoder is None else self.encoder.real.numel())
+
+    @property
+    def ids(self) -> Tensor:
+        """All token ids of the model's input."""
+        return torch.cat([each.flatten() for name, each in self.inputs.items() if name.endswith("input_ids")])
+
+    def inputs_for(self, model: "PreTrainedModel") -> dict[str, Tensor]:
+        """Returns the model's input, sound in the type that the model computes in."""
+        return {name: each.to(model.dtype) if each.is_floating_point() else each for name, each in self.inputs.items()}
+
+    def on(self, device: str | torch.device) -> "Batch":
+        """Returns the batch with the model's input on a device."""
+        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
+
+
+def batches(text: Text, *, positions: int) -> Iterator[Batch]:
+    """Yields all windows, shortest first, at most `positions` padded positions at a time (and at least one window)."""
+    chosen: list[Window] = []
+    for window in sorted(text.windows, key=lambda window: window.length):
+        if chosen and (len(chosen) + 1) * window.length > positions:
+            yield _batch(chosen, text.padding)
+            chosen = []
+        chosen.append(window)
+    if chosen:
+        yield _batch(chosen, text.padding)
+
+
+def _batch(windows: Sequence[Window], padding: int) -> Batch:
+    ids, main = _padded([window.main for window in windows], padding)
+    labels = _rows([window.main.labels for window in windows], NO_LABEL)
+    document = torch.tensor([window.document for window in windows])
+    sounds = [window.sound for window in windows if window.sound is not None]
+    if sounds:
+        inputs = {
+            "input_features": torch.stack([sound.features() for sound in sounds]),
+            "decoder_input_ids": ids,
+            "decoder_attention_mask": main.real.long(),
+        }
+        return Batch(inputs, labels, document, main, _heard(sounds))
+    encoders = [window.encoder for window in windows if window.encoder is not None]
+    if not encoders:
+        return Batch({"input_ids": ids, "attention_mask": main.real.long()}, labels, document, main, None)
+    given, encoder = _padded(encoders, padding)
+    inputs = {
+        "input_ids": given,
+        "attention_mask": encoder.real.long(),
+        "decoder_input_ids": ids,
+        "decoder_attention_mask": main.real.long(),
+    }
+    return Batch(inputs, labels, document, main, encoder)
+
+
+def _heard(sounds: Sequence[Sound]) -> Positions:
+    """Returns the positions of an encoder that reads sound: it sees the silence after a clip too."""
+    heard = torch.tensor([sound.heard for sound in sounds])
+    text = torch.arange(sounds[0].positions) < heard[:, None]
+    return Positions(torch.ones_like(text).float(), text.float())
+
+
+def _padded(parts: Sequence[Part], padding: int) -> tuple[Tensor, Positions]:
+    real = _rows([[True] * len(part.ids) for part in parts], False)
+    text = _rows([part.text for part in parts], False)
+    return _rows([part.ids for part in parts], padding), Positions(real.float(), text.float())
+
+
+def _rows(values: Sequence[Sequence[int]], filling: int) -> Tensor:
+    length = max(map(len, values))
+    return torch.tensor([[*row, *[filling] * (length - len(row))] for row in values])

@@ -1,0 +1,375 @@
+"""The lock-step walk: all batches of a text go through a model together, one block at a time.
+
+The idea. GPTQ needs the inputs of block l for all of the text before block l is rounded, and those inputs come from the
+quantized blocks before it. So all batches must stop before every block. Calling the blocks directly would need to know
+what each architecture passes to them besides the hidden states: masks, rotary embeddings, the output of an encoder.
+Instead every batch runs the model's own forward pass, in a thread of its own. The `forward` of each block is replaced
+by a function that hands its arguments to the driver and waits for the output. The driver may compute the block with
+these arguments as often as it likes and with whatever weights, and then returns one output, with which the thread
+goes on to the next block.
+
+Why it is right. Whatever the model does between blocks is done by the model's own code. Three invariants hold:
+
+- between two calls of the driver, all batches are paused before the same block, so only that block needs weights
+- only one thread runs at a time: the driver waits for a batch to reach its next block before it turns to the next
+  batch, so the order of all operations is the same each time, and so are the results
+- a block is called once per batch, in the given order; anything else is an error (`_expect`)
+
+What comes after the last block is computed only by a walk that is given a `body`; it is then differentiable
+(`Lockstep.ends`).
+
+Calls of blocks: what a block was called with, and the thread that waits for its output. See `lockstep`.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import (
+    BLOCK_ACTIVATIONS_BYTES,
+    BLOCK_POSITIONS,
+    GPU_BLOCK_ACTIVATIONS_BYTES,
+    GPU_BLOCK_POSITIONS,
+)
+from fairbits.forward.batches import Batch
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import is_gpu
+
+Body = Callable[[Batch], Any]
+
+
+class _EndThread(BaseException):
+    """Ends a thread; it is not an Exception, so that no model's code catches it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a block: its path in the model, and its arguments."""
+
+    block: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCall:
+    """A call of a block without its hidden states: it can be repeated with any, when the walk is over."""
+
+    _module: nn.Module
+    _args: tuple[Any, ...]
+    _kwargs: Mapping[str, Any]
+
+    def output(self, states: Tensor) -> Tensor:
+        """Returns the output of the block with its present weights; hooks of the block are called."""
+        args, kwargs = _with_states(self._args, self._kwargs, states)
+        return states_of(self._module(*args, **kwargs))
+
+
+@dataclass(frozen=True, eq=False)
+class PausedBatch:
+    """A batch that is paused before a block, with the arguments of the block; valid until the walk advances.
+
+    `continues` says whether the incoming hidden states are, unchanged, the output of the block before.
+    """
+
+    batch: Batch
+    continues: bool
+    _call: Call
+    _forward: Callable[..., Any]
+
+    def output(self, states: Tensor | None = None) -> Tensor:
+        """Returns the output of the block with its present weights, for its own hidden states or for others.
+
+        Gradients are tracked.
+        """
+        args, kwargs = self._call.args, self._call.kwargs
+        if states is not None:
+            args, kwargs = _with_states(args, kwargs, states)
+        return states_of(self._forward(*args, **kwargs))
+
+    @property
+    def states(self) -> Tensor:
+        """The incoming hidden states."""
+        states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
+        return states
+
+    def recorded(self, model: nn.Module) -> RecordedCall:
+        """Returns the call without its hidden states, which stays valid when the walk advances."""
+        args, kwargs = _with_states(self._call.args, self._call.kwargs, None)
+        return RecordedCall(model.get_submodule(self._call.block), args, kwargs)
+
+
+class BatchThread(threading.Thread):
+    """The thread of one batch: the driver waits for its next call (`next_call`) and lets it `resume`, or `stop`."""
+
+    def __init__(self, body: Body, batch: Batch) -> None:
+        super().__init__(daemon=True)  # a walk that is never closed must not keep the interpreter from ending
+        self.batch = batch
+        self.call: Call | None = None
+        self.last_output: Tensor | None = None
+        self.result: Any = None
+        self._body, self._differentiable = body, False
+        self._calls: SimpleQueue[Call | BaseException | None] = SimpleQueue()
+        self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
+
+    def run(self) -> None:
+        """Runs the model."""
+        problem: BaseException | None = None
+        try:
+            with torch.no_grad():  # grad mode is per thread
+                self.result = self._body(self.batch)
+        except _EndThread:
+            pass
+        except BaseException as raised:  # the driver raises it, whatever it is
+            problem = raised
+        self._calls.put(problem)
+
+    def output_of(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Returns the output of a block, after waiting for the driver to give it (called in this thread)."""
+        self._calls.put(Call(block, args, kwargs))
+        output = self._outputs.get()
+        if output is None:
+            raise _EndThread
+        if self._differentiable:
+            torch.set_grad_enabled(True)  # until the end of `run`, which restores it
+        return output[0]
+
+    def next_call(self) -> Call | None:
+        """Returns the call that it is paused at, None if the model has ended (called in the driver's thread)."""
+        found = self._calls.get()
+        if isinstance(found, BaseException):
+            raise found
+        self.call = found
+        return found
+
+    def resume(self, output: Any, *, differentiable: bool = False) -> None:
+        """Gives it the output of its block; the rest of the pass can be differentiated if wanted."""
+        self.call, self.last_output, self._differentiable = None, states_of(output), differentiable
+        self._outputs.put((output,))
+
+    def stop(self) -> None:
+        """Ends it, now or at the next block."""
+        self.call = None
+        self._outputs.put(None)
+
+
+def wait_for_output(block: str, *args: Any, **kwargs: Any) -> Any:
+    """Returns the output of a block in the thread of a batch, after the driver gave it; replaces its `forward`."""
+    thread = threading.current_thread()
+    if not isinstance(thread, BatchThread):
+        raise InputError(
+            f"{block} was called from outside; while batches walk through a model, nothing else can use it"
+        )
+    return thread.output_of(block, args, kwargs)
+
+
+def states_of(output: Any) -> Tensor:
+    """Returns the hidden states in the output of a block."""
+    states: Tensor = output[0] if isinstance(output, tuple) else output
+    return states
+
+
+def _with_states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], states: Tensor | None
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Returns the arguments of a block with other hidden states, which come first."""
+    if args:
+        return (states, *args[1:]), kwargs
+    return args, {**kwargs, next(iter(kwargs)): states}
+
+
+Before = Callable[[Batch], None]
+
+MOST_BATCHES = 256
+"""The largest number of batches that pass a model together, each of which has a thread."""
+ACTIVATIONS_PER_POSITION = 16
+"""About how many numbers per position and unit of width a block computes."""
+
+
+def positions_at_once(checkpoint: Checkpoint, text: Text, *, device: str, dtype: torch.dtype) -> int:
+    """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
+    room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
+    if is_gpu(device):
+        room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
+    width = int(checkpoint.config.get_text_config().hidden_size)
+    fitting = min(max(room // (dtype.itemsize * ACTIVATIONS_PER_POSITION * width), 64), most)
+    return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
+
+
+class StopBlock(BaseException):
+    """Raised by a hook that has observed all it needs: the rest of the block is not computed."""
+
+
+class Lockstep:
+    """All batches, paused before the same block; see `lockstep`."""
+
+    def __init__(
+        self,
+        forwards: Mapping[str, Callable[..., Any]],
+        threads: Sequence[BatchThread],
+        *,
+        to_the_end: bool,
+        device: str | None = None,
+    ) -> None:
+        self._forwards, self._threads, self._device = forwards, threads, device
+        self._remaining, self._last = list(forwards), list[Any]()
+        self._to_the_end = to_the_end
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def compute(self, before: Before) -> None:
+        """Computes the next block for hooks to observe, and stays before it; `before` is called with each batch first.
+
+        Hooks may end the computation of a batch by raising StopBlock.
+        """
+        for thread in self._threads:
+            before(thread.batch)
+            call = self._call(thread)
+            tensors = [each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Tensor)]
+            versions = [each._version for each in tensors]
+            with suppress(StopBlock):
+                self._compute(call)
+            if versions != [each._version for each in tensors]:
+                raise InputError(
+                    f"{call.block} changes its input in place; only blocks that leave it unchanged can be calibrated"
+                )
+
+    def advance(self, before: Before) -> None:
+        """Computes the next block, and moves all batches to the one after it; `before` is called with each first."""
+        for thread in self._threads:
+            before(thread.batch)
+            output = self._compute(self._call(thread))
+            if self._device is not None:
+                output = _to_main_memory(output)
+            if len(self._remaining) > 1:
+                thread.resume(output)
+                del output
+                _expect(thread, self._remaining[1])
+            elif self._to_the_end:
+                self._last.append(output)
+        del self._remaining[0]
+
+    def ends(self) -> Iterator[tuple[Tensor, Any]]:
+        """Yields, per batch, the output of the last block as a leaf and what the body makes of it, to differentiate."""
+        outputs, self._last = self._last, []
+        if len(outputs) != len(self._threads) or self._remaining:
+            raise InputError("a walk has an end only if it has a body and all blocks have been passed")
+        for index, thread in enumerate(self._threads):
+            output, outputs[index] = outputs[index], None
+            leaf = states_of(output).detach().requires_grad_()
+            thread.resume((leaf, *output[1:]) if isinstance(output, tuple) else leaf, differentiable=True)
+            del output
+            if (call := thread.next_call()) is not None:
+                raise InputError(f"{call.block} was called after the last block; each block must be called once")
+            result, thread.result = thread.result, None
+            yield leaf, result
+            del leaf, result
+
+    def paused(self) -> tuple[PausedBatch, ...]:
+        """Returns all batches as they are paused; the block can then be computed any number of times."""
+        found = []
+        for thread in self._threads:
+            call = self._call(thread)
+            hidden = next(iter((*call.args, *call.kwargs.values())))
+            continues = thread.last_output is not None and thread.last_output is hidden
+            found.append(PausedBatch(thread.batch, continues, call, self._forwards[call.block]))
+        return tuple(found)
+
+    def start(self) -> None:
+        """Moves all batches to the first block."""
+        for thread in self._threads:
+            thread.start()
+            _expect(thread, self._remaining[0])
+
+    @torch.no_grad()
+    def _compute(self, call: Call) -> Any:
+        args, kwargs = call.args, call.kwargs
+        if self._device is not None:
+            moved = partial(torch.Tensor.to, device=self._device, non_blocking=True)
+            args, kwargs = _map_tensors(moved, (args, dict(kwargs)))
+        return self._forwards[call.block](*args, **kwargs)
+
+    def _call(self, thread: BatchThread) -> Call:
+        if not self._remaining or thread.call is None:
+            raise InputError("all blocks have been passed; a walk goes through a model once")
+        return thread.call
+
+
+def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Returns a value with all tensors in it, also in tuples, lists and dictionaries, replaced."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)(_map_tensors(function, each) for each in value)
+    return {key: _map_tensors(function, each) for key, each in value.items()} if type(value) is dict else value
+
+
+def _to_main_memory(output: Any) -> Any:
+    """Returns an output with its tensors in main memory, pinned, so that a GPU copies them back without waiting."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+    found = _map_tensors(copied, output)
+    if states_of(output).is_cuda:
+        torch.cuda.current_stream(states_of(output).device).synchronize()
+    return found
+
+
+def _expect(thread: BatchThread, block: str) -> None:
+    call = thread.next_call()
+    found = "the model ended" if call is None else f"{call.block} was called"
+    if call is None or call.block != block:
+        raise InputError(f"{found} where {block} was expected; blocks must be called one after the other, each once")
+
+
+@contextmanager
+def lockstep(
+    model: PreTrainedModel,
+    blocks: Sequence[str],
+    batches: Iterable[Batch],
+    *,
+    body: Body | None = None,
+    device: str | None = None,
+) -> Iterator[Lockstep]:
+    """Gives the walk of all batches through `blocks`, which are paths of modules in the order of the forward pass.
+
+    Everything before the first block must have its weights. Each batch passes `body`, by default the whole model;
+    without one, what comes after the last block is never computed. With a `device`, blocks are computed there, while
+    the batches and what lies outside the blocks are in main memory, and all hidden states with them. All threads end
+    when the context is left, in whatever way.
+    """
+    modules = {path: model.get_submodule(path) for path in blocks}
+
+    def whole(batch: Batch) -> Any:
+        return model(**batch.inputs_for(model), use_cache=False)
+
+    threads = [BatchThread(body or whole, batch) for batch in batches]
+    forwards = {path: module.forward for path, module in modules.items()}
+    walk = Lockstep(forwards, threads, to_the_end=body is not None, device=device)
+    for path, module in modules.items():
+        module.forward = partial(wait_for_output, path)
+    try:
+        walk.start()
+        yield walk
+    finally:
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            if thread.ident is not None:  # was started
+                thread.join()
+        for module in modules.values():
+            del module.forward  # that of its class appears again

@@ -1,0 +1,386 @@
+"""The hooks that sum activations at the points of a model.
+
+What a layer sees or gives, in the shape (rows, length, width).
+
+What a recorder keeps of one batch: the sums of its rows, and which linear maps were applied.
+
+A place in a model where activations are measured.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import KEPT_ERRORS_BYTES
+from fairbits.forward.batches import Batch
+from fairbits.forward.experts import ExpertCounter
+from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.device import is_gpu
+from fairbits.models.scales.groups import choose_scales, error_of
+from fairbits.models.scales.scheme import Scheme
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def first_tensor(value: Any) -> Tensor:
+    """Returns the first tensor of what a module takes or returns."""
+    while not isinstance(value, Tensor):
+        value = value[0]
+    return value
+
+
+def side_by_side(x: Tensor, positions: Tensor) -> Tensor:
+    """Returns the states of a block; several states of a position, first or third in shape, become a wide one."""
+    if x.ndim == 4 and x.shape[:2] == positions.shape:
+        return x.flatten(2)
+    return x.permute(1, 2, 0, 3).flatten(2) if x.ndim == 4 and x.shape[1:3] == positions.shape else x
+
+
+def rows_of(x: Tensor, positions: Tensor) -> Tensor:
+    """Returns activations as (rows, length, width); some families flatten rows and length."""
+    found = x.numel() // x.shape[-1]
+    if found != positions.numel():
+        raise InputError(
+            f"a layer of this model sees {found} positions of a text that has {positions.numel()}; fairbits measures "
+            "models whose layers see every token once"
+        )
+    return x if x.ndim == 3 else x.reshape(*positions.shape, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchRows:
+    """The sums of the rows of one batch, on the device, for some columns of the tables of documents."""
+
+    document: Tensor
+    point_columns: list[int]
+    linear_columns: list[int]
+    activity: Tensor
+    damage: Tensor
+
+
+@dataclass(frozen=True)
+class Application:
+    """That a linear map was applied in a batch: what it saw and gave has these shapes."""
+
+    column: int
+    name: str
+    stack: str
+    seen: torch.Size
+    given: torch.Size
+    dtype: torch.dtype
+
+    def without_gradient(self, device: torch.device) -> tuple[int, str, str, Tensor, Tensor]:
+        """Returns what is recorded for a map whose output no gradient reaches."""
+        x, g = (torch.zeros(shape, dtype=self.dtype, device=device) for shape in (self.seen, self.given))
+        return self.column, self.name, self.stack, x, g
+
+
+PointKind = Literal["block", "mlp", "attention", "input"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in the model where activations are measured.
+
+    `block`      the residual stream after the block
+    `mlp`        the output of the down projection, before the residual sum
+    `attention`  the output of the attention's output projection
+    `input`      the input of a linear map; maps with the same input share the point
+    """
+
+    name: str
+    kind: PointKind
+    block: int | None
+    stack: str
+    module: str  # whose output it is or, for inputs, one that reads it
+
+
+KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")
+OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_out"}
+"""The role of the linear map whose output is the point: what a block adds to its stream, before any later norm."""
+
+
+def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
+    """Returns the points of a model that can be observed, in the order of blocks."""
+    modules = dict(model.named_modules())
+    points: dict[str, Point] = {}
+    for block in architecture.blocks:
+        index, stack = block.index, block.stack
+        points[f"blocks.{index}"] = Point(f"blocks.{index}", "block", index, stack, block.module)
+        for kind, role in OUTPUTS.items():
+            for weight in block.linears.values():
+                # the name distinguishes self- from cross-attention; experts are summands and cannot be observed
+                if weight.sees == f"blocks.{index}.{role}" and is_observable(weight, modules):
+                    name = f"blocks.{index}.{kind}"
+                    points[name] = Point(name, kind, index, stack, weight.module)
+        for weight in block.linears.values():
+            if weight.sees is not None and is_observable(weight, modules):
+                name = f"{weight.sees}.input"
+                seen_stack = "encoder" if weight.sees == "encoder_output" else stack
+                points.setdefault(name, Point(name, "input", index, seen_stack, weight.module))
+    return tuple(points.values())
+
+
+def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[str, Weight], dict[str, str]]:
+    """Returns the linear maps of the blocks whose inputs and gradients can be observed, and why the others cannot."""
+    modules = dict(model.named_modules())
+    seen, left_out = {}, {}
+    for block in architecture.blocks:
+        for name, weight in block.linears.items():
+            if weight.steers:
+                left_out[name] = f"a {weight.role} is not quantized"
+            elif not is_observable(weight, modules):
+                left_out[name] = "experts stacked in one tensor have no modules of their own"
+            else:
+                seen[name] = weight
+    return seen, left_out
+
+
+def is_observable(weight: Weight, modules: Mapping[str, nn.Module]) -> bool:
+    """Returns whether this linear map has a module of its own."""
+    module = modules.get(weight.module)
+    return weight.sees is not None and weight.stacked is None and getattr(module, "weight", None) is not None
+
+
+FORMS = ("kronecker", "token", "diagonal")
+KRONECKER, TOKEN, DIAGONAL = range(3)
+
+
+class Recorder:
+    """The sums over all batches so far, in float64 except second moments.
+
+    Within `attached`, per batch: `start`, run the model, `finish`. In the end: `collect`.
+
+    Activations x are recorded at the points, Fisher gradients g at the output of every linear map. To first order, a
+    weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage (see `run`).
+    The forms differ in their treatment of the products between positions. For a window of T positions they are
+    "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x independent within the
+                 window, as in K-FAC; special tokens, whose x can be huge and g near 0, as in "token"
+    "token"      ½ Σ_t (g_tᵀ ΔW x_t)²: positions are treated as independent of each other
+    "diagonal"   ½ Σ_t Σ_i (g_ti (ΔW x_t)_i)²: output channels as well
+    """
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        points: tuple[Point, ...],
+        linears: Mapping[str, Weight],
+        *,
+        documents: Tensor,
+        schemes: tuple[Scheme, ...],
+        second_moments: bool,
+        left_out: Mapping[str, str] | None = None,
+        experts: ExpertCounter | None = None,
+        device: str | torch.device | None = None,
+    ) -> None:
+        """`documents` holds the language of each document, by index; `device` is by default that of the model.
+
+        `left_out` says which linear maps are not measured, and why; `experts` counts what reaches each expert.
+        """
+        self.left_out, self.experts = left_out or {}, experts
+        self._languages = documents
+        self._device = torch.device(model.device if device is None else device)
+        self._modules = dict(model.named_modules())
+        self.points, self.linears, self.schemes = points, linears, schemes
+        self._scales: dict[tuple[Scheme, str], Tensor] = {}
+        self._errors: dict[tuple[Scheme, str], Tensor] = {}  # ΔW, if those of all attached layers may be kept
+        self._second_moments = second_moments
+        count = len(documents)
+        self.positions, self.norm, self.square = (
+            torch.zeros(count, len(points), dtype=torch.float64) for _ in range(3)
+        )
+        self.channels: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.damage = {
+            scheme: {form: torch.zeros(count, len(linears), dtype=torch.float64) for form in FORMS}
+            for scheme in schemes
+        }
+        self._point_columns: list[int] = []
+        self._linear_columns: list[int] = []
+        self._pending: list[BatchRows] = []
+
+    def start(self, batch: Batch) -> None:
+        """Makes this batch the one that the hooks record."""
+        self._batch = batch
+        self._reported = {name: 0 for index, name in enumerate(self.linears) if index in self._linear_columns}
+        self._applications: dict[str, Application] = {}
+        self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
+        languages = self._languages[batch.document]
+        members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
+        rows, device = len(batch.document), self._device
+        self._members = members.to(device, non_blocking=True)  # a GPU need not finish first
+        self._activity = torch.zeros(3, rows, len(self._point_columns), device=device)
+        self._damage = torch.zeros(len(self.schemes), len(FORMS), rows, len(self._linear_columns), device=device)
+        stacks = {self.points[column].stack for column in self._point_columns}
+        self._positions = {stack: batch.positions(stack).on(device) for stack in stacks}
+        # a GPU need not finish first
+        self._unpadded = {s: not is_gpu(device) and bool(batch.positions(s).real.all()) for s in stacks}
+        if self.experts is not None:
+            self.experts.start(batch)
+
+    def finish(self) -> None:
+        """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
+        learned = {self.linears[name].block for name, times in self._reported.items() if times}
+        for name, application in self._applications.items():
+            # no gradient flows through what chooses positions in sparse attention; the rest of its block has some
+            if not self._reported[name] and self.linears[name].block in learned:
+                self._gradient(*application.without_gradient(self._device))
+        for name, times in self._reported.items():
+            if times != 1:
+                raise InputError(
+                    f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
+                )
+        columns = self._point_columns, self._linear_columns
+        self._pending.append(BatchRows(self._batch.document, *columns, self._activity, self._damage))
+        if not is_gpu(self._device):
+            self.collect()
+
+    def collect(self) -> None:
+        """Adds the sums of all rows so far to their documents, and moves all sums to main memory."""
+        for rows in self._pending:
+            for sums, values in zip((self.positions, self.norm, self.square), rows.activity.cpu(), strict=True):
+                _add_at(sums, rows.document, rows.point_columns, values)
+            for forms, values in zip(self.damage.values(), rows.damage.cpu(), strict=True):
+                for form, each in zip(FORMS, values, strict=True):
+                    _add_at(forms[form], rows.document, rows.linear_columns, each)
+        self._pending.clear()
+        for kept in (self.channels, self.gradients, self.inputs):
+            kept.update({name: sums.cpu() for name, sums in kept.items() if sums.device.type != "cpu"})
+
+    @contextmanager
+    def attached(self, block: int | None = None) -> Iterator[None]:
+        """Attaches the hooks of all points and linear maps, or of those of one block, whose weights must be there."""
+        self._point_columns = [i for i, each in enumerate(self.points) if block is None or each.block == block]
+        own = {name: each for name, each in self.linears.items() if block is None or each.block == block}
+        self._linear_columns = [i for i, name in enumerate(self.linears) if name in own]
+        size = sum(self._matrix(weight).numel() for weight in own.values()) * len(self.schemes)
+        for name, weight in own.items():
+            for scheme in self.schemes:
+                scales, _ = choose_scales(self._matrix(weight), scheme, dtype=torch.float32)
+                self._scales[scheme, name] = scales.to(self._device)
+                if size * torch.float32.itemsize <= KEPT_ERRORS_BYTES:
+                    self._errors[scheme, name] = self._error(weight, scheme)
+        handles = self._attach(own)
+        if self.experts is not None:
+            handles += self.experts.attach(self._modules, block=block)
+        try:
+            yield
+        finally:
+            self._scales.clear()
+            self._errors.clear()
+            if block is not None:  # these are as large as weights, and no other block adds to them
+                self.inputs.update({name: sums.cpu() for name, sums in self.inputs.items()})
+            for handle in handles:
+                handle.remove()
+
+    def _attach(self, linears: Mapping[str, Weight]) -> list[RemovableHandle]:
+        """Returns the handles of the hooks; each hook has the column of its sums in the tables of a batch."""
+        handles = []
+        for column, index in enumerate(self._point_columns):
+            point = self.points[index]
+            module = self._modules[point.module]
+            if point.kind == "input":
+                handles.append(module.register_forward_pre_hook(self._seen(column, point), with_kwargs=True))
+            else:
+                handles.append(module.register_forward_hook(self._given(column, point)))
+        stacks = {point.name: point.stack for point in self.points}
+        for column, (name, weight) in enumerate(linears.items()):
+            hook = self._applied(column, name, stacks[f"{weight.sees}.input"])
+            handles.append(self._modules[weight.module].register_forward_hook(hook, with_kwargs=True))
+        return handles
+
+    def _seen(self, index: int, point: Point) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
+
+        return hook
+
+    def _given(self, index: int, point: Point) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+            self._activations(index, point, first_tensor(output))
+
+        return hook
+
+    def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            given, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
+            self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
+            if given.requires_grad:
+                given.register_hook(  # type: ignore[no-untyped-call]
+                    lambda g: self._gradient(index, name, stack, x, g.detach())
+                )
+
+        return hook
+
+    @torch.no_grad()
+    def _activations(self, index: int, point: Point, x: Tensor) -> None:
+        if index in self._passed:
+            return
+        self._passed.add(index)
+        text = self._positions[point.stack].text
+        x = rows_of(side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
+        squares = x.square()
+        energy = squares.sum(-1).mul_(text)
+        for kept, values in zip(self._activity, (text, energy.sqrt(), energy), strict=True):
+            kept[:, index] = values.sum(1)
+        self._add(self.channels, point.name, torch.bmm(text[:, None], squares)[:, 0])
+        if self._second_moments and point.kind == "input":
+            self._add_products(self.inputs, point.name, x * text[..., None])
+
+    @torch.no_grad()
+    def _gradient(self, index: int, name: str, stack: str, x: Tensor, g: Tensor) -> None:
+        positions = self._positions[stack]
+        real, text = positions.real[..., None], positions.text
+        self._reported[name] += 1
+        x, g = rows_of(x, positions.real), rows_of(g, positions.real).float()
+        if not self._unpadded[stack]:
+            x, g = x * real, g * real
+        self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
+        products = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32
+        x, g = x.to(products), g.to(products)
+        for kept, scheme in zip(self._damage, self.schemes, strict=True):
+            error = self._errors.get((scheme, name))
+            error = self._error(self.linears[name], scheme) if error is None else error
+            shift = nn.functional.linear(x, error.to(products))  # ΔW x
+            effects = torch.bmm(g, shift.transpose(1, 2)).float().square_()  # of the shift at t on the gradient at s
+            alone = effects.diagonal(dim1=1, dim2=2)
+            kept[TOKEN, :, index] = alone.sum(1) / 2
+            pairs = torch.bmm(text[:, None], torch.bmm(effects, text[..., None]))[:, 0, 0]
+            special = (alone * (1 - text)).sum(1)
+            kept[KRONECKER, :, index] = (pairs / text.sum(1).clamp(min=1) + special) / 2
+            kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2), dtype=torch.float32) / 2
+
+    def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
+        """Adds the rows of the batch (rows, width) to the sums of their languages."""
+        added = self._members @ rows.double()
+        sums[name] = sums[name].add_(added) if name in sums else added
+
+    def _add_products(self, sums: dict[str, Tensor], name: str, x: Tensor) -> None:
+        """Adds Σ x xᵀ in float32 over the positions of each language; excluded positions are 0."""
+        if name not in sums:
+            sums[name] = torch.zeros(int(self._languages.max()) + 1, x.shape[-1], x.shape[-1], device=x.device)
+        languages = self._languages[self._batch.document]
+        for lang in sorted(set(languages.tolist())):
+            rows = x[(languages == lang).to(x.device)].flatten(0, 1)
+            sums[name][lang].addmm_(rows.T, rows)
+
+    def _error(self, weight: Weight, scheme: Scheme) -> Tensor:
+        return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
+
+    def _matrix(self, weight: Weight) -> Tensor:
+        """Returns the weights of a linear map as (out, in)."""
+        W: Tensor = self._modules[weight.module].weight.detach()
+        return W.T if weight.transposed else W
+
+
+def _add_at(sums: Tensor, rows: Tensor, columns: list[int], values: Tensor) -> None:
+    """Adds values (rows, columns) to some rows and columns of a table; a row may occur several times."""
+    sums[:, columns] = sums[:, columns].index_add_(0, rows, values.double())

@@ -1,0 +1,161 @@
+"""Clips of speech as windows: sound for the encoder, and for the decoder a prompt and the transcript.
+
+The prompt is Whisper's: the start of a transcript, its language, that it is no translation, that it has no times. Only
+tokens of transcripts are predicted. A clip that the model cannot read whole is left out: the transcript of its
+beginning is not known.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairbits.core.errors import InputError, count_of
+from fairbits.core.records import read_object
+from fairbits.forward.sound_input import Listener, Sound
+from fairbits.forward.token_bytes import EncodedDocument, encoder_of
+from fairbits.forward.windows import NO_LABEL, Ids, Part, Text, Window, check_number
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.feature_extractor import load_feature_extractor
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.corpus import Corpus
+from fairbits.text.documents import seeded_hash
+from fairbits.text.language_codes import language_of
+from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TRANSCRIBE, WITHOUT_TIMES = "<|transcribe|>", "<|notimestamps|>"
+OTHER_NAMES = {"jv": "jw", "nb": "no"}
+"""Languages that Whisper calls otherwise than BCP-47 does."""
+NAMED = 3
+"""The largest number of languages that a note names."""
+
+
+def speech_for(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    request: TextRequest,
+    padding: int,
+    least: int,
+) -> Text:
+    """Returns clips with about the requested number of tokens of transcripts per language, in a seeded random order."""
+    listener = Listener(load_feature_extractor(checkpoint), int(checkpoint.config.max_source_positions))
+    room = min(request.sequence, int(checkpoint.config.max_target_positions))
+    prompts = Prompts.of(checkpoint, tokenizer)
+    chooser = _Chooser(listener, encoder_of(tokenizer), room, request)
+    chosen: dict[str, dict[int, tuple[EncodedDocument, Sound]]] = {}
+    for code in corpus.split(request.split):
+        chosen[code] = chooser.clips(corpus, code, prompt=len(prompts.ids(code)))
+    check_number({code: {i: words for i, (words, _) in own.items()} for code, own in chosen.items()}, least=least)
+    lang = [code for code, own in chosen.items() for _ in own]
+    texts = [corpus.split(request.split)[code][i] for code, own in chosen.items() for i in own]
+    pairs = [pair for own in chosen.values() for pair in own.values()]
+    return Text(
+        tuple(chosen),
+        np.array(lang),
+        np.arange(len(lang)),
+        np.array([float(len(text.encode())) for text in texts]),
+        tuple(
+            Window(number, _decoder(prompts.ids(code), words.ids), sound=sound)
+            for number, (code, (words, sound)) in enumerate(zip(lang, pairs, strict=True))
+        ),
+        padding,
+        notes=(*chooser.notes, *prompts.notes(chosen)),
+    )
+
+
+def _decoder(prompt: Ids, transcript: Ids) -> Part:
+    """Returns the input of the decoder, whose positions from the last of the prompt on predict the transcript."""
+    ids = [*prompt, *transcript[:-1]]
+    text = [False] * len(prompt) + [True] * (len(transcript) - 1)
+    return Part(ids, text, [NO_LABEL] * (len(prompt) - 1) + transcript)
+
+
+class _Chooser:
+    """Chooses clips up to the budget; `room` is the most positions of the decoder."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        encode: Callable[[list[str]], list[EncodedDocument]],
+        room: int,
+        request: TextRequest,
+    ) -> None:
+        self._listener, self._encode, self._room, self._request = listener, encode, room, request
+        self._too_long: dict[str, int] = {}
+
+    def clips(self, corpus: Corpus, code: str, *, prompt: int) -> dict[int, tuple[EncodedDocument, Sound]]:
+        """Returns the chosen clips of a language by their numbers, with their transcripts as tokens."""
+        texts, clips = corpus.split(self._request.split)[code], corpus.clips_of(code, self._request.split)
+        found: dict[int, tuple[EncodedDocument, Sound]] = {}
+        total = 0
+        for index in sorted(range(len(texts)), key=lambda i: seeded_hash(self._request.seed, i)):
+            if total >= self._request.tokens and len(found) >= LEAST_DOCUMENTS:
+                break
+            (words,) = self._encode([texts[index]])
+            sound = self._listener.sound(clips[index]) if prompt + len(words.ids) - 1 <= self._room else None
+            if sound is None:
+                self._too_long[code] = self._too_long.get(code, 0) + 1
+            elif words.ids:
+                found[index] = words, sound
+                total += len(words.ids)
+        return found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note on clips that were left out."""
+        if not self._too_long:
+            return ()
+        named = ", ".join(f"{code} {count}" for code, count in list(self._too_long.items())[:NAMED])
+        more = f" and {len(self._too_long) - NAMED} more languages" if len(self._too_long) > NAMED else ""
+        return (
+            f"clips left out ({named}{more}): longer than {self._listener.seconds:g} seconds, or than "
+            f"{count_of(self._room, 'token')} with their prompt",
+        )
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The tokens before a transcript: `start`, then those that the tokenizer has."""
+
+    start: int
+    vocabulary: dict[str, int]
+    multilingual: bool
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, tokenizer: "PreTrainedTokenizerBase") -> "Prompts":
+        """Returns the prompts of a model; generation_config.json says whether it knows one language alone."""
+        start = getattr(checkpoint.config, "decoder_start_token_id", None)
+        if start is None:
+            raise InputError("config.json has no decoder_start_token_id, which an encoder-decoder model needs")
+        file = checkpoint.directory / "generation_config.json"
+        said = read_object(file, finite=False) if file.is_file() else {}
+        vocabulary = {name: number for name, number in tokenizer.get_vocab().items() if name.startswith("<|")}
+        return cls(int(start), vocabulary, said.get("is_multilingual") is not False and TRANSCRIBE in vocabulary)
+
+    def ids(self, code: str) -> Ids:
+        """Returns the prompt of a language; one that the tokenizer does not know is not named in it."""
+        said = [self._token(code), TRANSCRIBE] if self.multilingual else []
+        return [self.start, *(self.vocabulary[name] for name in (*said, WITHOUT_TIMES) if name in self.vocabulary)]
+
+    def notes(self, codes: Iterable[str]) -> tuple[str, ...]:
+        """Returns a note on languages that prompts do not name."""
+        unknown = [code for code in codes if self._token(code) not in self.vocabulary]
+        if not self.multilingual or not unknown:
+            return ()
+        more = ", …" if len(unknown) > NAMED else ""
+        return (
+            f"the tokenizer has no token for {', '.join(unknown[:NAMED])}{more}: the model is told to transcribe, but "
+            "not the language",
+        )
+
+    @staticmethod
+    def _token(code: str) -> str:
+        language = language_of(code)
+        subtag = language.bcp47.partition("-")[0] or language.code
+        return f"<|{OTHER_NAMES.get(subtag, subtag)}|>"

@@ -1,0 +1,366 @@
+"""The pass over text with the weights of one block in memory at a time, forward and backward.
+
+Forward, all batches walk through the blocks in lock step, and the hidden states at the inputs of blocks are kept. What
+comes after the last block is then computed for one batch after the other, and the Fisher gradient with it. Backward,
+the blocks are taken in reverse order. Each is computed again from its kept input, while the recorder observes it, and
+the gradient of its output becomes that of its input. Where not all states fit, some are computed again (`segments`).
+Where even these do not fit, the text passes the model in several parts; all results are sums over text.
+
+This is possible if every block gets, unchanged, the output of the block before it, and if nothing else that it gets
+depends on the blocks before. An encoder's output reaches all blocks of a decoder, so encoder-decoder models are not
+streamed; nor are models that do something else between two blocks, or whose weights are packed (NotStreamableError).
+
+Which hidden states of a pass in blocks are kept, and which are computed again for the backward pass.
+
+The backward pass of a block needs the states at its input. Those of all blocks may be more than fits. So the blocks are
+divided into segments. Forward, the states at the input of every segment are kept and, in the last segment, those of
+every block. Backward, a segment whose turn has come is first computed again from its input, and the states that are
+kept meanwhile take the places of those that have been used. With n places, n + (n − 1) + … + 1 blocks can be passed.
+
+StreamedBody: a model without its head, for a pass in blocks, and the head that belongs to it.
+
+BlockLoader: a model that has the weights of one block at a time; those of the next are read meanwhile.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import (
+    BLOCK_BACKWARD_BYTES,
+    BLOCK_BACKWARD_POSITIONS,
+    GPU_BLOCK_BACKWARD_BYTES,
+    GPU_STATES_BYTES,
+    LEAST_STATES_FACTOR,
+    STATES_BYTES,
+)
+from fairbits.forward.batches import Batch, batches
+from fairbits.forward.body_and_head import Split
+from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
+from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, lockstep
+from fairbits.forward.pass_settings import SAVED_PER_BLOCK, Job
+from fairbits.forward.recorder import Recorder
+from fairbits.models.architecture.records import Block
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import is_gpu
+from fairbits.models.io.read_ahead import ReadAhead
+from fairbits.models.streaming_model import StreamingModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def least_places(blocks: int) -> int:
+    """Returns the least number of blocks whose inputs must fit in memory, for all blocks to be passed backward.
+
+    >>> least_places(32), least_places(80)
+    (8, 13)
+    """
+    places = 1
+    while places * (places + 1) // 2 < blocks:
+        places += 1
+    return places
+
+
+def segments(blocks: int, places: int) -> tuple[range, ...]:
+    """Returns the segments of a number of blocks, with as few blocks computed again as places for their inputs allow.
+
+    >>> segments(32, 40), segments(32, 24), segments(10, 4)
+    ((range(0, 32),), (range(0, 9), range(9, 32)), (range(0, 4), range(4, 7), range(7, 9), range(9, 10)))
+    """
+    if places < least_places(blocks):
+        raise InputError(f"{places} places are too few for {blocks} blocks; at least {least_places(blocks)} are needed")
+    lengths: list[int] = []
+    before = 0  # segments before the last
+    while sum(places - i for i in range(before + 1)) < blocks:
+        before += 1
+    end = blocks
+    for index in range(before, -1, -1):
+        length = end if index == 0 else min(places - index, end - index)
+        lengths.append(length)
+        end -= length
+    found, start = [], 0
+    for length in reversed(lengths):
+        found.append(range(start, start + length))
+        start += length
+    return tuple(found)
+
+
+HEAD_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
+
+
+class NotStreamableError(Exception):
+    """A model that cannot be passed block by block, and why."""
+
+
+class StreamedBody:
+    """The model without its head, as a function of a batch; one batch passes the whole model.
+
+    The head is the last linear map, if that alone gives the logits. Otherwise it is what the model computes from the
+    result of its body: the model's own code is called with the result replaced. So logits that are scaled or clipped,
+    or features that are transformed first, are computed as always.
+    """
+
+    def __init__(self, model: "PreTrainedModel", *, whole: Batch) -> None:
+        self._model, self._base, self._whole = model, model.base_model, whole
+        self._result: Any = None
+        if self._base is model:
+            raise NotStreamableError("its head cannot be separated from its blocks")
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Returns the features of a batch, or the logits of the batch that passes the whole model."""
+        if batch is self._whole:
+            logits: Tensor = self._model(**batch.inputs_for(self._model), use_cache=False).logits
+            return logits
+        found = self._base(**batch.inputs_for(self._model), use_cache=False)
+        self._result = type(found)
+        features: Tensor = found.last_hidden_state
+        return features
+
+    def split(self, logits: Tensor, features: Tensor) -> Split:
+        """Returns the body and a head that gives these logits from these features."""
+        if features.shape[:-1] == logits.shape[:-1]:
+            for head in (self._model.get_output_embeddings(), self._rest):  # type: ignore[no-untyped-call]
+                if self._gives(head, logits.flatten(0, 1), features.flatten(0, 1)):
+                    return Split(self, head, True)
+        raise NotStreamableError("its logits do not follow from its last hidden states alone")
+
+    def _gives(self, head: Callable[[Tensor], Tensor], logits: Tensor, features: Tensor) -> bool:
+        with suppress(RuntimeError, InputError):  # shapes that do not fit, or a head that calls blocks again
+            found, tolerance = head(features).float(), HEAD_TOLERANCE.get(logits.dtype, 1e-3)
+            return torch.allclose(found, logits.float(), rtol=tolerance, atol=tolerance)
+        return False
+
+    def _rest(self, features: Tensor) -> Tensor:
+        """Returns the logits of features (positions, width), by the model's own code."""
+        self._base.forward = partial(_replaced, self._result(last_hidden_state=features[None]))
+        try:
+            ids = torch.zeros((1, len(features)), dtype=torch.long, device=features.device)
+            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
+        finally:
+            del self._base.forward
+        return logits[0]
+
+
+def _replaced(result: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return result
+
+
+class BlockLoader:
+    """The model of a checkpoint, or of an unpacked view of one, without weights at first."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str, *, dtype: torch.dtype) -> None:
+        self._checkpoint, self._device = checkpoint, device
+        self._reader: ReadAhead | None = None
+        self.model = StreamingModel(checkpoint, device, dtype=dtype, read=self._read)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the model."""
+        return self._checkpoint.architecture.blocks
+
+    def loaded(self, indices: Iterable[int]) -> Iterator[int]:
+        """Yields the blocks, each with its weights in memory until the next; those of the next are read meanwhile."""
+        blocks = [self.blocks[index] for index in indices]
+        names = [[part for name in block.weights for part in self._checkpoint.parts(name)] for block in blocks]
+        with ReadAhead(self._checkpoint.stored, self._device, names) as self._reader:
+            try:
+                for block in blocks:
+                    self.model.load_block(block, {})
+                    try:
+                        yield block.index
+                    finally:
+                        self.model.release_block(block)
+            finally:
+                self._reader = None
+
+    def _read(self, name: str) -> Tensor:
+        return self._checkpoint.unpack(name, (self._reader or self._checkpoint.stored).read)
+
+
+class _Pass(BlockLoader):
+    """What all parts of the text need: the model, and sums over the text."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.checkpoint, job.device, dtype=job.dtype)
+        self.job = job
+        self.recorder, self.scores = job.recorder(self.model.model), LossSums(len(job.text.lang))
+        self.draws = SignDraws(job.seed)
+
+
+@dataclass(eq=False)
+class _Walked:
+    """A part of the text that has passed all blocks.
+
+    `calls`      per block and batch, how the block was called
+    `states`     per block whose input is kept, the states of every batch
+    `gradients`  per batch, the gradient at the output of the last block
+    """
+
+    calls: list[list[RecordedCall]]
+    states: dict[int, list[Tensor]]
+    gradients: list[Tensor]
+
+
+def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
+    """Returns the sums of a pass with one block in memory at a time."""
+    if job.checkpoint.config.is_encoder_decoder:
+        raise NotStreamableError("its decoder's blocks read the output of its encoder, so it cannot pass in blocks")
+    if getattr(job.checkpoint.config, "quantization_config", None) is not None:
+        raise NotStreamableError("its weights are packed, and an audit does not unpack them block by block")
+    work = _Pass(job)
+    parts = _parts(job, _batches(job))
+    plans = [segments(len(work.blocks), _places(job, part)) for part in parts]
+    total = sum(len(part) * _visits(plan) for part, plan in zip(parts, plans, strict=True))
+    ticks = _Ticks(job, total)
+    for part, plan in zip(parts, plans, strict=True):
+        walked = _forward(work, part, plan, ticks)
+        _backward(work, part, plan, walked=walked, ticks=ticks)
+    return work.recorder, work.scores
+
+
+class _Ticks:
+    """Reports progress in tokens of text, from the visits of batches to blocks."""
+
+    def __init__(self, job: Job, total: int) -> None:
+        self._progress, self._done, self._total = job.progress, 0, total
+        self._tokens = sum(window.length for window in job.text.windows)
+
+    def add(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress("reading text", self._tokens * self._done // self._total, self._tokens)
+
+
+def _visits(plan: Sequence[range]) -> int:
+    """Returns how often a batch passes a block: forward, forward again where states were not kept, backward."""
+    return 2 * plan[-1].stop + sum(len(segment) - 1 for segment in plan[:-1])
+
+
+def _batches(job: Job) -> list[Batch]:
+    room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(job.device) else BLOCK_BACKWARD_BYTES
+    positions = max(room // (SAVED_PER_BLOCK * _width(job) * job.dtype.itemsize), BLOCK_BACKWARD_POSITIONS)
+    return [
+        replace(batch.on(job.device), main=batch.main.on(job.device))
+        for batch in batches(job.text, positions=positions)
+    ]
+
+
+def _width(job: Job) -> int:
+    return int(job.checkpoint.config.get_text_config().hidden_size)
+
+
+def _parts(job: Job, chosen: Sequence[Batch]) -> list[list[Batch]]:
+    """Returns the batches in parts whose kept states fit."""
+    least, room = least_places(len(job.checkpoint.architecture.blocks)), LEAST_STATES_FACTOR * _room(job)
+    parts: list[list[Batch]] = [[]]
+    for batch in chosen:
+        if parts[-1] and (least * _states_bytes(job, [*parts[-1], batch]) > room or len(parts[-1]) == MOST_BATCHES):
+            parts.append([])
+        parts[-1].append(batch)
+    return parts
+
+
+def _places(job: Job, part: Sequence[Batch]) -> int:
+    """Returns for how many blocks the states of a part of the text are kept."""
+    return max(int(_room(job) // _states_bytes(job, part)), least_places(len(job.checkpoint.architecture.blocks)))
+
+
+def _states_bytes(job: Job, part: Sequence[Batch]) -> int:
+    return sum(batch.main.real.numel() for batch in part) * _width(job) * job.dtype.itemsize
+
+
+def _room(job: Job) -> float:
+    """Returns how many bytes of states may be kept."""
+    if not is_gpu(job.device):
+        return STATES_BYTES
+    return min(GPU_STATES_BYTES, torch.cuda.mem_get_info(job.device)[0] / 2)
+
+
+def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Ticks) -> _Walked:
+    """Returns a part of the text after it has passed all blocks, and the gradients of its last states.
+
+    Two copies of the shortest window walk along: one through the whole model, one through the model without its head.
+    They show whether the head has been found.
+    """
+    model = work.model
+    samples = [next(batches(work.job.text, positions=1)).on(work.job.device) for _ in range(2)]
+    ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in (*samples, *part)])
+    body = StreamedBody(model.model, whole=samples[0])
+    kept = {segment.start for segment in plan} | set(plan[-1])
+    walked = _Walked([], {}, [])
+    model.load_outside(torch.unique(ids).cpu(), {})
+    with lockstep(model.model, [block.module for block in work.blocks], [*samples, *part], body=body) as walk:
+        model.release_head_and_embedding()
+        for index in work.loaded(range(len(work.blocks))):
+            _record(walk, work, walked, index=index, keep=index in kept)
+            walk.advance(lambda batch: None if batch in samples else ticks.add())
+        model.load_head()
+        _add_gradients(walk, work, part, body=body, walked=walked)
+        model.release_head_and_embedding()
+    return walked
+
+
+def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: bool) -> None:
+    """Records how the next block is called, and its inputs if they are to be kept."""
+    paused = walk.paused()
+    if index and not all(each.continues for each in paused):
+        raise NotStreamableError(f"it changes the hidden states between the blocks {index - 1} and {index}")
+    walked.calls.append([each.recorded(work.model.model) for each in paused[2:]])
+    if keep:
+        walked.states[index] = [each.states for each in paused[2:]]
+
+
+def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: StreamedBody, walked: _Walked) -> None:
+    """Computes the gradients at the output of the last block, batch by batch."""
+    ends = walk.ends()
+    with torch.no_grad():
+        (_, logits), (_, features) = next(ends), next(ends)
+        split = body.split(logits.detach(), features.detach())
+    for batch in part:
+        leaf, features = next(ends)
+        gradient = fisher_gradient(features, batch, split, scores=work.scores, draws=work.draws)
+        walked.gradients.append(torch.autograd.grad(features, leaf, gradient)[0])
+        del leaf, features, gradient
+
+
+def _backward(work: _Pass, part: list[Batch], plan: Sequence[range], *, walked: _Walked, ticks: _Ticks) -> None:
+    for segment in reversed(plan):
+        if segment is not plan[-1]:
+            _compute_states(work, segment, walked, ticks)
+        for index in work.loaded(reversed(segment)):
+            with work.recorder.attached(index):
+                _observe_block(work, part, index, walked=walked, ticks=ticks)
+
+
+def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walked, ticks: _Ticks) -> None:
+    """Passes a block backward while the recorder observes it: gradients of its output become those of its input."""
+    states = walked.states.pop(index)
+    for number, batch in enumerate(part):
+        x = states[number].detach().requires_grad_()
+        version = x._version
+        work.recorder.start(batch)
+        with torch.enable_grad():
+            output = walked.calls[index][number].output(x)
+        walked.gradients[number] = torch.autograd.grad(output, x, walked.gradients[number])[0]
+        if x._version != version:
+            raise NotStreamableError(f"its block {index} changes its input in place")
+        del output, x
+        work.recorder.finish()
+        ticks.add()
+
+
+@torch.no_grad()
+def _compute_states(work: _Pass, segment: range, walked: _Walked, ticks: _Ticks) -> None:
+    """Computes the inputs of the blocks of a segment again, from the input of the first."""
+    for index in work.loaded(segment[:-1]):
+        walked.states[index + 1] = []
+        for call, states in zip(walked.calls[index], walked.states[index], strict=True):
+            walked.states[index + 1].append(call.output(states))
+            ticks.add()

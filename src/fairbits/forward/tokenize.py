@@ -1,0 +1,185 @@
+"""The text of a corpus, prepared for a model."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairbits.core.errors import InputError
+from fairbits.forward.speech_windows import speech_for
+from fairbits.forward.token_bytes import encoder_of
+from fairbits.forward.windows import NO_LABEL, Task, Text, cutter_for, read_text
+from fairbits.models.architecture.meta_model import SOUND
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.corpus import Corpus
+from fairbits.text.mix_file import Sample
+from fairbits.text.reading import EMBEDDED, open_corpus
+from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CLEARLY_LESS = 0.9
+"""If a language has less than this share of the requested tokens, a note says so."""
+NAMED = 3
+"""The largest number of languages that such a note names."""
+
+
+def text_for(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    request: TextRequest = DEFAULT_REQUEST,
+    least: int = LEAST_DOCUMENTS,
+) -> Text:
+    """Returns the requested text of every language, in windows that fit the model.
+
+    A language with fewer than `least` documents is refused. Measuring needs one: there is then no interval.
+    """
+    task, tokenizer = task_of(checkpoint), checkpoint.tokenizer()
+    start = getattr(checkpoint.config, "decoder_start_token_id", None)
+    length = min(request.sequence, longest_input(checkpoint))
+    if length < SHORTEST_WINDOW:
+        raise InputError(
+            f"{checkpoint.target} allows {length} positions; at least {SHORTEST_WINDOW} are needed: see config.json"
+        )
+    rows = checkpoint.config.get_text_config().vocab_size
+    padding = _padding(tokenizer, rows)
+    if task == "transcription":
+        check_sound(checkpoint, corpus)
+        text = speech_for(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
+    else:
+        text = read_text(
+            corpus.split(request.split),
+            encoder_of(tokenizer),
+            cutter_for(tokenizer, task, length=length, seed=request.seed, start=start),
+            request=request,
+            parallel=corpus.parallel,
+            padding=padding,
+            least=least,
+        )
+    parts = [part for window in text.windows for part in (window.main, window.encoder) if part is not None]
+    most = max(max(*part.ids, *part.labels) for part in parts)
+    if most >= rows:
+        raise InputError(
+            f"the tokenizer of {checkpoint.target} gives the id {most} but the model has a vocabulary of {rows}; "
+            "they must belong together"
+        )
+    return text
+
+
+def text_of_samples(checkpoint: Checkpoint, samples: Sequence[Sample]) -> Text:
+    """Returns the samples of a mix as the documents of a text, each whole, for a model that predicts the next token."""
+    task = task_of(checkpoint)
+    if task != "causal":
+        raise InputError(f"{checkpoint.target} does not predict the next token; samples are read only by such models")
+    tokenizer = checkpoint.tokenizer()
+    cut = cutter_for(tokenizer, task, length=longest_input(checkpoint), seed=0, start=None)
+    encoded = encoder_of(tokenizer)([each.text for each in samples])
+    return Text(
+        tuple(dict.fromkeys(each.lang for each in samples)),
+        np.array([each.lang for each in samples]),
+        np.arange(len(samples)),
+        np.array([float(len(each.text.encode())) for each in samples]),
+        tuple(window for i, each in enumerate(encoded) for window in cut.windows(i, each.ids)),
+        _padding(tokenizer, checkpoint.config.get_text_config().vocab_size),
+    )
+
+
+def tokens_of(text: Text) -> dict[str, int]:
+    """Returns the number of tokens of each language, including those that are not predicted."""
+    counts = dict.fromkeys(text.languages, 0)
+    for window in text.windows:
+        main = window.main
+        # a decoder reads a start token instead of its last token, and predicts all of them
+        predicted = sum(label != NO_LABEL for label in main.labels)
+        own = sum(main.text) if window.encoder is None else sum(window.encoder.text) + predicted
+        counts[str(text.lang[window.document])] += own if window.sound is None else predicted
+    return counts
+
+
+def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
+    """Returns the notes of a text, and one if languages have clearly less of it than requested.
+
+    For parallel text the mean over languages counts: the same content takes more tokens in some languages than in
+    others.
+    """
+    counts = tokens_of(text)
+    least = CLEARLY_LESS * request.tokens
+    short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
+    if not short or (parallel and sum(counts.values()) >= least * len(counts)):
+        return text.notes
+    first, *others = (f"{code} {counts[code]:,}" for code in short[:NAMED])
+    named = [f"{first} of {request.tokens:,} tokens", *others]
+    more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
+    return (*text.notes, f"{request.split} text is shorter than requested: {', '.join(named)}{more}")
+
+
+def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
+    """Returns a note if the bytes of documents are estimates (`Text.estimated`)."""
+    if not estimated:
+        return ()
+    return (
+        f"in {estimated} of {documents} documents only some tokens are predicted, and the tokenizer does not "
+        "report which characters a token stands for: the bytes of these documents are estimated from their tokens",
+    )
+
+
+def task_of(checkpoint: Checkpoint) -> Task:
+    """Returns the prediction task of a model of this class."""
+    if checkpoint.architecture.head is None:
+        raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
+    if checkpoint.architecture.reads == SOUND:
+        return "transcription"
+    if checkpoint.config.is_encoder_decoder:
+        return "completion"
+    return "masked" if all(block.stack == "encoder" for block in checkpoint.architecture.blocks) else "causal"
+
+
+def open_corpus_for(
+    checkpoint: Checkpoint, text: str | Path | Corpus | None, languages: Iterable[str] | None
+) -> Corpus:
+    """Returns the text that a model is measured on, in the named languages (see `open_corpus`).
+
+    A model that reads sound needs speech, and no speech comes with fairbits.
+    """
+    if text is None or (isinstance(text, str) and text in EMBEDDED):
+        check_sound(checkpoint, None)
+    corpus = open_corpus(text, languages, model=checkpoint.target)
+    check_sound(checkpoint, corpus)
+    return corpus
+
+
+def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:
+    """Raises if a model reads sound and a corpus has none."""
+    if checkpoint.architecture.reads == SOUND and not (corpus and corpus.clips):
+        name = corpus.name if corpus else "the text that comes with fairbits"
+        raise InputError(
+            f"{checkpoint.target} reads sound, and {name} has none; give a directory of speech (--text DIR): "
+            "LANG/metadata.jsonl, with file_name and text in each line, and the WAV files that it names"
+        )
+
+
+def longest_input(checkpoint: Checkpoint) -> int:
+    """Returns how many positions of text the model accepts; a very large number if its configuration does not say."""
+    stated = stated_positions(checkpoint)
+    # position tables like that of RoBERTa start after the padding token
+    table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
+    return stated - (
+        (getattr(checkpoint.config, "pad_token_id", None) or 0) + 1 if table and task_of(checkpoint) == "masked" else 0
+    )
+
+
+def stated_positions(checkpoint: Checkpoint) -> int:
+    """Returns the number of positions that the configuration states; if none, a very large number."""
+    config = checkpoint.config
+    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
+
+
+def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
+    """Returns an id that is in the vocabulary; which one does not matter, because padding is masked."""
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(each for each in known if each is not None and each < rows)

@@ -1,0 +1,307 @@
+"""Documents as windows of token ids: the model's input, what it must predict, and which positions hold text."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.core.array_checks import Floats
+from fairbits.core.errors import InputError, count_of
+from fairbits.forward.token_bytes import EncodedDocument
+from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.text.documents import Documents, seeded_hash
+from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from fairbits.forward.sound_input import Sound
+
+Task = Literal["causal", "masked", "completion", "transcription"]
+"""What the model predicts: the next token, the masked tokens, (encoder-decoder) the second half of a text, or what is
+said in a clip."""
+
+NO_LABEL = -100
+MASKED_SHARE = 0.15
+ENCODED_AT_ONCE = 64
+AMPLE = 128
+"""Up to this many tokens, more text of one document is worth more than text of another."""
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Token ids of one stack; position t must predict `labels[t]`, and `text[t]` says whether it holds text."""
+
+    ids: Ids
+    text: list[bool]
+    labels: Ids
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of a document that fits the model; `encoder` or `sound` is the input of its encoder, if it has one."""
+
+    document: int
+    main: Part
+    encoder: Part | None = None
+    sound: "Sound | None" = None
+
+    @property
+    def length(self) -> int:
+        """The longest of its parts."""
+        sound = self.sound.positions if self.sound else 0
+        return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else sound)
+
+    @property
+    def encoder_text(self) -> int:
+        """How many positions of the encoder hold text or sound."""
+        return sum(self.encoder.text) if self.encoder else self.sound.heard if self.sound else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """The documents of all languages: `lang`, `document` and `size_bytes` have one entry per document.
+
+    `size_bytes` holds the bytes of the predicted tokens of each document; `estimated` is how many of these sizes are
+    the document's size times the predicted share of its tokens, because the tokenizer does not report what each token
+    stands for. Documents with the same number have the same content in several languages. `notes` say what was left
+    out, and why.
+    """
+
+    languages: tuple[str, ...]
+    lang: NDArray[np.str_]
+    document: NDArray[np.intp]
+    size_bytes: Floats
+    windows: tuple[Window, ...]
+    padding: int
+    estimated: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def language_of(self) -> NDArray[np.intp]:
+        """The index of each document's language."""
+        positions = {code: i for i, code in enumerate(self.languages)}
+        return np.array([positions[code] for code in self.lang.tolist()], dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Cuts token ids into windows of at most `length` positions for a task."""
+
+    task: Task
+    length: int
+    seed: int
+    start: int | None  # precedes the text (in an encoder-decoder model, the decoder's start token)
+    end: int | None  # follows the text in an encoder
+    mask: int | None
+
+    def predicts(self, tokens: int) -> bool:
+        """Returns whether a document of this many tokens has anything to predict."""
+        needs_two = self.task == "completion" or (self.task == "causal" and self.start is None)
+        return tokens > needs_two
+
+    def predicted_positions(self, document: int, tokens: int) -> Ids:
+        """Returns which tokens of a document of this many tokens are predicted."""
+        windows = self.windows(document, list(range(tokens)))  # positions in place of ids
+        return [label for window in windows for label in window.main.labels if label != NO_LABEL]
+
+    def windows(self, document: int, ids: Ids) -> Iterator[Window]:
+        """Yields the windows of one document."""
+        room = self.length - (self.start is not None) - (self.end is not None)
+        if self.task == "completion":
+            room *= 2  # half of the text goes to each stack
+        for number, begin in enumerate(range(0, len(ids), room)):
+            piece = ids[begin : begin + room]
+            if self.task == "causal":
+                yield Window(document, self._causal(piece))
+            elif self.task == "masked":
+                yield Window(document, self._masked(piece, document, number))
+            else:
+                yield from self._completion(document, piece)
+
+    def _causal(self, piece: Ids) -> Part:
+        before = [] if self.start is None else [self.start]
+        ids = before + piece
+        return Part(ids, [False] * len(before) + [True] * len(piece), [*ids[1:], NO_LABEL])
+
+    def _masked(self, piece: Ids, document: int, number: int) -> Part:
+        rng = np.random.default_rng([self.seed, document, number])
+        hidden = rng.random(len(piece)) < MASKED_SHARE
+        hidden[rng.integers(len(piece))] = True  # at least one
+        assert self.mask is not None
+        shown = [self.mask if h else token for h, token in zip(hidden, piece, strict=True)]
+        labels = [token if h else NO_LABEL for h, token in zip(hidden, piece, strict=True)]
+        return _framed(shown, labels, self.start, self.end)
+
+    def _completion(self, document: int, piece: Ids) -> Iterator[Window]:
+        half = len(piece) // 2
+        if half == 0:  # one token has no second half
+            return
+        given, target = piece[:half], piece[half:]
+        encoder = _framed(given, [NO_LABEL] * half, None, self.end)
+        assert self.start is not None
+        shifted = [self.start, *target[:-1]]
+        yield Window(document, Part(shifted, [False] + [True] * (len(target) - 1), target), encoder)
+
+
+def cutter_for(
+    tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None
+) -> Cutter:
+    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model.
+
+    >>> from fairbits.models.checkpoint import Checkpoint
+    >>> tiny = cutter_for(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
+    >>> [window.main.ids for window in tiny.windows(0, [7, 8, 9, 5])]
+    [[1, 7, 8, 9], [1, 5]]
+    """
+    if task == "causal":
+        return Cutter(task, length, seed, tokenizer.bos_token_id, None, None)
+    if task == "masked":
+        if tokenizer.mask_token_id is None:
+            raise InputError("the tokenizer of this masked language model has no mask token; add it to its files")
+        before = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        after = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+        return Cutter(task, length, seed, before, after, tokenizer.mask_token_id)
+    if start is None:
+        raise InputError("config.json has no decoder_start_token_id, which an encoder-decoder model needs")
+    return Cutter(task, length, seed, start, tokenizer.eos_token_id, None)
+
+
+def read_text(
+    documents: Documents,
+    encode: Callable[[list[str]], list[EncodedDocument]],
+    cut: Cutter,
+    *,
+    request: TextRequest,
+    parallel: bool,
+    padding: int,
+    least: int = LEAST_DOCUMENTS,
+) -> Text:
+    """Returns windows with about the requested number of tokens per language, from documents in a seeded random order.
+
+    Many documents are more informative than long ones: of documents beyond AMPLE tokens only the beginning is used, as
+    far as the budget requires. Parallel documents are used whole, and in all languages or in none. A language with
+    fewer than `least` documents is refused.
+    """
+    tokens = request.tokens
+    coded = {
+        code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
+        for code, texts in documents.items()
+    }
+    check_number(coded, least=least)
+    if parallel:
+        coded = _common(coded, tokens)
+        check_number(coded, " that every other language has too", least=least)
+    lang: list[str] = []
+    numbers: list[int] = []
+    sizes: list[float] = []
+    windows: list[Window] = []
+    estimated = 0
+    for code, chosen in coded.items():
+        limit = math.inf if parallel else _limit([len(each.ids) for each in chosen.values()], tokens)
+        for index, each in chosen.items():
+            number, used = len(numbers), int(min(limit, len(each.ids)))
+            predicted = cut.predicted_positions(number, used)
+            lang.append(code)
+            numbers.append(index if parallel else number)
+            sizes.append(_predicted_bytes(documents[code][index], each, predicted))
+            estimated += each.token_bytes is None and len(predicted) < len(each.ids)
+            windows += cut.windows(number, each.ids[:used])
+    return Text(
+        tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding, estimated
+    )
+
+
+def _predicted_bytes(document: str, encoded: EncodedDocument, predicted: Ids) -> float:
+    """Returns the bytes of the predicted tokens; an estimate where the bytes of tokens are not known."""
+    size = float(len(document.encode()))
+    if len(predicted) == len(encoded.ids):
+        return size
+    if encoded.token_bytes is None:
+        return size * len(predicted) / len(encoded.ids)
+    return float(encoded.token_bytes[predicted].sum())
+
+
+def _encoded(
+    texts: tuple[str, ...],
+    encode: Callable[[list[str]], list[EncodedDocument]],
+    cut: Cutter,
+    *,
+    tokens: float,
+    seed: int,
+) -> Mapping[int, EncodedDocument]:
+    """Returns encoded documents by position, as many as the budget allows and at least five if there are."""
+    order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
+    chosen: dict[int, EncodedDocument] = {}
+    total = 0
+    for begin in range(0, len(order), ENCODED_AT_ONCE):
+        indices = order[begin : begin + ENCODED_AT_ONCE]
+        for index, each in zip(indices, encode([texts[i] for i in indices]), strict=True):
+            if total >= tokens and len(chosen) >= LEAST_DOCUMENTS:
+                return chosen
+            if cut.predicts(len(each.ids)):
+                chosen[index] = each
+                total += min(len(each.ids), AMPLE)
+    return chosen
+
+
+def _limit(lengths: Iterable[int], tokens: int) -> float:
+    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit.
+
+    >>> _limit([10, 100, 300], 150)
+    70.0
+    """
+    ordered = sorted(lengths)
+    left = float(tokens)
+    for number, length in enumerate(ordered):
+        equal = left / (len(ordered) - number)
+        if length > equal:
+            return max(equal, 2.0)
+        left -= length
+    return math.inf
+
+
+def check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], which: str = "", *, least: int) -> None:
+    """Raises if a language has fewer than `least` documents."""
+    for code, chosen in coded.items():
+        if len(chosen) < least:
+            raise InputError(
+                f"{code} has {count_of(len(chosen), 'document')}{which}; each language needs at least {least}: "
+                "add text, cut it into more documents, or leave the language out"
+            )
+
+
+def _common(
+    coded: Mapping[str, Mapping[int, EncodedDocument]], tokens: int
+) -> dict[str, Mapping[int, EncodedDocument]]:
+    """Returns as many of the documents common to all languages as the budget allows for the mean language.
+
+    A language that needs many tokens for the same content exceeds the budget, others fall short of it.
+    """
+    shared = [index for index in next(iter(coded.values())) if all(index in chosen for chosen in coded.values())]
+    means = [float(np.mean([len(chosen[index].ids) for chosen in coded.values()])) for index in shared]
+    enough = int(np.searchsorted(np.cumsum(means), tokens)) + 1
+    kept = shared[: max(enough, LEAST_DOCUMENTS)]
+    return {code: {index: chosen[index] for index in kept} for code, chosen in coded.items()}
+
+
+def _framed(ids: Ids, labels: Ids, before: int | None, after: int | None) -> Part:
+    head: Ids = [] if before is None else [before]
+    tail: Ids = [] if after is None else [after]
+    text = [False] * len(head) + [True] * len(ids) + [False] * len(tail)
+    return Part([*head, *ids, *tail], text, [NO_LABEL] * len(head) + labels + [NO_LABEL] * len(tail))
+
+
+def unigrams(text: Text) -> NDArray[np.int64]:
+    """Returns how often each token is predicted in each language, (languages, tokens up to the largest id)."""
+    languages = text.language_of
+    largest = max(max(window.main.labels) for window in text.windows)
+    counts = np.zeros((len(text.languages), largest + 1), dtype=np.int64)
+    for window in text.windows:
+        labels = np.array(window.main.labels)
+        np.add.at(counts[languages[window.document]], labels[labels != NO_LABEL], 1)
+    return counts

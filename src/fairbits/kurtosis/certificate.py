@@ -1,0 +1,207 @@
+"""The activation-weighted weight error of each language, and a proved bound on the difference of two languages.
+
+For weights W (out, in) quantized to W + ΔW, Σ_j h_j m_j is the diagonal part of E‖ΔW x‖². Here h_j = E_λ[x_j²] depends
+on the language and m_j = Σ_i ΔW_ij² on the scheme. For uncorrelated input channels it is exact.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import pdist, squareform
+
+from fairbits.core.array_checks import Floats, nonnegative_array, representable
+from fairbits.core.checks import instance, instances, same_shape
+from fairbits.core.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedError:
+    """Σ_j h_j(λ)·m_j per language, for every linear map and summed over each block (None: outside all blocks).
+
+    `damage` is D_λ = Σ_kj p_kj(λ)·m_kj with p = h/Σh over the channels of all linear maps, so that languages with large
+    and small activations are comparable.
+    """
+
+    languages: tuple[str, ...]
+    linears: tuple[str, ...]
+    blocks: tuple[int | None, ...]
+    by_linear: Floats
+    by_block: Floats
+    damage: Floats
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the tables by language for JSON."""
+        return {
+            "blocks": list(self.blocks),
+            "linears": list(self.linears),
+            "by_block": dict(zip(self.languages, self.by_block.tolist(), strict=True)),
+            "by_linear": dict(zip(self.languages, self.by_linear.tolist(), strict=True)),
+            "damage": dict(zip(self.languages, self.damage.tolist(), strict=True)),
+        }
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Two languages: the difference of their damage, and its bound. Tightness is actual/bound (1 if both are 0)."""
+
+    worse: str
+    better: str
+    actual: float
+    bound: float
+    bound_by_linear: float
+    tightness: float
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """|D_λ − D_λ′| for all pairs of languages and two bounds on it, each (language, language)."""
+
+    languages: tuple[str, ...]
+    damage: Floats
+    distance: Floats
+    """TV(p(λ), p(λ′)) over all input channels."""
+    actual: Floats
+    bound: Floats
+    bound_by_linear: Floats
+
+    @property
+    def worst(self) -> Gap:
+        """The pair with the largest difference: max_λ D_λ − min_λ D_λ."""
+        return self.gap(int(np.argmax(self.damage)), int(np.argmin(self.damage)))
+
+    @property
+    def certified(self) -> float:
+        """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear map of any pair."""
+        return float(self.bound_by_linear.max())
+
+    def gap(self, worse: int, better: int) -> Gap:
+        """Returns the gap between two rows of `languages`."""
+        at = worse, better
+        actual, bound = float(self.actual[at]), float(self.bound[at])
+        return Gap(
+            self.languages[worse],
+            self.languages[better],
+            actual,
+            bound,
+            float(self.bound_by_linear[at]),
+            actual / bound if bound > 0 else 1.0,
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the damages, all pairs and the worst one for JSON."""
+        return {
+            "languages": list(self.languages),
+            "damage": self.damage.tolist(),
+            "distance": self.distance.tolist(),
+            "actual": self.actual.tolist(),
+            "bound": self.bound.tolist(),
+            "bound_by_linear": self.bound_by_linear.tolist(),
+            "worst": vars(self.worst),
+            "certified": self.certified,
+        }
+
+
+def activation_weighted(
+    h: Mapping[str, ArrayLike],
+    column_error: Mapping[str, ArrayLike],
+    *,
+    block_of: Mapping[str, int | None],
+    languages: Sequence[str],
+) -> WeightedError:
+    """Returns Σ_j h_j(λ)·m_j per language, by linear map and by block, and the normalised D_λ.
+
+    By the name of the linear map, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
+
+    >>> h, error = {"a": [[1.0, 3.0], [3.0, 1.0]], "b": [[4.0], [4.0]]}, {"a": [0.1, 0.2], "b": [0.5]}
+    >>> found = activation_weighted(h, error, block_of={"a": 0, "b": 0}, languages=["eng", "heb"])
+    >>> found.by_block.round(3).tolist(), found.damage.round(4).tolist()
+    ([[2.7], [2.5]], [0.3375, 0.3125])
+    """
+    names = _languages(languages)
+    pairs = list(_linears(h, column_error, size=len(names)))
+    linears = tuple(h)
+    for linear in linears:
+        if linear not in instance("block_of", block_of, Mapping):
+            raise InputError(f"block_of has no entry for {linear}; every linear of h must have one (None: no block)")
+    by_linear = representable("the weighted error", np.column_stack([x @ m for x, m in pairs]))
+    blocks = tuple(sorted({block_of[name] for name in linears}, key=lambda block: (block is None, block or 0)))
+    member = np.array([[block_of[name] == block for block in blocks] for name in linears], dtype=np.float64)
+    damage = by_linear.sum(axis=1) / _totals([x for x, _ in pairs], names)
+    return WeightedError(names, linears, blocks, by_linear, by_linear @ member, damage)
+
+
+def certificate(
+    h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, languages: Sequence[str]
+) -> Certificate:
+    """Returns |D_λ − D_λ′| for all pairs of languages, with two bounds that hold for any h without assumptions.
+
+    `bound` = TV(p, p′)·(max m − min m) over all channels of all linear maps (B1; `theory.tv_bound`).
+    `bound_by_linear` = min(bound, |Σ_k (P_k − P′_k)c_k| + Σ_k ½‖p_k − p′_k‖₁·r_k), with P_k = Σ_j p_kj the share of
+    linear map k, c_k the midpoint and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
+    Σ_k (P_k − P′_k)c_k, and |m_kj − c_k| ≤ r_k/2 bounds the second. Both are attained.
+
+    >>> h, error = {"a": [[0.9, 0.1], [0.1, 0.9]]}, {"a": [1.0, 3.0]}
+    >>> worst = certificate(h, error, languages=["eng", "heb"]).worst
+    >>> worst.worse, round(worst.actual, 3), round(worst.bound, 3)
+    ('heb', 1.6, 1.6)
+    """
+    names = _languages(languages)
+    pairs = list(_linears(h, column_error, size=len(names)))
+    total = _totals([x for x, _ in pairs], names)
+    damage, middle = np.zeros(len(names)), np.zeros(len(names))
+    distance, within = np.zeros((2, len(names), len(names)))
+    for x, m in pairs:
+        p = x / total[:, None]
+        low, high = float(m.min()), float(m.max())
+        half = 0.5 * squareform(pdist(p, "cityblock"))
+        damage += p @ m
+        middle += p.sum(axis=1) * (low / 2 + high / 2)
+        distance += half
+        within += half * (high - low)
+    spread = max(float(m.max()) for _, m in pairs) - min(float(m.min()) for _, m in pairs)
+    bound = distance * spread
+    return Certificate(
+        names,
+        damage,
+        distance=distance,
+        actual=np.abs(damage[:, None] - damage),
+        bound=bound,
+        bound_by_linear=np.minimum(bound, np.abs(middle[:, None] - middle) + within),
+    )
+
+
+def _languages(languages: Sequence[str]) -> tuple[str, ...]:
+    names: tuple[str, ...] = instances("languages", languages, str)
+    if len(set(names)) < len(names):
+        raise InputError(f"languages are {', '.join(names)}; each may be named only once")
+    return names
+
+
+def _linears(
+    h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, size: int
+) -> Iterator[tuple[Floats, Floats]]:
+    """Returns (h, m) of every linear map after checking them."""
+    for name, value in (("h", h), ("column_error", column_error)):
+        instance(name, value, Mapping)
+    if not h or set(h) != set(column_error):
+        odd = sorted(set(h) ^ set(column_error))
+        raise InputError(
+            f"h holds {len(h)} linear(s) and column_error {len(column_error)}, of which {', '.join(odd[:3]) or 'none'} "
+            "stand(s) in one only; both must hold the same linears, at least one"
+        )
+    for name in h:
+        x = nonnegative_array(f"h[{name!r}]", h[name], ndim=2)
+        m = nonnegative_array(f"column_error[{name!r}]", column_error[name], ndim=1)
+        same_shape(f"h[{name!r}]", x.shape, "(languages, input channels)", (size, m.size))
+        yield x, m
+
+
+def _totals(h: Sequence[Floats], names: Sequence[str]) -> Floats:
+    with np.errstate(over="ignore"):
+        total: Floats = representable("the sum of h", np.sum([x.sum(axis=1) for x in h], axis=0))
+    if not (total > 0).all():
+        raise InputError(f"h of {names[int(np.argmin(total))]} is 0 in every channel; it must have some activation")
+    return total

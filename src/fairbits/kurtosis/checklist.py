@@ -1,0 +1,283 @@
+"""The founding documents' assessment of a model before it is quantized, and the table of measurements they published.
+
+`founding_view` applies the documents as they are written: conditions C1–C3 (section 2.3 of document 001), the risk
+class of their table of models (3.1), the strategy (7.2) and the checklist (7.1). Each remark states what this project
+found about it. The cut-offs 5 and 50 are theirs and have no support (001-23). For a proved bound see `certificate`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairbits.core.array_checks import Floats, finite_array
+from fairbits.core.checks import in_range, instance, one_of, whole
+from fairbits.kurtosis.outlier_blocks import OutlierBlocks, founding_outliers
+
+LOW_KAPPA = 5.0
+"""κ_threshold of C1. The documents do not give it with C1; it is read from 3.2, where κ < 5 means that C1 fails."""
+HIGH_KAPPA = 50.0
+"""From this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution."""
+MODERATE_KAPPA = float(np.sqrt(10.0 * 45.0))
+"""Geometric mean of LOW-MODERATE (XLM-R, 10) and MODERATE (mT5, 45), between which the documents give no cut-off."""
+LEAST_VARIANCE = 0.001
+"""ε of C2 (001-22)."""
+CRITICAL_WIDTHS = ((2.0, 3.0), (164.0, 6.0))
+"""(κ, upper end of the critical width in bits): 2–3 bits for XGLM and 5–6 for BLOOM (001-17)."""
+
+C1_REMARK = (
+    "Not necessary: blocks without outliers but with unequal σ, used unequally, also damage languages unequally "
+    "(001-06, 001-09), and no data support the threshold (001-23)."
+)
+C2_REMARK = (
+    "A variance of 0.001 needs shares with a range of 0.063 or more; BLOOM-560M, for which it was written, has a range "
+    "of 0.033 and a variance of 0.00008, so it fails its own condition (001-15, 001-22)."
+)
+C3_REMARK = (
+    "The documents do not define B_safe: it is read as the critical width, linear in ln κ between the two widths they "
+    "give; the width at which languages diverge depends on the quantizer and the shape of the tails, not on κ alone "
+    "(001-17)."
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One of C1–C3: value > threshold, for C3 value < threshold; None where the value is unknown."""
+
+    name: str
+    statement: str
+    value: float | None
+    threshold: float
+    holds: bool | None
+    remark: str
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The recommendation of section 7.2, and its options (one of them is enough)."""
+
+    text: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChecklistItem:
+    """One item of the checklist: whether it passes and, if known, the number that decides it."""
+
+    text: str
+    passed: bool
+    number: float | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class FoundingView:
+    """Everything that the founding documents conclude about one model at one width.
+
+    `risk` follows κ alone, as in their table; `expects_disparity` follows C1–C3: False if one fails, None if one is
+    unknown. The two can disagree: BLOOM-560M is HIGH in the table and fails C2 by its own shares.
+    """
+
+    max_kappa: float
+    block: int
+    bits: int
+    outliers: OutlierBlocks
+    conditions: tuple[Condition, ...]
+    expects_disparity: bool | None
+    risk: str
+    strategy: Strategy
+    checklist: tuple[ChecklistItem, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the fields for JSON."""
+        return asdict(self)
+
+
+def founding_view(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | None, bits: int) -> FoundingView:
+    """Returns the conditions, risk class, strategy and checklist for a model with excess kurtosis κ_l per block.
+
+    `outlier_share` is ā_outlier(λ) by language, None without text.
+
+    >>> view = founding_view([0.3, 164.0, 2.0], outlier_share={"eng": 0.205, "ara": 0.177}, bits=4)
+    >>> view.risk, [condition.holds for condition in view.conditions], view.expects_disparity
+    ('HIGH', [True, False, True], False)
+    """
+    values = finite_array("kappa", kappa, ndim=1)
+    bits = whole("bits", bits, least=2, most=16)
+    block, top = int(np.argmax(values)), float(values.max())
+    shares = None if outlier_share is None else _shares(outlier_share)
+    variance = None if shares is None or shares.size < 2 else float(np.var(shares))
+    conditions = _conditions(top, variance, bits=bits)
+    strategy = strategy_for(top)
+    return FoundingView(
+        max_kappa=top,
+        block=block,
+        bits=bits,
+        outliers=founding_outliers(values),
+        conditions=conditions,
+        expects_disparity=_all(tuple(condition.holds for condition in conditions)),
+        risk=risk_class(top),
+        strategy=strategy,
+        checklist=_checklist(values, shares, variance=variance, strategy=strategy),
+    )
+
+
+def risk_class(max_kappa: float) -> str:
+    """Returns the class of the table of models (001-07) by their maximum κ.
+
+    The table calls BLOOM (164) HIGH, mT5 (45) MODERATE, XLM-R (10) LOW-MODERATE and XGLM (1.9) LOW. It is read here as
+    LOW below 5 and HIGH from 50, the cut-offs of 7.2, and as LOW-MODERATE below √(10·45) ≈ 21, where the documents give
+    no cut-off. C2 is not used: the table leaves it open for all models but BLOOM.
+
+    >>> [risk_class(kappa) for kappa in (164, 45, 10, 1.9)]
+    ['HIGH', 'MODERATE', 'LOW-MODERATE', 'LOW']
+    """
+    kappa = in_range("max_kappa", max_kappa)
+    for limit, name in ((LOW_KAPPA, "LOW"), (MODERATE_KAPPA, "LOW-MODERATE"), (HIGH_KAPPA, "MODERATE")):
+        if kappa < limit:
+            return name
+    return "HIGH"
+
+
+def strategy_for(max_kappa: float) -> Strategy:
+    """Returns the strategy of 7.2 for the maximum κ (001-23).
+
+    >>> strategy_for(12.0).options
+    ('evaluate every language',)
+    """
+    kappa = in_range("max_kappa", max_kappa)
+    if kappa < LOW_KAPPA:
+        return Strategy("Standard quantization, no special handling.", ())
+    if kappa < HIGH_KAPPA:
+        return Strategy("Standard quantization, with evaluation per language.", ("evaluate every language",))
+    return Strategy(
+        "Special handling, in one of three ways.",
+        ("mixed precision: 8 bits for the outlier blocks", "calibration per language", "more bits everywhere"),
+    )
+
+
+def critical_width(max_kappa: float) -> float:
+    """Returns the bits below which the founding documents expect disparity (001-17), read as linear in ln κ.
+
+    The line goes through the upper ends of their two ranges, 3 bits at κ = 2 and 6 at κ = 164 ("threshold ∝ log κ",
+    002-14). It never falls below 3, because the documents say nothing about κ < 2.
+
+    >>> [round(critical_width(kappa), 2) for kappa in (0.5, 2, 45, 164)]
+    [3.0, 3.0, 5.12, 6.0]
+    """
+    (kappa_0, bits_0), (kappa_1, bits_1) = CRITICAL_WIDTHS
+    kappa = max(in_range("max_kappa", max_kappa), kappa_0)
+    return float(bits_0 + (bits_1 - bits_0) * np.log(kappa / kappa_0) / np.log(kappa_1 / kappa_0))
+
+
+def _shares(outlier_share: Mapping[str, float]) -> Floats:
+    shares = instance("outlier_share", outlier_share, Mapping)
+    return np.array([in_range(f"outlier_share of {lang}", shares[lang], least=0, most=1 + 1e-9) for lang in shares])
+
+
+def _conditions(top: float, variance: float | None, *, bits: int) -> tuple[Condition, ...]:
+    safe = critical_width(top)
+    varies = None if variance is None else variance > LEAST_VARIANCE
+    return (
+        Condition("C1", "outlier layers exist: max κ > κ_threshold", top, LOW_KAPPA, top > LOW_KAPPA, C1_REMARK),
+        Condition("C2", "activation varies: Var[ā_outlier] > ε", variance, LEAST_VARIANCE, varies, C2_REMARK),
+        Condition("C3", "quantization is applied: bits < B_safe", float(bits), safe, bits < safe, C3_REMARK),
+    )
+
+
+def _all(holds: tuple[bool | None, ...]) -> bool | None:
+    """Returns whether all hold: False if one fails, otherwise None if one is unknown."""
+    if False in holds:
+        return False
+    return None if None in holds else True
+
+
+def _checklist(
+    kappa: Floats, shares: Floats | None, *, variance: float | None, strategy: Strategy
+) -> tuple[ChecklistItem, ...]:
+    block, top = int(np.argmax(kappa)), float(kappa.max())
+    languages = 0 if shares is None else int(shares.size)
+    if shares is None or variance is None:
+        spread = f"unknown: {languages} language(s) were measured; a variance needs two"
+    else:
+        spread = f"variance {variance:.2g} over {languages} languages, from {shares.min():.3f} to {shares.max():.3f}"
+    return (
+        ChecklistItem("extract κ of every block", True, float(kappa.size), f"{kappa.size} blocks"),
+        ChecklistItem(f"max κ is at most {HIGH_KAPPA:g}", top <= HIGH_KAPPA, top, f"κ = {top:.3g} in block {block}"),
+        ChecklistItem(
+            "compute activation patterns by language", languages > 0, float(languages), f"{languages} languages"
+        ),
+        ChecklistItem(
+            f"variance of the outlier activation is at most {LEAST_VARIANCE:g}",
+            variance is not None and variance <= LEAST_VARIANCE,
+            variance,
+            spread,
+        ),
+        ChecklistItem(
+            "no need to consider calibration per language or mixed precision",
+            top < HIGH_KAPPA,
+            top,
+            strategy.text,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class FoundingStatistics:
+    """The measurements that the founding documents published for 14 languages. Nothing is fitted to them."""
+
+    provenance: str
+    languages: tuple[str, ...]
+    script: tuple[str, ...]
+    degradation: Floats
+    outlier_activation: Floats
+    kappa_weighted: Floats
+    tokens: Floats
+    outlier_layers: tuple[int, ...]
+    kurtosis: dict[str, Floats]
+    """Per-layer excess kurtosis of BLOOM-560M, XGLM-564M and GPT-2."""
+    max_kurtosis: dict[str, float]
+    published: dict[str, float | list[float]]
+
+    @property
+    def latin(self) -> Floats:
+        """1 for languages in Latin script, else 0."""
+        return np.array([float(code == "Latn") for code in self.script])
+
+    def rows(self, *languages: str) -> list[int]:
+        """Returns the row of each language."""
+        return [self.languages.index(one_of("language", lang, self.languages)) for lang in languages]
+
+
+@cache
+def founding_statistics() -> FoundingStatistics:
+    """Returns the table as shipped in `assets/founding_statistics.json`.
+
+    >>> len(founding_statistics().languages)
+    14
+    """
+    text = resources.files("fairbits").joinpath("assets/founding_statistics.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    columns = {key: [row[key] for row in data["languages"]] for key in data["languages"][0]}
+    return FoundingStatistics(
+        provenance=data["provenance"],
+        languages=tuple(columns["lang"]),
+        script=tuple(columns["script"]),
+        degradation=np.array(columns["degradation"]),
+        outlier_activation=np.array(columns["outlier_activation_fraction"]),
+        kappa_weighted=np.array(columns["kappa_weighted"]),
+        tokens=np.array(columns["tokens"], dtype=np.float64),
+        outlier_layers=tuple(data["outlier_layers"]),
+        kurtosis={
+            "BLOOM-560M": np.array(data["bloom560m_mlp_kurtosis"]),
+            "XGLM-564M": np.array(data["xglm564m_kurtosis"]),
+            "GPT-2": np.array(data["gpt2_layer_kurtosis"]),
+        },
+        max_kurtosis=data["max_kurtosis_census"],
+        published=data["published"],
+    )

@@ -1,1 +1,0 @@
-"""Measurements from one pass over text: audits and scores."""

@@ -1,0 +1,1 @@
+"""Models: checkpoints that are read tensor by tensor, their architecture, scales, files."""

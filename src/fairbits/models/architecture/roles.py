@@ -1,0 +1,182 @@
+"""Roles of the linear maps of a block, from the forward pass; names only distinguish q, k and v."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from fairbits.core.errors import InputError
+from fairbits.models.architecture.meta_model import Call, Key
+from fairbits.models.architecture.records import Role
+
+_PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
+    ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
+    ("q", re.compile(r"^(w?q|query)(_proj|_lin)?$", re.IGNORECASE)),
+    ("k", re.compile(r"^(w?k|key)(_proj|_lin)?$", re.IGNORECASE)),
+    ("v", re.compile(r"^(w?v|value)(_proj|_lin)?$", re.IGNORECASE)),
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A module that multiplies its input by one matrix."""
+
+    path: str
+    n_out: int
+    n_in: int
+    transposed: bool
+    sees: Key
+    gives: Key
+    times: int  # how often a forward pass uses it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The role of a site and its part of the block: attention, cross_attention, mlp, bottleneck; mixer for others."""
+
+    site: Site
+    role: Role
+    unit: str
+
+
+def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
+    """Returns the linear maps that text passes through, in the order of the forward pass.
+
+    A module with other widths than its matrix is none, such as a map of several groups of features (DeepSeek V4).
+    """
+    listed = []
+    for path, made in calls.items():
+        module = model.get_submodule(path)
+        weight = module._parameters.get("weight")
+        if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding) or is_norm(module):
+            continue
+        transposed = isinstance(module, Conv1D)
+        n_out, n_in = weight.shape[::-1] if transposed else weight.shape
+        call = made[0]
+        given = call.out_width if isinstance(module, nn.Linear) else n_out  # routers give other things than a product
+        if call.sees is not None and call.gives is not None and (call.width, given) == (n_in, n_out):
+            listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives, len(made)))
+    return listed
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Returns whether a module normalizes its input; some have a gain of two dimensions, one row per head."""
+    return "norm" in type(module).__name__.lower()
+
+
+NARROW = 16
+"""A map that has less than this part of the stream's width on one side steers others, and is not quantized. Ranks of
+latent attention are wider; step sizes of state spaces have just this width. A heuristic."""
+
+
+def read_block(block: Sequence[Site], *, width: int, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
+    """Returns the role of every linear map of a block, whose hidden states have `width` features.
+
+    Projections q, k, v are followed by the attention's output; feed-forward layers have maps that widen the same input
+    (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of
+    latent or linear attention, of state spaces, of convolutions.
+    """
+    for site in block:
+        if site.times > 1 and not _is_narrow(site, width):
+            raise InputError(
+                f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once"
+            )
+    readings: list[Reading] = []
+    rest = list(block)
+    for find in (_attentions, partial(_routers, n_experts=n_experts), partial(_feed_forwards, activated=activated)):
+        found = find(rest)
+        readings += found
+        known = {reading.site.path for reading in found}
+        rest = [site for site in rest if site.path not in known]
+    return readings + [Reading(site, "control" if _is_narrow(site, width) else "projection", "mixer") for site in rest]
+
+
+def _routers(rest: Sequence[Site], *, n_experts: int | None) -> list[Reading]:
+    return [Reading(site, "router", "mlp") for site in rest if n_experts is not None and site.n_out in (1, n_experts)]
+
+
+def _is_narrow(site: Site, width: int) -> bool:
+    return NARROW * min(site.n_in, site.n_out) <= width
+
+
+def _projection(path: str) -> Role | None:
+    name = path.rpartition(".")[2]
+    return next((role for role, pattern in _PROJECTIONS if pattern.match(name)), None)
+
+
+def _attentions(block: Sequence[Site]) -> list[Reading]:
+    """Returns the readings of all attentions of a known kind: q, k and v, perhaps a gate of the same input, and out."""
+    readings: list[Reading] = []
+    heads: list[tuple[Site, Role]] = []
+    for site in block:
+        role = _projection(site.path)
+        if role is not None:
+            heads.append((site, role))
+        elif heads and site.sees not in {head.sees for head, _ in heads}:
+            readings += _attention(heads, site)
+            heads = []
+    return readings
+
+
+def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
+    """Returns the readings of an attention, none if it is of no known kind."""
+    by_role = {role: site for site, role in heads}
+    first = by_role.get("q") or by_role.get("qkv")
+    known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
+    if not known or first is None or not _returns(first, out):
+        return []
+    unit = "cross_attention" if len({site.sees for site, _ in heads}) > 1 else "attention"
+    return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
+
+
+def _returns(first: Site, out: Site) -> bool:
+    """Returns whether the widths are those of an attention: from and back to the stream, through q of all heads."""
+    through = out.n_in < first.n_out if _projection(first.path) == "qkv" else out.n_in == first.n_out
+    return through and out.n_out == first.n_in
+
+
+def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
+    """Returns the readings of all feed-forward layers: one or two maps of an input, and the next, which leads back."""
+    readings: list[Reading] = []
+    wide: list[Site] = []
+    for group in _by_input(rest):
+        found = _closed(wide, group, activated=activated) if wide else []
+        readings += found
+        wide = group if not found and len(group) <= 2 and len({site.n_out for site in group}) == 1 else []
+    return readings
+
+
+def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
+    """Returns the readings of a feed-forward layer with these maps, none if they are no such layer."""
+    first = wide[0]
+    if len(down) != 1 or down[0].n_out != first.n_in:
+        return []
+    closing = [Reading(down[0], "mlp_down", "mlp")]
+    if len(wide) == 2 and down[0].n_in == first.n_out:
+        gated = _gated(wide, activated=activated)
+        return [*(Reading(site, role, "mlp") for site, role in gated), *closing] if gated else []
+    if len(wide) == 1 and down[0].n_in == first.n_out:
+        if first.n_out < first.n_in:  # a bottleneck next to the feed-forward layer, such as an adapter
+            return [Reading(site, "projection", "bottleneck") for site in (first, *down)]
+        return [Reading(first, "mlp_up", "mlp"), *closing]
+    if len(wide) == 1 and 2 * down[0].n_in == first.n_out:
+        return [Reading(first, "mlp_gate_up", "mlp"), *closing]
+    return []
+
+
+def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
+    """Returns gate and up, nothing if they cannot be told apart."""
+    gates = [site for site in pair if site.gives in activated]
+    if len(gates) != 1:  # the activation is a plain function, which no hook sees
+        gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
+    return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair] if len(gates) == 1 else []
+
+
+def _by_input(rest: Iterable[Site]) -> list[list[Site]]:
+    groups: dict[Key, list[Site]] = {}
+    for site in rest:
+        groups.setdefault(site.sees, []).append(site)
+    return list(groups.values())

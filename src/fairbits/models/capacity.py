@@ -1,0 +1,92 @@
+"""Capacity: how much memory and disk is free on this machine."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fairbits.core.memory import WHOLE_MODEL_SHARE
+from fairbits.models.device import is_gpu
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+GROUP_FILES = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Directory, limit and use of control groups, of version 2 and of version 1."""
+RECLAIMED = ("active_file", "inactive_file")
+MEMORY_TABLE = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bytes that are free: GPU memory (None without a GPU), RAM (None where the system does not say), and disks.
+
+    `scratch` is the free space for temporary files; `shared` says whether it is on the same disk as `disk`.
+    """
+
+    gpu: int | None
+    ram: int | None
+    disk: int
+    scratch: int
+    shared: bool
+
+
+def capacity_of(device: str, *, out: Path, scratch: Path) -> Capacity:
+    """Returns what is free for work on a device that writes into the existing directory `out`."""
+    return Capacity(
+        gpu=free_gpu_memory(device),
+        ram=free_memory(),
+        disk=shutil.disk_usage(out).free,
+        scratch=shutil.disk_usage(scratch).free,
+        shared=os.stat(out).st_dev == os.stat(scratch).st_dev,
+    )
+
+
+def free_gpu_memory(device: str) -> int | None:
+    """Returns the free memory of a GPU, including what this process has reserved and does not use; None for a CPU.
+
+    A limit that was set with `torch.cuda.set_per_process_memory_fraction` counts.
+    """
+    if not is_gpu(device):
+        return None
+    named = torch.device(device).index
+    index = torch.cuda.current_device() if named is None else named
+    free, total = torch.cuda.mem_get_info(index)
+    unused = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _index: 1.0)(index)  # since torch 2.8
+    return int(min(free + unused, fraction * total - torch.cuda.memory_allocated(index)))
+
+
+def free_memory() -> int | None:
+    """Returns the RAM that can be used without swapping, within the limit of a container; None if it is not known."""
+    found = [each for each in (_free_of_system(), _free_of_group()) if each is not None]
+    return min(found, default=None)
+
+
+def fits_whole(needed: float, device: str, *, share: float = WHOLE_MODEL_SHARE) -> bool:
+    """Returns whether some bytes, by default all weights, take at most a share of what is free on a device."""
+    free = free_gpu_memory(device) if is_gpu(device) else free_memory()
+    return free is None or needed <= share * free
+
+
+def _free_of_system() -> int | None:
+    if MEMORY_TABLE.is_file():
+        lines = (line.split() for line in MEMORY_TABLE.read_text().splitlines())
+        return next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), None)
+    try:  # of all memory, as systems without /proc do not say what is free
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _free_of_group() -> int | None:
+    """Returns what the control group of a container has left; what it caches of files can be reclaimed."""
+    for folder, limit, used in GROUP_FILES:
+        try:
+            most, now = ((CONTROL_GROUP / folder / name).read_text().strip() for name in (limit, used))
+            table = (line.split() for line in (CONTROL_GROUP / folder / "memory.stat").read_text().splitlines())
+            cached = sum(int(value) for name, value in table if name in RECLAIMED)
+            return None if most == "max" else int(most) - int(now) + cached
+        except (OSError, ValueError):
+            continue
+    return None

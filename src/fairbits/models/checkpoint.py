@@ -1,0 +1,334 @@
+"""A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
+
+import copy
+import difflib
+import hashlib
+import json
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+
+from fairbits.core.checks import sequence
+from fairbits.core.errors import InputError
+from fairbits.core.plugins import SOURCES, load_plugin
+from fairbits.core.records import Matching, Number, check_record, read_object
+from fairbits.models.io.safetensors_files import (
+    EXPLICIT,
+    StoredTensor,
+    TensorInfo,
+    announce_read,
+    map_tensor,
+    read_bytes,
+    read_tensor,
+)
+from fairbits.models.io.stored_weights import is_stack, scale_dtype
+from fairbits.models.io.weight_files import Directory, Folder, read_weights
+from fairbits.models.loading import load_config, load_model, load_tokenizer
+from fairbits.models.source import Kind, find_source
+from fairbits.models.untrusted.quantization_check import check_quantization
+from fairbits.models.untrusted.tokenizer_sandbox import try_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from fairbits.models.architecture.records import Architecture
+    from fairbits.models.architecture.tensor_names import ExpertSlice
+
+__all__ = ["Checkpoint", "TensorInfo"]
+
+INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
+TOKENIZER_FILES = (
+    *("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json"),
+    *("preprocessor_config.json", "processor_config.json"),
+)
+"""How the files of tokenizers and feature extractors are called."""
+
+QUANTIZED = "the checkpoint is already quantized"
+"""The beginning of the note on a model that is already quantized."""
+
+
+class Checkpoint:
+    """A model: a local directory, a `.gguf` file, an id on the Hugging Face Hub, or `embedded:tiny`.
+
+    Opening a checkpoint reads and checks the headers of its files, but no weights.
+
+    `target`     the model as requested
+    `directory`  holds configuration, tokenizer and safetensors
+    `kind`       "directory", "hub", "gguf" or "embedded"
+    `tensors`    name, type and shape of every tensor, in file order; experts that a file stacks in one tensor are told
+                 apart, if loaders can read them so
+    `files`      the tensors as they are in the files, and where
+    `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
+    """
+
+    def __init__(self, target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
+        source = find_source(target, revision=revision, with_code=trust_remote_code)
+        self.target: str = str(target)
+        self.revision = revision
+        self.kind: Kind = source.kind
+        self.directory: Path = source.directory
+        if source.outliers:
+            with_outliers = load_plugin(SOURCES, "outliers")
+            self.directory = with_outliers(Checkpoint(source.directory), source.outliers)
+        self.trust_remote_code = trust_remote_code
+        self._raw_config = read_object(self.directory / "config.json", finite=False)
+        self._read_headers(Directory(self.directory), source.notes)
+
+    def _read_headers(self, folder: Folder, notes: tuple[str, ...] = ()) -> None:
+        tensors, oddities = read_weights(folder, self._raw_config.get(EXPLICIT))
+        self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
+        quantized = _quantization_note(self._raw_config)
+        self.notes: tuple[str, ...] = (*notes, *_inherited_notes(self.directory), *oddities, *quantized)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.target!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Opens the model again where it is unpickled: the same path or id must name it there."""
+        path = os.path.abspath(os.path.expanduser(self.target)) if self.kind in ("directory", "gguf") else self.target
+        return _reopen, (self.target, path, self.trust_remote_code, self.revision)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns one tensor, memory-mapped: only the parts that are used are read. Do not write to it."""
+        name = self._info(name).name
+        if name in self.slices:
+            # contiguous, as if the file had it so
+            return self.slices[name].cut(map_tensor(self._location(name))).contiguous()
+        return map_tensor(self.files[name])
+
+    def read_pinned(self, name: str) -> torch.Tensor:
+        """Returns one tensor in memory from which a GPU copies it without waiting. Do not write to it."""
+        stored = read_tensor(self._location(name), pinned=True)
+        return self.slices[name].cut(stored) if name in self.slices else stored
+
+    def announce(self, name: str) -> None:
+        """Says that a tensor will be read soon, so that the system reads it meanwhile."""
+        announce_read(self._location(name))
+
+    def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+        """Yields all tensors, or those in `names`, one at a time in file order.
+
+        The memory of a tensor is returned to the system as soon as the caller drops it.
+        """
+        wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
+        for info in self.tensors.values():
+            if info.name in wanted:
+                yield info, self.read(info.name)
+
+    @property
+    def stored(self) -> "Checkpoint":
+        """The checkpoint as it is in the files: itself, unless its weights are packed and this is an unpacked view."""
+        return self
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Returns the tensors of the files that make up a weight."""
+        return (name,)
+
+    def unpack(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """Returns a weight from the tensors of the files, which `read` gives."""
+        return read(name)
+
+    @cached_property
+    def config(self) -> "PretrainedConfig":
+        """The configuration, as transformers understands it."""
+        check_quantization(self.directory, self._raw_config, self.files)
+        shapes = [info.shape for info in self.files.values()]
+        return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Name, type and shape of every tensor."""
+        return MappingProxyType(dict(_apart(self._whole, self.slices)))
+
+    @cached_property
+    def slices(self) -> Mapping[str, "ExpertSlice"]:
+        """The experts that the files stack in one tensor, by the names under which they are read one by one."""
+        stacks = {name: info.shape for name, info in self._whole.items() if is_stack(name, info.shape)}
+        if not stacks or "quantization_config" in self._raw_config:
+            return {}  # without transformers, whose import takes seconds
+        from fairbits.models.architecture.tensor_names import expert_slices
+
+        return expert_slices(self.config, stacks, trust_remote_code=self.trust_remote_code)
+
+    @property
+    def _whole(self) -> Mapping[str, TensorInfo]:
+        """The tensors before experts are told apart."""
+        return self.files
+
+    def _location(self, name: str) -> StoredTensor:
+        """Returns where in the files a tensor is, or all that belongs to its expert."""
+        own = self.slices.get(name)
+        return self.files[name] if own is None else own.place(self.files[own.stacked])
+
+    @cached_property
+    def architecture(self) -> "Architecture":
+        """The blocks of the model, and the role of every weight in them."""
+        from fairbits.models.architecture.architecture_map import architecture
+
+        shapes = {name: info.shape for name, info in self.tensors.items()}
+        return architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of configuration and weights; it does not depend on how they are split into files.
+
+        The hash covers config.json as sorted compact JSON without incidental entries and then, ordered by name, each
+        tensor's name, dtype and shape as JSON and its bytes. Each text ends with a line feed.
+        """
+        digest = self._hash_config()
+        for info, at, part in self._bytes():
+            if at == 0:
+                hash_name(digest, info)
+            digest.update(part)
+        return digest.hexdigest()
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        """The SHA-256 of what turns text, or sound, into the model's input: other files make other tokens of it."""
+        digest = hashlib.sha256()
+        patterns = (*TOKENIZER_FILES, *(["*.py"] if self.trust_remote_code else []))
+        for file in sorted({file for pattern in patterns for file in self.directory.glob(pattern)}):
+            if not file.is_file():
+                continue
+            digest.update(_json_line(file.name))
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    def _hash_config(self) -> "hashlib._Hash":
+        config = {key: value for key, value in self._raw_config.items() if key not in INCIDENTAL}
+        return hashlib.sha256(_json_line(config))
+
+    def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
+        """Yields the bytes of all tensors by name, in parts: the tensor, where in it the part begins, and the part."""
+        yield from read_bytes(info for _, info in sorted(self.files.items()))
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all tensors on disk; of a model in a GGUF file, the size of the file."""
+        if self.kind == "gguf":
+            return Path(os.path.expanduser(self.target)).stat().st_size
+        return sum(info.nbytes for info in self.tensors.values())
+
+    def without_fingerprint(self) -> "Checkpoint":
+        """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
+        other = copy.copy(self)
+        other.__dict__["fingerprint"] = ""
+        return other
+
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
+        if self.kind not in ("embedded", "memory"):
+            try_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
+        return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
+
+    def load(
+        self,
+        dtype: torch.dtype = torch.float32,
+        *,
+        device: str = "cpu",
+        read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
+    ) -> "PreTrainedModel":
+        """Returns the model itself, in eval mode, with all weights in the memory of a device.
+
+        The weights of a `read_only` model may be those of another model, and must not be written to.
+        """
+        packed = "quantization_config" in self._raw_config
+        return load_model(
+            self.directory,
+            self.config,
+            shapes={name: info.shape for name, info in self.files.items()},
+            stored=sum(info.nbytes * 8 if packed else info.numel for info in self.files.values()),  # 1 bit or more
+            dtype=dtype,
+            device=device,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def copy_model(self) -> "PreTrainedModel":
+        """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""
+        return self.load(scale_dtype(self))
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self.tensors:
+            near = difflib.get_close_matches(str(name), self.tensors, n=3)
+            raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
+        return self.tensors[name]
+
+
+def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, "ExpertSlice"]) -> Iterator[tuple[str, TensorInfo]]:
+    """Yields the tensors, with all experts of one that stacks them in its place."""
+    experts: dict[str, list[str]] = {}
+    for name, own in slices.items():
+        experts.setdefault(own.stacked, []).append(name)
+    for name, info in stored.items():
+        for each in experts.get(name, ()):
+            shape = slices[each].shape
+            yield each, TensorInfo(each, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
+        if name not in experts:
+            yield name, info
+
+
+def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
+    """Returns the checkpoint at a path, under the name that it was given."""
+    try:
+        found = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
+    except InputError as problem:
+        raise InputError(
+            f"{path} cannot be opened on {socket.gethostname()}: {problem}. A model must be at the same path on every "
+            "machine, or be an id on the Hub"
+        ) from None
+    found.target = target
+    return found
+
+
+def _inherited_notes(directory: Path) -> tuple[str, ...]:
+    """Returns the notes of the model that was given outliers, and a note that it was."""
+    file = directory / "outliers.json"
+    if not file.is_file():
+        return ()
+    made = read_object(file)
+    source = made.get("source")
+    said = {"notes": source.get("notes") if isinstance(source, dict) else None, "requested": made.get("requested")}
+    try:
+        found = check_record(MadeWithOutliers, said)
+    except InputError as problem:
+        raise InputError(
+            f"{file} does not say what the model was made from: {problem}; write the model with outliers again"
+        ) from None
+    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in found.requested.items())
+    return (*found.notes, f"outliers were given to blocks ({blocks}); the function is the same")
+
+
+@dataclass(frozen=True)
+class MadeWithOutliers:
+    """What is read of outliers.json: the notes of the model that was given them, and κ of every block."""
+
+    notes: tuple[str, ...]
+    requested: Mapping[Annotated[str, Matching("[0-9]{1,6}", "the number of a block")], Number]
+
+
+def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
+    settings = config.get("quantization_config")
+    if settings is None:
+        return ()
+    stated = settings if isinstance(settings, dict) else {}
+    method = stated.get("quant_method", "method not named")
+    if "activation_scheme" in stated:  # of transformers' own FP8, which is unpacked on every machine
+        return (f"{QUANTIZED} ({method})", "its activations were not rounded; a server rounds them to 8 bits")
+    return (f"{QUANTIZED} ({method})",)
+
+
+def hash_name(digest: "hashlib._Hash", info: TensorInfo) -> None:
+    """Adds name, type and shape of a tensor to a fingerprint, before its bytes."""
+    digest.update(_json_line([info.name, str(info.dtype), info.shape]))
+
+
+def _json_line(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"

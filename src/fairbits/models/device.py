@@ -1,0 +1,120 @@
+"""Devices: which are available, moving a model to one, and the type in which it computes there.
+
+A device is resolved once, where a verb begins; functions further down take it as it is, and files record it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from fairbits.core.errors import InputError
+from fairbits.core.torchrun import this_process
+from fairbits.core.units import gigabytes
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+AUTO = "auto"
+"""The GPU if torch has one on this machine, else the CPU."""
+
+
+def resolve_device(device: str, *, earlier: str | None = None) -> str:
+    """Returns the device to compute on: cpu, cuda, or one of several such as cuda:1.
+
+    "auto" becomes the device of an `earlier` part of the same work, if torch has it here, so that the work can be
+    continued; else the GPU if there is one, else the CPU. In one of several processes that torchrun has started, "auto"
+    and "cuda" become the GPU of this process; another GPU that is named is shared by all that name it.
+    """
+    graphics = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    here = ["cpu", *(["cuda"] if graphics else []), *graphics]
+    if device == AUTO:
+        available = "cuda" if graphics and torch.cuda.is_available() else "cpu"
+        device = str(earlier) if earlier in here else available
+    elif device not in here:
+        raise InputError(f"device is {device!r:.40}; it must be auto, or one that torch has here: {', '.join(here)}")
+    process = this_process()
+    if device != "cuda" or not process.several:
+        return device
+    if process.local_count > len(graphics):
+        raise InputError(
+            f"torchrun has started {process.local_count} processes and torch has {len(graphics)} GPUs here; start one "
+            "for each GPU (--nproc-per-node), or give --device cpu"
+        )
+    return graphics[process.local_rank]
+
+
+def gpu_note(device: str) -> str | None:
+    """Returns a line that names the GPU; None if the device is not one."""
+    return f"device: {device} ({torch.cuda.get_device_name(device)})" if is_gpu(device) else None
+
+
+def is_gpu(device: str | torch.device) -> bool:
+    """Returns whether a device is a GPU.
+
+    >>> is_gpu("cpu"), is_gpu("cuda:1")
+    (False, True)
+    """
+    return torch.device(device).type == "cuda"
+
+
+def move(model: Model, device: str | torch.device) -> Model:
+    """Returns the model itself, moved to a device."""
+    moved: Model = model.to(device)
+    return moved
+
+
+def compute_dtype(device: str | torch.device) -> torch.dtype:
+    """Returns the type in which a model computes during training: a 16-bit type where that is fast."""
+    return torch.bfloat16 if is_gpu(device) else torch.float32
+
+
+def autocast(device: str | torch.device, dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
+    """Returns a context in which a device computes in `dtype`, by default that of `compute_dtype`."""
+    wanted = compute_dtype(device) if dtype is None else dtype
+    return nullcontext() if wanted == torch.float32 else torch.autocast(torch.device(device).type, dtype=wanted)
+
+
+def autocast_dtype(device: str | torch.device) -> torch.dtype:
+    """Returns the type in which a device currently computes: float32 outside `autocast`."""
+    kind = torch.device(device).type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+
+
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Lets a GPU multiply float32 matrices within a `with` statement with 10 bits of mantissa, summed in float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
+    """Seeds the random numbers drawn within a `with` statement and restores the previous state afterwards.
+
+    Without a seed it does nothing.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if is_gpu(device) else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def describe_devices() -> tuple[str, ...]:
+    """Returns a line for each device that torch has on this machine."""
+    found = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        found.append(f"cuda:{i}, {torch.cuda.get_device_name(i)}, {gigabytes(free)} of {gigabytes(total)} free")
+    if torch.backends.mps.is_available():
+        found.append("mps, which fairbits does not use")
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""The models that come with the package: `embedded:tiny`, `embedded:tiny?outliers=3:125,7:148`."""
+
+import re
+from pathlib import Path
+
+from fairbits.core.checks import positive
+from fairbits.core.errors import InputError
+
+PREFIX = "embedded:"
+ASSETS = Path(__file__).parents[1] / "assets"
+LANGUAGES = {
+    "tiny": (
+        *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr", "hin_Deva"),
+        *("ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn", "swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn"),
+        *("yor_Latn", "zho_Hans"),
+    )
+}
+"""The languages that each embedded model was trained on, from its model card."""
+TRAINING_TOKENS = {
+    "tiny": dict(
+        zip(
+            LANGUAGES["tiny"],
+            (
+                *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
+                *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485),
+                2_099_754,
+            ),
+            strict=True,
+        )
+    )
+}
+"""The number of training tokens of each language, from `training/history.json`."""
+
+
+def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
+    """Returns the directory of the embedded model that `target` names, and the kurtosis requested by block."""
+    name, kappa = parse_embedded(target)
+    return ASSETS / name, kappa
+
+
+def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
+    """Returns the name of the model and the kurtosis requested by block, in the order of the blocks.
+
+    >>> parse_embedded("embedded:tiny?outliers=7:148,3:125")
+    ('tiny', {3: 125.0, 7: 148.0})
+    """
+    name, question, query = target.removeprefix(PREFIX).partition("?")
+    known = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
+    if name not in known:
+        raise InputError(
+            f"{target!r} does not name an embedded model; available: {', '.join(PREFIX + each for each in known)}"
+        )
+    if not question:
+        return name, {}
+    key, _, pairs = query.partition("=")
+    if key != "outliers" or not re.fullmatch(r"[0-9]+:[^:,]+(,[0-9]+:[^:,]+)*", pairs):
+        raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=3:125,7:148)")
+    kappa: dict[int, float] = {}
+    for pair in pairs.split(","):
+        block, _, value = pair.partition(":")
+        if int(block) in kappa:
+            raise InputError(f"{target!r} names block {int(block)} twice; each block may be named only once")
+        kappa[int(block)] = _kappa(target, int(block), value)
+    return name, dict(sorted(kappa.items()))
+
+
+def embedded_languages(target: str) -> tuple[str, ...] | None:
+    """Returns the codes of the languages that an embedded model was trained on; None for any other model.
+
+    >>> len(embedded_languages("embedded:tiny?outliers=3:125")), embedded_languages("./model")
+    (20, None)
+    """
+    return LANGUAGES[parse_embedded(target)[0]] if target.startswith(PREFIX) else None
+
+
+def training_shares(target: str) -> dict[str, float] | None:
+    """Returns the share of each language in the training text of an embedded model; None for other models.
+
+    >>> round(training_shares("embedded:tiny")["eng_Latn"], 3)
+    0.226
+    """
+    if not target.startswith(PREFIX):
+        return None
+    tokens = TRAINING_TOKENS[parse_embedded(target)[0]]
+    return {code: count / sum(tokens.values()) for code, count in tokens.items()}
+
+
+def _kappa(target: str, block: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{target!r} requests κ {text!r} in block {block}; it must be a number") from None
+    return positive(f"κ of block {block}", value)

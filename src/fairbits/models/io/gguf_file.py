@@ -1,0 +1,300 @@
+"""GGUF files: their header, read without the weights, and the weights, dequantized once into safetensors.
+
+The file: magic, version, number of tensors, number of key-value pairs, the pairs, then the tensors. A pair is a string
+(the key), a type, a value; a string is its length and its bytes; an array is a type, a length, its elements. A tensor
+is described by a string (its name), the number of its sides, the sides, a type, and where its values begin.
+
+The names that llama.cpp gives to the tensors of a model, from the map of the package gguf.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import math
+import mmap
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairbits.core.errors import InputError, count_of
+from fairbits.models.io.cache import kept_directory
+from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "bloom": "BLOOM",
+        "gemma": "GEMMA",
+        "gemma2": "GEMMA2",
+        "gemma3": "GEMMA3",
+        "gemma3_text": "GEMMA3",
+        "llama": "LLAMA",
+        "mistral": "LLAMA",
+        "phi3": "PHI3",
+        "qwen2": "QWEN2",
+        "qwen3": "QWEN3",
+    }
+)
+"""Families, by the model_type of their configuration, that llama.cpp converts without moving an input channel.
+
+Its converter permutes rows of q, k and v (outputs) in some of them. A family whose columns it permutes must not be
+added here: the importance of a channel would end up at another one.
+"""
+
+
+def check_gguf(what: str) -> None:
+    """Raises if the package gguf, which `what` needs, is not installed."""
+    if importlib.util.find_spec("gguf") is None:
+        raise InputError(f"{what} needs the package gguf, which is missing: pip install 'fairbits[gguf]'")
+
+
+def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, str]:
+    """Returns llama.cpp's name of each tensor; a tensor that its map does not know is left out.
+
+    >>> gguf_names("llama", ["model.layers.0.self_attn.q_proj.weight"], blocks=1)
+    {'model.layers.0.self_attn.q_proj.weight': 'blk.0.attn_q.weight'}
+    """
+    if family not in ARCHITECTURES:
+        raise InputError(
+            f"the model is of the family {family!r:.40}; the names of its tensors in llama.cpp are known for "
+            f"{', '.join(ARCHITECTURES)}: use llama-imatrix for this one, with text from fairbits mix"
+        )
+    check_gguf("an imatrix")
+    import gguf
+
+    tensors = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURES[family]], blocks)
+    found = {
+        # as its converter does, for the text part of a model that also sees
+        name: tensors.get_name(name.replace("language_model.", ""), try_suffixes=(".weight", ".bias"))
+        for name in names
+    }
+    return {name: theirs for name, theirs in found.items() if theirs is not None}
+
+
+Value = str | int | float | bool
+FORMATS = dict(enumerate(["<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"])) | {10: "<Q", 11: "<q", 12: "<d"}
+STRING, ARRAY = 8, 9
+VERSIONS = (2, 3)
+MOST_SIDES = 4  # as in ggml
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """The key-value pairs of a file, arrays (such as the vocabulary) left out, and the shapes of its tensors."""
+
+    metadata: Mapping[str, Value]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def values(self) -> int:
+        """The number of weights."""
+        return sum(map(math.prod, self.shapes))
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """Returns the header of a file.
+
+    Every count is only believed as far as the file goes, so that no length in it can make this allocate or run on.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            magic, version, n_tensors, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
+            if magic != b"GGUF" or version not in VERSIONS:
+                raise InputError(f"{path} starts with {magic!r}, version {version}; it must be GGUF, version 2 or 3")
+            metadata, position = _read_pairs(data, 24, n_pairs)
+            return GgufHeader(metadata, _read_shapes(data, position, n_tensors))
+    except (struct.error, ValueError) as problem:  # an InputError is a ValueError
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(f"{path} is truncated or no GGUF file ({problem}); fetch it again") from None
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a GGUF file") from None
+
+
+def read_gguf_metadata(path: Path) -> dict[str, Value]:
+    """Returns the key-value pairs of the header, arrays left out."""
+    return dict(read_gguf_header(path).metadata)
+
+
+def check_gguf_sizes(header: GgufHeader, path: Path) -> None:
+    """Raises if the metadata states sizes that the tensors of the file refute; transformers would believe them."""
+    tensors, sides = len(header.shapes), {side for shape in header.shapes for side in shape}
+    family = header.metadata.get("general.architecture", "")
+    bounds = {
+        "block_count": tensors,
+        "context_length": MOST_POSITIONS,
+        **dict.fromkeys(("embedding_length", "feed_forward_length", "vocab_size"), max(sides, default=0)),
+        **dict.fromkeys(("expert_count", "expert_used_count"), max(tensors, MOST_EXPERTS)),
+    }
+    for name, most in bounds.items():
+        value = header.metadata.get(f"{family}.{name}", 0)
+        if not isinstance(value, int) or value > most:
+            raise InputError(
+                f"{path} has {family}.{name} = {value!r:.40}; it must be a whole number that fits its "
+                f"{count_of(tensors, 'tensor')}, at most {most:,}: fetch it again"
+            )
+
+
+def _read_pairs(data: mmap.mmap, position: int, count: int) -> tuple[dict[str, Value], int]:
+    pairs: dict[str, Value] = {}
+    for _ in range(count):
+        key, position = _read_string(data, position)
+        (kind,) = struct.unpack_from("<I", data, position)
+        if kind == ARRAY:
+            position = _skip_array(data, position + 4)
+        else:
+            pairs[key], position = _read_scalar(data, position + 4, kind)
+    return pairs, position
+
+
+def _read_shapes(data: mmap.mmap, position: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the sides of every tensor; none may have more values than the file has bits."""
+    shapes = []
+    for _ in range(count):
+        name, position = _read_string(data, position)
+        (sides,) = struct.unpack_from("<I", data, position)
+        if sides > MOST_SIDES:
+            raise ValueError(f"its tensor {name!r:.80} has {sides:,} sides")
+        shapes.append(struct.unpack_from(f"<{sides}Q", data, position + 4))
+        if math.prod(shapes[-1]) > 8 * len(data):
+            raise ValueError(f"its tensor {name!r:.80} of the shape {shapes[-1]} goes beyond its end")
+        position += 4 + 8 * sides + 12
+    return tuple(shapes)
+
+
+def _read_scalar(data: mmap.mmap, position: int, kind: int) -> tuple[Value, int]:
+    if kind == STRING:
+        return _read_string(data, position)
+    if kind not in FORMATS:
+        raise ValueError(f"it holds a value of the unknown type {kind}")
+    (value,) = struct.unpack_from(FORMATS[kind], data, position)
+    return value, position + struct.calcsize(FORMATS[kind])
+
+
+def _read_string(data: mmap.mmap, position: int) -> tuple[str, int]:
+    end = _string_end(data, position)
+    return data[position + 8 : end].decode("utf-8"), end
+
+
+def _skip_array(data: mmap.mmap, position: int) -> int:
+    kind, count = struct.unpack_from("<IQ", data, position)
+    position += 12
+    if kind != STRING:
+        if kind not in FORMATS:
+            raise ValueError(f"it holds an array of the unknown type {kind}")
+        end = position + int(count) * struct.calcsize(FORMATS[kind])
+        if end > len(data):
+            raise ValueError(f"an array of {count:,} elements goes beyond its end")
+        return end
+    for _ in range(count):
+        position = _string_end(data, position)
+    return position
+
+
+def _string_end(data: mmap.mmap, position: int) -> int:
+    (length,) = struct.unpack_from("<Q", data, position)
+    if position + 8 + length > len(data):
+        raise ValueError(f"a string of {length:,} bytes goes beyond its end")
+    return position + 8 + int(length)
+
+
+ITSELF_QUANTIZED = "the reference is itself quantized ("
+"""The beginning of the note on a model from a quantized GGUF file."""
+FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
+
+
+def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Returns the directory of the model in float32, made on first use, and a note on what the file was.
+
+    float32, because the product of a block's scales and codes does not fit 16 bits.
+    """
+    header = read_gguf_header(path)
+    metadata = header.metadata
+    check_gguf(str(path))
+    if metadata.get("general.type") == "imatrix":
+        raise InputError(f"{path} is an imatrix, not a model; llama-quantize --imatrix reads it")
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
+    check_gguf_sizes(header, path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    made_by = [f"{package}-{importlib.metadata.version(package)}" for package in ("transformers", "gguf")]
+    name = "-".join(["gguf", digest, *made_by])
+    add_bos = metadata.get("tokenizer.ggml.add_bos_token")
+    if add_bos is False:
+        name += "-without-start"
+    return kept_directory(name, lambda draft: _write(path, draft, header)), (_note(metadata),)
+
+
+def _write(path: Path, directory: Path, header: GgufHeader) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    from fairbits.models.architecture.meta_model import check_values, model_class, skeleton
+
+    add_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
+    options = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        _check_types(path)
+        config = AutoConfig.from_pretrained(path.parent, **options)
+        check_values(skeleton(config, model_class(config)), header.values)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path.parent,
+            config=config,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            **options,
+        )
+        # transformers does not read this entry of the file by itself
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, add_bos_token=bool(add_bos), **options)
+    except InputError:
+        raise
+    except Exception as problem:  # whatever a damaged file, or one of an unknown family, sets off in there
+        raise InputError(f"transformers cannot dequantize {path}: {type(problem).__name__}: {problem}") from problem
+    model, report = loaded
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise InputError(f"{path} lacks weights that the model needs ({missing} …); fetch it again")
+    if add_bos is False:
+        # A file may name a start token that its model does not expect: <|endoftext|> before a text costs
+        # Qwen2.5-Coder-0.5B about 1 nat per token.
+        tokenizer.bos_token = None
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _check_types(path: Path) -> None:
+    """Raises if the file holds tensors of a type that the package gguf cannot dequantize."""
+    import gguf
+
+    names: dict[gguf.GGMLQuantizationType, list[str]] = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        names.setdefault(tensor.tensor_type, []).append(tensor.name)
+    for kind, tensors in names.items():
+        try:
+            gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+        except NotImplementedError:
+            raise InputError(
+                f"{path} holds {count_of(len(tensors), 'tensor')} of the type {kind.name} ({tensors[0]}), which gguf "
+                f"{importlib.metadata.version('gguf')} cannot dequantize; install a newer one, or convert the file: "
+                "llama-quantize --allow-requantize FILE.gguf NEW.gguf F32"
+            ) from None
+
+
+def _note(metadata: Mapping[str, Value]) -> str:
+    kind = metadata.get("general.file_type")
+    if kind in FULL_PRECISION:
+        return f"read from a GGUF file ({FULL_PRECISION[int(kind)]})"
+    return f"{ITSELF_QUANTIZED}{_file_type(kind)}, from a GGUF file, dequantized to float32)"
+
+
+def _file_type(kind: Value | None) -> str:
+    from gguf import LlamaFileType
+
+    names = {member.value: member.name.removeprefix("MOSTLY_") for member in LlamaFileType}
+    return names.get(kind, "type not named") if isinstance(kind, int) else "type not named"

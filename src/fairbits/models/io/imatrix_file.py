@@ -1,0 +1,230 @@
+"""Imatrix: the importance of every input channel of a model's layers, in the GGUF file that llama.cpp reads.
+
+The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, width), the sum of x² over the tokens of a text,
+and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is one per
+expert. llama-quantize divides the first by the second and weights the rounding error of every column by the result.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.core.array_checks import Floats
+from fairbits.core.checks import positive
+from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import Code, Count, Share, check_once, check_record
+from fairbits.core.version import __version__
+from fairbits.models.io.gguf_file import check_gguf, read_gguf_header
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+DATASETS, CHUNK_COUNT, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
+VERSION, LANGUAGES, SHARES, FINGERPRINT = (
+    f"fairbits.{key}" for key in ("version", "languages", "shares", "fingerprint")
+)
+"""Entries of our own, which llama.cpp ignores: they say what a file holds, also after merging."""
+NAMED = 3
+MOST_TOKENS = 2.0**53
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """E[x²] of every input channel of a layer, (matrices, width), and the number of tokens behind each matrix."""
+
+    mean: Floats
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Imatrix:
+    """The importance of the layers of one model, by llama.cpp's name of their tensors.
+
+    `datasets`     names of the texts
+    `chunk_size`   tokens per window of text
+    `languages`    the share of each language; empty if it is not known, as in a file of llama-imatrix
+    `fingerprint`  that of the model, None if it is not known
+    """
+
+    entries: Mapping[str, Importance]
+    datasets: tuple[str, ...]
+    chunk_size: int
+    languages: Mapping[str, float] = field(default_factory=dict)
+    fingerprint: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The largest number of tokens that a layer has seen."""
+        return max(int(each.counts.max()) for each in self.entries.values())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file, whole or not at all."""
+        write_files({check_writable(path, example="imatrix.gguf"): self.to_bytes()})
+
+    def to_bytes(self) -> bytes:
+        """Returns the content of the file."""
+        check_gguf("an imatrix")
+        import gguf
+
+        class Writer(gguf.GGUFWriter):
+            def add_architecture(self) -> None:
+                """Adds nothing: an imatrix has no entry for it."""
+
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "imatrix.gguf"
+            writer = Writer(path, "")
+            writer.add_type(gguf.GGUFType.IMATRIX)
+            writer.add_array(DATASETS, list(self.datasets))
+            writer.add_uint32(CHUNK_COUNT, math.ceil(self.tokens / self.chunk_size))
+            writer.add_uint32(CHUNK_SIZE, self.chunk_size)
+            writer.add_string(VERSION, __version__)
+            if self.languages:
+                writer.add_array(LANGUAGES, list(self.languages))
+                writer.add_array(SHARES, [float(share) for share in self.languages.values()])
+            if self.fingerprint is not None:
+                writer.add_string(FINGERPRINT, self.fingerprint)
+            for name, each in sorted(self.entries.items()):
+                counts = each.counts[:, None]
+                writer.add_tensor(name + SUMS, (each.mean * counts).astype(np.float32))
+                writer.add_tensor(name + COUNTS, counts.astype(np.float32))
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            return path.read_bytes()
+
+
+def read_imatrix(path: str | Path) -> Imatrix:
+    """Returns the content of an imatrix file in GGUF, ours or that of llama-imatrix."""
+    check_gguf("an imatrix")
+    from gguf import GGUFReader
+
+    path = Path(path)
+    try:
+        read_gguf_header(path)  # checks every length, which the library believes
+        reader = GGUFReader(path)
+        entries = {key: part.contents() for key, part in reader.fields.items()}
+        tensors = {each.name: np.array(each.data, dtype=np.float64) for each in reader.tensors}
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}); it must be an imatrix file") from None
+    except Exception as problem:  # whatever a damaged file sets off in there
+        raise InputError(
+            f"{path} is no whole GGUF file ({type(problem).__name__}: {problem}); it must be an imatrix in GGUF, which "
+            "fairbits imatrix and llama-imatrix write: llama-imatrix --in-file OLD.dat -o NEW.gguf converts an old one"
+        ) from None
+    if entries.get("general.type") != "imatrix":
+        raise InputError(f"{path} is a GGUF file, but no imatrix; give one that fairbits imatrix has written")
+    known = {KEYS[key]: value for key, value in entries.items() if key in KEYS}
+    said = check_record(ImatrixEntries, known, source=f"{path} is damaged")
+    return Imatrix(
+        _importances(path, tensors),
+        said.datasets,
+        max(said.chunk_size, 1),
+        dict(zip(said.languages, said.shares, strict=True)),
+        said.fingerprint,
+    )
+
+
+@dataclass(frozen=True)
+class ImatrixEntries:
+    """The entries of an imatrix file that are read, by the names of KEYS; other programs write fewer."""
+
+    datasets: tuple[str, ...] = ()
+    chunk_size: Count = 0
+    languages: tuple[Code, ...] = ()
+    shares: tuple[Share, ...] = ()
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that every language has a share."""
+        check_once("languages", self.languages)
+        if len(self.shares) != len(self.languages):
+            raise InputError(f"{len(self.shares)} shares for {len(self.languages)} languages; each must have one")
+
+
+KEYS = {
+    DATASETS: "datasets",
+    CHUNK_SIZE: "chunk_size",
+    LANGUAGES: "languages",
+    SHARES: "shares",
+    FINGERPRINT: "fingerprint",
+}
+
+
+def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importance]:
+    names = dict.fromkeys(name.removesuffix(end) for name in tensors for end in (SUMS, COUNTS) if name.endswith(end))
+    found = {}
+    for name in names:
+        sums, counts = tensors.get(name + SUMS), tensors.get(name + COUNTS)
+        if sums is None or counts is None or sums.ndim != 2 or counts.size != len(sums):
+            raise InputError(f"{path} has no {SUMS} and {COUNTS} that fit each other for {name}; make the file again")
+        if not (np.isfinite(sums).all() and (sums >= 0).all() and np.isfinite(counts).all() and (counts >= 0).all()):
+            raise InputError(f"{path} has a negative or infinite number for {name}; make the file again")
+        if counts.max(initial=0) > MOST_TOKENS:
+            raise InputError(f"{path} counts {counts.max():g} tokens for {name}, more than there can be; make it again")
+        whole = np.rint(counts.ravel()).astype(np.int64)
+        found[name] = Importance(sums / np.maximum(whole, 1)[:, None], whole)
+    if not found:
+        raise InputError(f"{path} holds no importance of any layer; make the file again")
+    return found
+
+
+def merge_imatrices(parts: Sequence[tuple[str, Imatrix, float]]) -> Imatrix:
+    """Returns the weighted mean of imatrix files of one model, each given with its name and weight.
+
+    E[x²] is Σ w E_i[x²] / Σ w, whatever number of tokens is behind each: so equal weights are an equal mix. An expert
+    that one file has no tokens for gets the mean of the others.
+    """
+    if not parts:
+        raise InputError("no imatrix was given; name at least one file to merge")
+    weights = [positive(f"the weight of {name}", weight) for name, _, weight in parts]
+    _check_same_model([(name, each) for name, each, _ in parts])
+    members = [each for _, each, _ in parts]
+    entries = {name: _mean([each.entries[name] for each in members], weights) for name in members[0].entries}
+    total, languages = sum(weights), dict[str, float]()
+    if all(each.languages for each in members):
+        for each, weight in zip(members, weights, strict=True):
+            for code, share in each.languages.items():
+                languages[code] = languages.get(code, 0.0) + share * weight / total
+    return Imatrix(
+        entries,
+        tuple(dict.fromkeys(name for each in members for name in each.datasets)),
+        members[0].chunk_size,
+        languages,
+        next((each.fingerprint for each in members if each.fingerprint is not None), None),
+    )
+
+
+def _mean(parts: Sequence[Importance], weights: Sequence[float]) -> Importance:
+    counts = np.stack([each.counts for each in parts])
+    shares = np.array(weights)[:, None] * (counts > 0)
+    shares /= np.where(shares.sum(0) > 0, shares.sum(0), 1.0)
+    mean: Floats = np.einsum("fm,fmw->mw", shares, np.stack([each.mean for each in parts]))
+    return Importance(mean, counts.sum(0))
+
+
+def _check_same_model(parts: Iterable[tuple[str, Imatrix]]) -> None:
+    (first, one), *others = parts
+    for name, other in others:
+        advice = "only files of the same model can be merged"
+        if None not in (one.fingerprint, other.fingerprint) and one.fingerprint != other.fingerprint:
+            raise InputError(f"{first} and {name} were made from different models, as their fingerprints say; {advice}")
+        lacking = sorted(one.entries.keys() ^ other.entries.keys())
+        if lacking:
+            without = name if lacking[0] in one.entries else first
+            raise InputError(f"{without} lacks {_some(lacking)}; {advice}")
+        for layer, entry in one.entries.items():
+            if entry.mean.shape != other.entries[layer].mean.shape:
+                raise InputError(
+                    f"{layer} has {entry.mean.size:,} values in {first} and {other.entries[layer].mean.size:,} in "
+                    f"{name}; {advice}"
+                )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,116 @@
+"""Tensors that only one of two readers may meet, transformers or vLLM: the files they lie in, and both indices.
+
+**Shapes.** vLLM takes every tensor of query_key_value for rows of attention heads and rearranges them, also the two
+numbers of X.weight_shape, and stops there: 0.32 in BLOOM, 0.26 also in GPT-NeoX. It needs no shapes;
+compressed-tensors, and so transformers, does.
+
+**Joined tensors.** Files of Kimi Linear, OLMo hybrid and Bailing hybrid have convolutions of q, k and v, which vLLM
+reads, and transformers 5.22 joins them into one. Beside packed weights it does not: it then looks for packed
+convolutions. It reads the joined tensor under the name that it has in the model.
+
+So a checkpoint of such a model has
+
+    shapes.safetensors                   X.weight_shape of these weights
+    joined.safetensors                   tensors as transformers joins them
+    parts.safetensors                    the same as they are in the original file
+    model.safetensors.index.json         everything without shapes and joined tensors: what vLLM reads
+    transformers.safetensors.index.json  everything without parts: `transformers_weights` in config.json names it
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.core.files import write_whole
+from fairbits.models.io.safetensors_files import (
+    EXPLICIT,
+    INDEX,
+    INDEX_SUFFIX,
+    StoredTensor,
+    in_memory,
+    read_header,
+    write_tensors,
+)
+
+if TYPE_CHECKING:
+    from fairbits.models.architecture.records import Architecture
+    from fairbits.models.checkpoint import Checkpoint
+
+SHAPES, JOINED, PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
+COMPLETE = f"transformers{INDEX_SUFFIX}"
+REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}
+"""By family, how the modules end whose tensors vLLM rearranges without looking at what they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """What lies apart: tensors that only transformers reads, and those that only others read."""
+
+    shapes: Mapping[str, Tensor] = field(default_factory=dict)
+    joined: Mapping[str, Tensor] = field(default_factory=dict)
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def write(self, directory: Path) -> None:
+        """Writes these tensors."""
+        for file, tensors in self._files.items():
+            write_tensors(directory / file, in_memory(tensors))
+
+    def write_indices(self, directory: Path, shards: Iterable[str], *, size_bytes: int) -> None:
+        """Writes which file holds which tensor, if the bytes that transformers reads are those that were planned."""
+        found = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
+        complete = {shard: tensors for shard, tensors in found.items() if shard != PARTS}
+        usual = {shard: tensors for shard, tensors in found.items() if shard not in (SHAPES, JOINED)}
+        if (size := _size(complete)) != size_bytes:
+            raise InputError(f"the tensors take {size:,} bytes and {size_bytes:,} were planned; report this")
+        if self:
+            _write_index(directory / COMPLETE, complete)
+        _write_index(directory / INDEX, usual)
+
+    @property
+    def config_entries(self) -> dict[str, str]:
+        """Returns what config.json says of the index, if it is not the usual one."""
+        return {EXPLICIT: COMPLETE} if self else {}
+
+    @cached_property
+    def _files(self) -> dict[str, Mapping[str, Tensor]]:
+        files = {SHAPES: self.shapes, JOINED: self.joined, PARTS: self.parts}
+        return {file: tensors for file, tensors in files.items() if tensors}
+
+
+def shapes_apart(architecture: "Architecture", packed: Iterable[str]) -> dict[str, Tensor]:
+    """Returns X.weight_shape of the packed weights whose shapes vLLM cannot load."""
+    end = REARRANGED.get(architecture.family)
+    weights = [architecture.weights[name] for name in packed]
+    return {f"{w.name}_shape": torch.tensor(w.shape) for w in weights if end is not None and w.module.endswith(end)}
+
+
+def joined_apart(checkpoint: "Checkpoint") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Returns tensors as transformers joins them, by parameter, and the same as they are in the file."""
+    from fairbits.models.architecture.meta_model import model_class, skeleton
+    from fairbits.models.architecture.tensor_names import join, joined_groups
+
+    cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
+    model = skeleton(checkpoint.config, cls)
+    groups = joined_groups(model, checkpoint.architecture)
+    joined = {parameter: join(model, parameter, own, read=checkpoint.read) for parameter, own in groups.items()}
+    return joined, {name: checkpoint.read(name) for members in groups.values() for name in members}
+
+
+def _size(shards: Mapping[str, Mapping[str, StoredTensor]]) -> int:
+    return sum(info.nbytes for tensors in shards.values() for info in tensors.values())
+
+
+def _write_index(path: Path, shards: Mapping[str, Mapping[str, StoredTensor]]) -> None:
+    weight_map = {name: shard for shard, tensors in shards.items() for name in tensors}
+    content = {"metadata": {"total_size": _size(shards)}, "weight_map": dict(sorted(weight_map.items()))}
+    write_whole({path: [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"]})

@@ -1,0 +1,358 @@
+"""Writes a quantized checkpoint block by block: what is finished survives an interruption, and OUT appears whole.
+
+Until then everything lies in a draft beside it, `.OUT.partial`:
+
+    state.json  what the draft is for; the plan lies beside it
+    done/       of each block: checksums and record (JSON), and its extra tensors
+    model/      what becomes OUT; the indices and config.json, without which no loader reads it, come last
+
+WriteBehind: blocks are packed, hashed and written by threads while the next ones are computed.
+
+At most a few blocks wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller
+at the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
+complete are still written, so that a resumed run need not compute them again.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.core.files import clear_temporary, remove_tree, sync_directory, uninterrupted, write_whole
+from fairbits.core.memory import WAITING_BLOCKS
+from fairbits.core.progress import Progress
+from fairbits.core.records import check_record, read_object
+from fairbits.models.checkpoint import Checkpoint, TensorInfo
+from fairbits.models.io.draft import DRAFT, STATE, BlockNote, DraftState, check_draft, check_target, draft_of, is_own
+from fairbits.models.io.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
+from fairbits.models.io.safetensors_files import (
+    EXPLICIT,
+    INDEX_SUFFIX,
+    Piece,
+    in_memory,
+    map_tensor,
+    on_disk,
+    read_header,
+    sha256_of,
+    write_tensors,
+)
+from fairbits.models.io.stored_weights import scale_dtype, tied_copies, tied_parameters
+from fairbits.models.scales.groups import Codes, check_planned
+from fairbits.models.scales.scheme import Scheme
+
+CONFIG = "config.json"
+THRESHOLDS = "thresholds.safetensors"
+NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
+COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
+"""Suffixes of what a checkpoint holds in addition to its weights: configuration, tokenizer, template, code, card."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """What was added for a block: its quantized tensors, the tensors beside the model, and its record."""
+
+    layers: Mapping[str, Codes]
+    extra: Mapping[str, Tensor]
+    record: bytes
+
+
+class QuantizedWriter:
+    """The quantized checkpoint `directory`: blocks are added in any order, then it is finished.
+
+    `schemes`   how every tensor that is quantized is rounded, by its name in `checkpoint`
+    `identity`  the other fields of `DraftState`, all that decides the bytes: a draft is continued (`resume`) only if it
+                was begun with the same
+    `output`    the format; it is asked before anything is written whether it can hold the model
+    A block is named by its index, and what lies outside the blocks by None.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str | Path,
+        *,
+        schemes: Mapping[str, Scheme],
+        identity: Mapping[str, str],
+        resume: bool = False,
+        output: OutputFormat = DEFAULT_FORMAT,
+    ) -> None:
+        output.check(checkpoint, schemes)
+        self.checkpoint, self.output = checkpoint, output
+        self._config_entries = output.config_entries(checkpoint, schemes)
+        self._format_files = output.extra_files(checkpoint, schemes)
+        self._apart = output.apart(checkpoint, schemes)
+        self.schemes = dict(schemes)
+        self.draft = draft_of(directory)
+        self.directory = self.draft.with_name(Path(directory).absolute().name)
+        self._model, self._done = self.draft / "model", self.draft / "done"
+        self._scale_dtype = scale_dtype(checkpoint)
+        self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
+        stored = {name: (scheme.bits, scheme.group_size) for name, scheme in self.schemes.items()}
+        with self._writing():
+            check_target(self.directory)
+            self._open(DraftState(**identity, stored=stored), resume=resume)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What all tensors of the quantized checkpoint take."""
+        return planned_bytes(self.output, self.checkpoint, self.schemes)
+
+    def finished(self, index: int | None) -> Finished | None:
+        """Returns what was added for a block, now or before an interruption; None if it is missing or damaged."""
+        said = self._intact(index)
+        if said is None:
+            return None
+        try:
+            shard, extra = map(_mapped, self._files(index))
+            shard |= self._apart.shapes
+            layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
+            for name, codes in layers.items():
+                self._check_planned(name, codes)
+        except InputError:
+            return None  # nothing that is damaged is trusted: the block is done again
+        self._seen.add(index)
+        return Finished(layers, extra, said.record.encode())
+
+    def add(
+        self,
+        index: int | None,
+        layers: Mapping[str, Codes],
+        *,
+        extra: Mapping[str, Tensor] = NO_TENSORS,
+        record: bytes = b"",
+    ) -> None:
+        """Writes a block: what is quantized in it, tensors that lie beside the model, and a record in UTF-8."""
+        differing = sorted(layers.keys() ^ set(self._names(index)))
+        if differing:
+            raise InputError(
+                f"{_called(index)} must bring exactly what is to be stored of it; {differing[0]} is not so"
+            )
+        tensors: dict[str, Tensor] = {}
+        for name, codes in layers.items():
+            tensors |= self._tensors(name, codes)
+        sums: dict[str, str] = {}
+        with self._writing():
+            self._note(index).unlink(missing_ok=True)  # of a block that was damaged
+            for path, content in zip(self._files(index), (tensors, extra), strict=True):
+                path.unlink(missing_ok=True)
+                if content:
+                    sums[path.name] = write_tensors(path, in_memory(content))
+            # only now does the block count as finished
+            write_whole({self._note(index): [json.dumps({"record": record.decode(), "sha256": sums}).encode()]})
+        self._seen.add(index)
+
+    def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
+        """Returns the directory of the checkpoint, complete with what is kept, its tokenizer and `files`."""
+        missing = [index for index in self._indices if index not in self._seen and self.finished(index) is None]
+        if missing:
+            raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
+        with self._writing():
+            if self._kept:
+                write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
+            self._write_thresholds()
+            self._write_companions(files)
+            self._apart.write(self._model)
+            self._apart.write_indices(self._model, self._shards, size_bytes=self.size_bytes)
+            self._write_config()
+            check_target(self.directory)
+            with uninterrupted():
+                self._model.replace(self.directory)
+                try:
+                    sync_directory(self.directory.parent)
+                finally:
+                    remove_tree(self.draft)  # what cannot be removed now, `clear_remains` removes later
+        return self.directory
+
+    def _open(self, state: DraftState, *, resume: bool) -> None:
+        """Makes a new draft, or checks that the one that is there was begun for the same."""
+        note = self.draft / STATE
+        if check_draft(self.directory, resume=resume):
+            found = DRAFT.read(note)
+            differing = sorted(
+                each.name for each in fields(state) if getattr(state, each.name) != getattr(found, each.name)
+            )
+            if differing:
+                raise InputError(
+                    f"{self.draft} was begun for another {' and '.join(differing)}; --resume continues only what is "
+                    "the same: give the same plan and model, or delete it"
+                )
+            clear_temporary(self.draft)
+            return
+        if self.draft.exists():
+            foreign = sorted(path.name for path in self.draft.iterdir() if not is_own(path))
+            if foreign:
+                raise InputError(f"{self.draft} holds {foreign[0]}, which no draft has; move it away first")
+            remove_tree(self.draft)
+        self._model.mkdir(parents=True)
+        self._done.mkdir()
+        write_whole({note: [_json(DRAFT.stamp(asdict(state)))]})
+
+    def _intact(self, index: int | None) -> BlockNote | None:
+        """Returns what was noted when a block was finished, if its files are still the same."""
+        if not self._note(index).is_file():
+            return None
+        try:
+            said = check_record(BlockNote, read_object(self._note(index)))
+        except InputError:
+            return None  # nothing that is damaged is trusted: the block is done again
+        found = {path.name: sha256_of(path) for path in self._files(index) if path.is_file()}
+        return said if said.sha256 == found else None
+
+    @cached_property
+    def _blocks(self) -> dict[int | None, list[str]]:
+        """The names of what is stored in each block that has any."""
+        weights = self.checkpoint.architecture.weights
+        blocks: dict[int | None, list[str]] = {}
+        for name in self.schemes:
+            blocks.setdefault(weights[name].block, []).append(name)
+        return blocks
+
+    @cached_property
+    def _indices(self) -> list[int | None]:
+        return sorted(self._blocks, key=lambda index: (index is None, index))
+
+    @cached_property
+    def _kept(self) -> list[TensorInfo]:
+        left_out = tied_copies(self.checkpoint) | self.schemes.keys() | self._apart.parts.keys()
+        return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+
+    def _kept_pieces(self) -> list[Piece]:
+        read = self.checkpoint.read
+        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in self._kept]
+
+    @cached_property
+    def _shards(self) -> list[str]:
+        count = len(self._indices) + bool(self._kept)
+        return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
+
+    def _names(self, index: int | None) -> list[str]:
+        return self._blocks.get(index, [])
+
+    def _note(self, index: int | None) -> Path:
+        return self._done / f"{_label(index)}.json"
+
+    def _files(self, index: int | None) -> tuple[Path, Path]:
+        """Returns where the quantized tensors of a block lie, and its extra ones."""
+        extra = self._done / f"{_label(index)}.safetensors"
+        if index not in self._blocks:
+            return self._done / f"{_label(index)}-nothing.safetensors", extra
+        return self._model / self._shards[self._indices.index(index)], extra
+
+    def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
+        """Returns the tensors of the file for one that is quantized, if it came as planned."""
+        self._check_planned(name, codes)
+        weight = self.checkpoint.architecture.weights[name]
+        tensors = self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
+        return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
+
+    def _check_planned(self, name: str, codes: Codes) -> None:
+        check_planned(
+            name,
+            codes,
+            shape=self.checkpoint.architecture.weights[name].shape,
+            scheme=self.schemes[name],
+            dtype=self._scale_dtype,
+        )
+
+    def _write_thresholds(self) -> None:
+        """Joins the extra tensors of all blocks in a file that is no part of the model."""
+        indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
+        beside = [path for index in indices if (path := self._files(index)[1]).is_file()]
+        infos = [info for path in beside for info in read_header(path).values()]
+        if infos:
+            write_tensors(self._model / THRESHOLDS, on_disk(infos))
+
+    def _write_companions(self, files: Mapping[str, bytes]) -> None:
+        """Copies what lies beside the weights, and adds files of the caller."""
+        beside = {path.name: path for path in sorted(self.checkpoint.directory.iterdir()) if path.is_file()}
+        for name, path in beside.items():
+            if path.suffix in COMPANIONS and name != CONFIG and not name.endswith(INDEX_SUFFIX) and name not in files:
+                write_whole({self._model / name: [path.read_bytes()]})
+        for name, content in files.items():
+            if Path(name).name != name or name == CONFIG or name.endswith((".safetensors", INDEX_SUFFIX)):
+                raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
+            write_whole({self._model / name: [content]})
+        for name, content in self._format_files.items():
+            write_whole({self._model / name: [content]})
+
+    def _write_config(self) -> None:
+        config = read_object(self.checkpoint.directory / CONFIG, finite=False)
+        config.pop(EXPLICIT, None)  # the index of the model before
+        if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
+            config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
+        write_whole({self._model / CONFIG: [_json(config | self._apart.config_entries | self._config_entries)]})
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise InputError(
+                f"{self.directory} cannot be written ({problem.strerror or problem}); make room there, then continue "
+                "with --resume, or give another directory"
+            ) from None
+
+
+def _mapped(path: Path) -> dict[str, Tensor]:
+    return {name: map_tensor(info) for name, info in read_header(path).items()} if path.is_file() else {}
+
+
+def _label(index: int | None) -> str:
+    return "outside" if index is None else f"block-{index:05}"
+
+
+def _called(index: int | None) -> str:
+    return "what lies outside the blocks" if index is None else f"block {index}"
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+WRITERS = 2
+"""Threads that write: one hashes while the other waits for the disk."""
+
+
+class WriteBehind:
+    """Calls functions in threads, in the order in which they are given; to be used in a `with` statement."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(WRITERS, "fairbits-write")
+        self._given: deque[Future[None]] = deque()
+
+    def __enter__(self) -> "WriteBehind":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if problem is None:
+                self._wait(0)
+        finally:
+            self._threads.shutdown()
+
+    def add(self, write: Callable[[], None]) -> None:
+        """Has `write` called soon; waits while too many others are not done yet, and raises what one of them raised."""
+        self._wait(WAITING_BLOCKS - 1)
+        self._given.append(self._threads.submit(write))
+
+    def _wait(self, most: int) -> None:
+        """Waits until at most so many are not done; if one failed, none that has not begun is begun."""
+        while self._given and (len(self._given) > most or self._given[0].done()):
+            try:
+                self._given.popleft().result()
+            except BaseException:
+                for each in self._given:
+                    each.cancel()
+                raise

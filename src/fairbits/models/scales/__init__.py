@@ -1,0 +1,1 @@
+"""Scales: the grids, the groups that share a scale, and the exact clip."""

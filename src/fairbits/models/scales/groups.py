@@ -1,0 +1,288 @@
+"""Groups of weights that share a scale: how the scale is chosen, the codes, and the rounding error.
+
+A matrix W (out, in) is split into (out, groups, weights of a group), and W ≈ codes · scale within each group. Scales
+are (out, groups); a scale of a whole tensor is repeated for every row, as it is stored.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbits.core.array_checks import Floats, nonnegative_array, weights_vector
+from fairbits.core.errors import InputError
+from fairbits.core.memory import MINIMAX_TABLE_NUMBERS
+from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian, banner_laplace
+from fairbits.models.scales.exact_clip import clip_groups, minimax_groups
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import minimax_sample
+from fairbits.models.scales.scheme import Scheme
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A linear map (out, in): W ≈ codes · scale, each scale shared by neighbouring weights of a row.
+
+    `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1; `scales` is (out, groups) in the type that is stored.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    bits: int
+
+    @cached_property
+    def dequantized(self) -> Tensor:
+        """The weights that a loader computes from it, in the type of the scales."""
+        return dequantize(self.codes, self.scales)
+
+    def on(self, device: str | torch.device) -> "Codes":
+        """Returns the same codes on a device."""
+        return Codes(self.codes.to(device), self.scales.to(device), self.bits)
+
+
+def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype) -> None:
+    """Raises unless codes are those of a map (out, in) of this shape, rounded by the scheme, with scales of `dtype`."""
+    found = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.codes.dtype, codes.scales.dtype)
+    planned = (tuple(shape), (shape[0], scheme.groups(shape[1])), scheme.bits, torch.int8, dtype)
+    if found != planned:
+        raise InputError(f"{name} came with shape, scales, bits and types {found}; they must be {planned}")
+    if not bool(codes.scales.isfinite().all()):
+        raise InputError(f"{name} came with a scale that is NaN or infinite; all must be finite")
+
+
+def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
+    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
+
+    >>> found = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
+    >>> found.codes.tolist(), found.dequantized.tolist()
+    ([[2, -1]], [[1.0, -0.5]])
+    """
+    codes = nearest_codes(W, scales, grid=grid)
+    return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)
+
+
+Notes = tuple[str, ...]
+
+
+def grid_of(scheme: Scheme) -> Grid:
+    """Returns the grid that a scheme rounds to; scales of either sign have the codes of the twos grid."""
+    return Grid(scheme.bits, "twos" if scheme.grid == "signed" else scheme.grid)
+
+
+def split_groups(W: Tensor, scheme: Scheme) -> Tensor:
+    """Returns W (out, in) as (out, groups, weights of a group); if the whole tensor is a group, as (1, 1, weights)."""
+    if scheme.group == "tensor":
+        return W.reshape(1, 1, -1)
+    return W.reshape(W.shape[0], scheme.groups(W.shape[1]), -1)
+
+
+def split_like(W: Tensor, scales: Tensor) -> Tensor:
+    """Returns W (out, in) as (out, groups, weights that share one of the scales), for scales (out, groups)."""
+    if W.ndim != 2 or scales.shape[0] != W.shape[0] or W.shape[1] % scales.shape[1]:
+        raise InputError(
+            f"scales of shape {tuple(scales.shape)} do not fit weights of shape {tuple(W.shape)}; "
+            "they must be (out, groups), and all groups must have the same size"
+        )
+    return W.reshape(*scales.shape, -1)
+
+
+def divisors(scales: Tensor) -> Tensor:
+    """Returns scales that are safe to divide by: a group of zeros has scale 0, and its codes must become 0."""
+    return torch.where(scales == 0, 1.0, scales)
+
+
+def nearest_codes(W: Tensor, scales: Tensor, *, grid: Grid) -> Tensor:
+    """Returns the nearest code of every weight in float32, split like the scales."""
+    codes = split_like(W, scales).float() / divisors(scales.float())[:, :, None]
+    return codes.round_().clamp_(grid.lowest, grid.highest)
+
+
+def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
+    """Returns the weights (out, in) that a loader computes from codes (out, in), in the type of the scales."""
+    return (split_like(codes, scales).to(scales.dtype) * scales[:, :, None]).reshape(codes.shape)
+
+
+def dequantize_in_float32(codes: Codes) -> Tensor:
+    """Returns the weights that a float32 loader computes from codes: it multiplies in that type."""
+    return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
+
+
+def error_of(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
+    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are those of the scheme if they are known.
+
+    >>> error_of(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
+    [[0.0, -0.40..., -0.39...]]
+    """
+    if scales is None:
+        scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
+    wide = W.float()
+    codes = nearest_codes(wide, scales, grid=grid_of(scheme))
+    return codes.mul_(scales[:, :, None]).sub_(split_like(wide, scales)).reshape(W.shape)
+
+
+def choose_scales(
+    W: Tensor,
+    scheme: Scheme,
+    *,
+    importance: Floats | None = None,
+    pi: Floats | None = None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Notes]:
+    """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
+
+    `importance` is h_j(λ) = E_λ[x_j²], (languages, in), and `pi` the weights of the languages (None: equal). The
+    exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
+    None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
+    "worst", "regret"  the worst of all languages with π > 0
+
+    >>> choose_scales(torch.tensor([[0.7, -0.35, 0.1]]), Scheme(4, "channel"), dtype=torch.float32)[0]
+    tensor([[0.1000]])
+    """
+    notes: Notes = ()
+    grid, blocks = grid_of(scheme), split_groups(W, scheme)
+    if scheme.clip == "exact":
+        scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
+    elif scheme.clip == "absmax":
+        scales = _signed_absmax(blocks, grid) if scheme.grid == "signed" else _absmax(blocks, grid)
+    else:
+        scales, notes = _closed_form(blocks.float(), scheme, grid)
+    stored, rounding = _stored(scales, dtype)
+    return (stored.expand(W.shape[0], 1).contiguous() if scheme.group == "tensor" else stored), (*notes, *rounding)
+
+
+def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor:
+    """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for given codes k, each group on its own.
+
+    They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no scale of the same sign helps, for example because all codes of
+    a group are 0, the given scale is kept.
+
+    >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
+    >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
+    tensor([[0.5000]])
+    """
+    blocks = split_like(W, scales)
+    size, found = blocks.shape[2], []
+    for group in range(blocks.shape[1]):
+        part, k = slice(group * size, (group + 1) * size), split_like(codes, scales)[:, group].float()
+        weighted = k @ H[part, part]
+        over, under = (blocks[:, group] * weighted).sum(1), (k * weighted).sum(1)
+        given = scales[:, group].float()
+        fits = (under > 0) & (over * given > 0)
+        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), given))
+    return torch.stack(found, dim=1)
+
+
+def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
+    """Returns max|w| / n, on the twos grid max|w| / (n + ½).
+
+    On the symmetric grid the largest weight is a level. On the twos grid, which is the one that checkpoints hold by
+    default, it lies half a scale from its level: no weight of either sign is further from its level than that, and
+    scales are smaller than with max|w| / n.
+    """
+    largest = torch.maximum(blocks.amax(2), blocks.amin(2).neg_())  # makes no copy of the weights
+    return largest.float().double() / (grid.highest + (0.5 if grid.kind == "twos" else 0.0))
+
+
+def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
+    """Returns the least scale, of either sign, with which no weight is further than half a scale from its level.
+
+    The scale has the sign that gives the side with the largest weight the code that only one side has.
+    """
+    above, below = blocks.amax(2).float().double(), blocks.amin(2).neg().float().double()
+    longer, shorter = torch.maximum(above, below), torch.minimum(above, below)
+    size = torch.maximum(longer / (0.5 - grid.lowest), shorter / (grid.highest + 0.5))
+    return torch.where(above > below, -size, size)
+
+
+def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
+    """Returns the scale of every group from the threshold α(σ), α(b) or α(σ, κ), as the grid divides it."""
+    notes: list[str] = []
+    away = blocks - blocks.mean(2, keepdim=True, dtype=torch.float64).float()
+    sigma = away.square().mean(2, dtype=torch.float64).sqrt()
+    if scheme.clip == "gaussian":
+        alpha = banner_gaussian(1.0, grid.bits) * sigma
+    elif scheme.clip == "laplace":
+        alpha = banner_laplace(1.0, grid.bits) * away.abs().mean(2, dtype=torch.float64)
+    else:
+        c, d = SEED_CONSTANTS
+        unit = torch.where(sigma > 0, sigma, 1.0)[..., None].float()  # fourth powers stay in range
+        kappa = away.div_(unit).pow_(4).mean(2, dtype=torch.float64) - 3
+        below = int((kappa[sigma > 0] < 0).sum())
+        if below:
+            notes.append(f"κ is below 0 in {below} of {kappa.numel()} blocks: taken as max(0, κ), as 003-13 has it")
+        alpha = sigma * (c + d * torch.log1p(kappa.clamp(min=0)))
+    flat = (sigma == 0) & (blocks != 0).any(2)
+    if flat.any():
+        notes.append(f"all weights are alike in {int(flat.sum())} of {flat.numel()} blocks: there the largest is kept")
+    return torch.where(flat, _absmax(blocks, grid), alpha / grid.steps_per_alpha), tuple(notes)
+
+
+def _exact(
+    blocks: Tensor, scheme: Scheme, grid: Grid, *, importance: Floats | None, pi: Floats | None
+) -> tuple[Tensor, Notes]:
+    out, groups, size = blocks.shape
+    signed = scheme.grid == "signed"
+    if importance is None:
+        return clip_groups(blocks, grid, signed=signed), ()
+    share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
+    if scheme.group != "tensor" and importance.shape[1] != groups * size:
+        raise InputError(
+            f"importance has shape {importance.shape} but W is {(out, groups * size)}; its rows must match W's inputs"
+        )
+    counts, silent = share > 0, ~importance.any(axis=1)
+    notes: Notes = ()
+    if (counts & silent).any():
+        left = counts & ~silent
+        notes = (f"its input is 0 in {int((counts & silent).sum())} of {int(counts.sum())} languages, left out here",)
+        if not left.any():
+            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight sets the scale",)
+        counts = left
+    counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
+    if scheme.objective in (None, "mean"):
+        mean = np.resize(share[counts] @ counted, groups * size)
+        return clip_groups(blocks, grid, importance=mean, signed=signed), notes
+    if scheme.group == "tensor":
+        scales = _worst_of_tensor(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
+        return torch.from_numpy(scales).to(blocks.device), notes
+    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective), signed=signed), notes
+
+
+def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
+    if scheme.grid == "signed":
+        raise InputError(
+            "one scale per tensor for the worst language cannot be of either sign; use the grid twos, or a scale per "
+            "channel or group"
+        )
+    if not w.any():
+        return np.zeros((1, 1))
+    if len(importance) * w.size > MINIMAX_TABLE_NUMBERS:
+        raise InputError(
+            f"{w.size:,} weights are to share one scale for the worst of {len(importance)} languages; that is sought "
+            f"for up to {MINIMAX_TABLE_NUMBERS // len(importance):,}: take one scale per channel or group"
+        )
+    tiled = np.tile(importance, w.size // importance.shape[1])
+    found = minimax_sample(w, grid, importance=tiled, relative=scheme.objective == "regret")
+    return np.full((1, 1), found.step)
+
+
+def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:
+    if importance is None and scheme.objective is not None:
+        raise InputError(f"the clip weighs languages ({scheme.objective}); E[x²] of its input must be given")
+    return None if importance is None else nonnegative_array("importance", importance, ndim=2)
+
+
+def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
+    """Returns the scales in `dtype`, clamped to its range."""
+    limits = torch.finfo(dtype)
+    least = limits.smallest_normal * limits.eps  # the smallest number above 0
+    sizes = scales.abs()
+    small, large = (sizes > 0) & (sizes < least), sizes > limits.max
+    notes = [
+        f"{int(beyond.sum())} of {scales.numel()} scales are {what} {dtype} can hold: taken as {limit:.3g}"
+        for beyond, what, limit in ((small, "smaller than", least), (large, "larger than", limits.max))
+        if beyond.any()
+    ]
+    kept = torch.where(small, least, sizes.clamp(max=limits.max))
+    return torch.copysign(kept, scales).to(dtype), tuple(notes)

@@ -1,0 +1,122 @@
+"""Where a model comes from: a directory, the Hugging Face Hub, a GGUF file, or the package itself."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fairbits.core.errors import InputError
+from fairbits.models.embedded import PREFIX, find_embedded
+from fairbits.models.io.gguf_file import dequantized
+from fairbits.models.io.hub_files import unreachable
+from fairbits.models.io.safetensors_files import INDEX, SINGLE
+from fairbits.models.io.weight_files import no_weights
+
+Kind = Literal["directory", "hub", "gguf", "embedded", "memory"]
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
+WANTED = ["README.md", "*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
+UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model in a local directory, the kind of place it came from, and notes about it.
+
+    `outliers` is the kurtosis to give to blocks of the model before it is used.
+    """
+
+    kind: Kind
+    directory: Path
+    notes: tuple[str, ...] = ()
+    outliers: Mapping[int, float] = field(default_factory=dict)
+
+
+def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> Source:
+    """Returns the source of the model `target`, after downloading or converting it if needed."""
+    if not isinstance(target, str | Path) or not str(target):
+        raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+    path = Path(os.path.expanduser(target))
+    is_id = is_hub_id(target)
+    if revision is not None and not is_id:
+        raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
+    if str(target).startswith(PREFIX):
+        directory, outliers = find_embedded(str(target))
+        return Source("embedded", directory, outliers=outliers)
+    if os.path.isdir(path):
+        _check_format(path)
+        return Source("directory", path)
+    if os.path.isfile(path):
+        return _from_file(path)
+    if is_id:
+        return Source("hub", _download(str(target), revision, with_code=with_code))
+    raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+
+
+def is_hub_id(target: str | Path) -> bool:
+    """Returns whether `target` can only be the id of a model on the Hub."""
+    path = Path(os.path.expanduser(target))
+    named = re.fullmatch(HUB_ID, str(target)) is not None
+    return named and not os.path.exists(path) and path.suffix not in PICKLES | {".gguf", ".safetensors"}
+
+
+def _from_file(path: Path) -> Source:
+    if path.suffix == ".gguf":
+        return Source("gguf", *dequantized(path))
+    if path.suffix in PICKLES:
+        raise InputError(pickle_advice(path.parent, path.name))
+    raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
+
+
+def _check_format(directory: Path) -> None:
+    """Raises if `directory` has no weights, or has them only pickled or in GGUF; says how to convert them."""
+    if (directory / SINGLE).exists() or (directory / INDEX).exists():
+        return
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as problem:
+        raise InputError(f"{directory} cannot be listed ({problem.strerror}); it must be readable") from None
+    pickled = find_pickle(names)
+    if pickled is not None:
+        raise InputError(pickle_advice(directory, pickled))
+    for name in names:
+        if Path(name).suffix == ".gguf":
+            raise InputError(f"{directory} holds GGUF files; pass the file itself: {directory / name}")
+    if "config.json" not in names:  # which may name other files
+        raise no_weights(directory)
+
+
+def find_pickle(names: Iterable[str]) -> str | None:
+    """Returns the first of these files that holds pickled weights."""
+    others = ("training_args", "optimizer", "scheduler")
+    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(others)), None)
+
+
+def pickle_advice(directory: Path, name: str) -> str:
+    """Returns why a pickle is not read, and how to convert it."""
+    return (
+        f"{directory / name} is a pickle, and reading one can run any code in it; weights must be in safetensors. "
+        f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer '
+        f"as T; [C.from_pretrained({str(directory)!r}).save_pretrained('converted') for C in (M, T)]\""
+    )
+
+
+def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
+    """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [*WANTED, "*.py"] if with_code else WANTED
+    try:
+        snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)
+    except Exception as problem:  # no connection, no such model, no permission, no space: each with its own class
+        raise unreachable(repo_id, problem, done="downloaded") from problem
+    directory = Path(os.fspath(snapshot))
+    if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
+        raise InputError(
+            f"{directory}, the snapshot of {repo_id}, holds no {SINGLE}: without a connection it may be incomplete; "
+            "pickles are not read: pass a revision with safetensors (conversions are offered as refs/pr/NUMBER), or "
+            "convert the model into a local directory"
+        )
+    return directory

@@ -1,0 +1,108 @@
+"""SwappedModel: a loaded model whose linear maps are replaced in place, and restored bit for bit."""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.models.architecture.records import Weight
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.groups import Codes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
+PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
+"""The parameter in which a module of experts stacks the matrices of a role, with gates and without."""
+
+
+class SwappedModel:
+    """A loaded model and its checkpoint, so that one copy serves many plans.
+
+    No second copy of a weight is kept: weights are restored by reading them from the checkpoint again. At the end of a
+    `with` statement everything that was replaced is restored; the same model can be entered again.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
+        """Takes a model that was loaded from the checkpoint."""
+        self.checkpoint, self.model = checkpoint, model
+        self._replaced: set[str] = set()
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
+        """Returns the model in float32 on a device."""
+        return cls(checkpoint, checkpoint.load(device=device))
+
+    def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
+        """Replaces linear maps or embeddings, named as in the checkpoint, by matrices (out, in).
+
+        Codes become the weights that a loader would compute. A head that is tied to the embedding changes with it.
+        """
+        for name, new in layers.items():
+            W = new.dequantized if isinstance(new, Codes) else new
+            parameter = self._parameter(name, tuple(W.shape))
+            self._replaced.add(name)  # before anything is written, so that an interrupted write is restored too
+            parameter.copy_(W)
+
+    def restore(self, names: Iterable[str] | None = None) -> None:
+        """Restores the named tensors that were replaced (by default all), exactly as they were loaded."""
+        for name in sorted(self._replaced if names is None else self._replaced.intersection(names)):
+            stored = self.checkpoint.read(name)
+            W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
+            self._parameter(name, tuple(W.shape)).copy_(W)
+            self._replaced.discard(name)
+
+    def __enter__(self) -> "SwappedModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
+        weight = self.checkpoint.architecture.weights[name]
+        found = matrix_at(self.model, weight.module, transposed=weight.transposed)
+        if found is None and weight.expert is not None:
+            found = expert_matrix(self.model, weight)
+        if found is None or found.shape != shape:
+            has = "no matrix" if found is None else f"a matrix of shape {tuple(found.shape)}"
+            raise InputError(
+                f"{name} of shape {shape} cannot be replaced: {type(self.model).__name__} has {has} "
+                f"at {weight.module}; do not quantize this tensor, or write the quantized model and evaluate that"
+            )
+        return found
+
+
+def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tensor | None:
+    """Returns the weights of a module as a writable (out, in) view; None if it has no matrix."""
+    try:
+        parameter = getattr(model.get_submodule(module), "weight", None)
+    except AttributeError:  # there is no such module
+        return None
+    if not isinstance(parameter, Tensor) or parameter.ndim != 2:
+        return None
+    return parameter.data.T if transposed else parameter.data
+
+
+def expert_matrix(model: torch.nn.Module, weight: Weight) -> Tensor | None:
+    """Returns the matrix of an expert as a writable (out, in) slice of what its module stacks; None if it has none."""
+    from fairbits.models.architecture.tensor_names import is_replaced
+
+    module = model.get_submodule(weight.module)
+    replaced = is_replaced(module)
+    gated = replaced or bool(getattr(module, "has_gate", False))
+    stacked = getattr(module, (GATED_EXPERTS if gated else PLAIN_EXPERTS).get(weight.role, ""), None)
+    if not isinstance(stacked, Tensor) or stacked.ndim != 3 or weight.expert is None:
+        return None
+    own = stacked.data[weight.expert]
+    W = own.T if replaced or module.is_transposed else own
+    if not gated or weight.role == "mlp_down":
+        return W
+    half, second = len(W) // 2, weight.role == "mlp_up"
+    return W[half * second :][:half] if replaced or module.is_concatenated else W[second::2]

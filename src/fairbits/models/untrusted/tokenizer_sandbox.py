@@ -1,0 +1,152 @@
+"""The first opening of a tokenizer, in a child process with limits; its verdict is kept by the content of the file.
+
+The library that parses tokenizer.json is compiled. What a hostile file makes it do (allocate without end, run on,
+panic) cannot be caught in this process, so a file that was not seen before is parsed in another one first. The child
+imports only that library. A model without tokenizer.json is opened by transformers in the child, which takes seconds to
+import. What passed is opened here, now and later. What failed is tried again the next time, as a limit may have been
+reached because the machine was busy.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import JSON_BYTES, TOKENIZER_BYTES
+from fairbits.models.io.cache import cache_directory
+
+TOKENIZER = "tokenizer.json"
+PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+"""The endings of files that transformers reads for a tokenizer."""
+VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")
+"""How the names of files begin that hold a vocabulary outside tokenizer.json."""
+CHILD = Path(__file__).with_name("trial_child.py")
+RULES = 1
+"""The version of what the child tries; another one tries every file again."""
+CPU_SECONDS = 20
+"""Seconds of processor time for the child; the largest published tokenizers take less than 2."""
+WALL_SECONDS = 120
+"""Seconds until the child is ended, whatever it waits for."""
+LARGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Memory in large pages: a large vocabulary is a million strings, which this parses in about four fifths of the time.
+Another libc ignores it."""
+MOST_ID = 2**24 - 1
+"""The largest id of a token: to write a tokenizer, the library counts up to it. Published ones have up to a million."""
+ADVICE = "fetch the model again from where you trust it; no other file of it was changed or run"
+
+
+def try_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
+    """Raises unless the tokenizer of a model can be parsed within the limits.
+
+    The code of a model is never run in the child. A tokenizer that is such code, and trusted, is not tried.
+    """
+    files = [path for path in sorted(directory.iterdir()) if path.suffix in PARSED and not path.is_dir()]
+    for path in files:
+        _check_file(path)
+    tokenizer = directory / TOKENIZER
+    vocabulary = [path for path in files if path.name.startswith(VOCABULARY) or path.suffix in (".model", ".tiktoken")]
+    tried = [tokenizer] if tokenizer in files else vocabulary
+    if not tried or (trust_remote_code and tokenizer not in files):
+        return
+    digest = hashlib.sha256(f"{RULES}".encode())
+    for name in ("tokenizers", "transformers"):
+        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+    for path in tried:
+        try:
+            with path.open("rb") as file:
+                digest.update(f"{path.name}\n{hashlib.file_digest(file, 'blake2b').hexdigest()}\n".encode())
+        except OSError as problem:
+            raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
+    verdict = cache_directory() / "opened" / digest.hexdigest()
+    if not verdict.exists():
+        _run(tokenizer if tokenizer in files else directory)
+        _keep(verdict)
+
+
+def _check_file(path: Path) -> None:
+    """Raises if a file is a pipe or a device, which could be read forever, or larger than any such file is."""
+    try:
+        state = path.stat()
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}); fetch it again") from None
+    if not stat.S_ISREG(state.st_mode):
+        raise InputError(f"{path} is no plain file; the files of a model must be: {ADVICE}")
+    if state.st_size > JSON_BYTES:
+        raise InputError(f"{path} has {state.st_size:,} bytes; it must have at most {JSON_BYTES:,}: {ADVICE}")
+
+
+def _run(path: Path) -> None:
+    """Parses tokenizer.json, or the tokenizer in a directory, in a child process; raises if that fails."""
+    try:
+        code, said = _child(path)
+    except subprocess.TimeoutExpired:
+        raise InputError(_refusal(path, f"parsing it took more than {WALL_SECONDS} seconds")) from None
+    if code != 0:
+        raise InputError(_refusal(path, _reason(code, said)))
+
+
+def _child(path: Path) -> tuple[int, bytes]:
+    """Returns the status of the child process, and what it wrote to its error output."""
+    done = subprocess.run(
+        [sys.executable, "-P", str(CHILD), *child_arguments(path)],
+        env=child_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=WALL_SECONDS,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def child_arguments(path: Path) -> list[str]:
+    """Returns what the child is called with."""
+    return [str(path), *map(str, (TOKENIZER_BYTES, CPU_SECONDS, MOST_ID))]
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the environment of the child."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),  # the same library as here
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAYON_NUM_THREADS": "1",
+        "RUST_BACKTRACE": "0",
+        "MALLOC_ARENA_MAX": "1",  # each arena takes address space, which is what is limited
+        "GLIBC_TUNABLES": LARGE_PAGES,
+    }
+
+
+def _reason(code: int, said: bytes) -> str:
+    """Returns why a child process failed, from its status and its error output."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    if code == 1 and lines:
+        try:
+            return str(ast.literal_eval(lines[-1]))
+        except (SyntaxError, ValueError):
+            return lines[-1][:400]
+    if any("memory allocation of" in line for line in lines):
+        return f"parsing it took more than {TOKENIZER_BYTES:,} bytes of memory"
+    if code == -getattr(signal, "SIGXCPU", 0):
+        return f"parsing it took more than {CPU_SECONDS} seconds"
+    last = f": {lines[-1]:.200}" if lines else ""
+    return f"the process that parsed it ended with status {code}{last}"
+
+
+def _refusal(path: Path, reason: str) -> str:
+    return f"{path} is not usable ({reason}); {ADVICE}"
+
+
+def _keep(verdict: Path) -> None:
+    """Keeps the verdict that a file can be opened; where the cache cannot be written, the file is tried every time."""
+    try:
+        verdict.parent.mkdir(parents=True, exist_ok=True)
+        verdict.touch()
+    except OSError:
+        pass

@@ -1,0 +1,118 @@
+"""The columns of a panel of GPTQ on a GPU, in one launch of a Triton kernel.
+
+In torch every column is about ten launches, and a GPU waits for Python most of the time. The kernel holds a panel of
+some rows in registers and goes through its columns: it rounds one, and at once subtracts what its error contributes to
+the columns after it. `gptq` looks back at the errors instead; the sums are the same, added in another order.
+
+Triton is optional. Where it is missing (`AVAILABLE`), `gptq` computes column by column in torch.
+"""
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from fairbits.models.scales.grid import Grid
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # pragma: no cover
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+ROWS_AT_ONCE = 32
+"""Rows of weights that one program of the kernel holds: with 128 columns, 32 numbers per thread of four warps."""
+HALF_EVEN = {torch.float32: 1.5 * 2.0**23, torch.float64: 1.5 * 2.0**52}
+"""Adding and subtracting it rounds small numbers to whole ones, halves to even, as torch.round does."""
+
+if AVAILABLE:
+
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+    def _panel(  # type: ignore[no-untyped-def]
+        wanted,
+        weights,
+        errors,
+        codes,
+        feedback,
+        down,
+        across,
+        scales,
+        divide_by,
+        group,
+        out,
+        lowest,
+        highest,
+        HALF_EVEN: tl.constexpr,
+        DOUBLE: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        PANEL: tl.constexpr,
+        ROWS: tl.constexpr,
+    ):
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        column = tl.arange(0, PANEL)
+        inside = row < out
+        at = column[:, None].to(tl.int64) * out + row[None, :]
+        present = (column < COLUMNS)[:, None] & inside[None, :]
+        tile = tl.load(wanted + at, mask=present, other=0.0)
+        for k in range(COLUMNS):
+            own = tl.sum(tl.where(column[:, None] == k, tile, 0.0), axis=0)
+            place = tl.load(group + k).to(tl.int64) * out + row
+            divisor = tl.load(divide_by + place, mask=inside, other=1.0)
+            scale = tl.load(scales + place, mask=inside, other=0.0)
+            quotient = own / divisor if DOUBLE else tl.div_rn(own, divisor)
+            code = tl.minimum(tl.maximum(quotient, lowest), highest)
+            code = (code + HALF_EVEN) - HALF_EVEN
+            here = k * out + row
+            tl.store(codes + here, code.to(tl.int8), mask=inside)
+            # computed in the stored type, as a loader will
+            value = (code.to(scale.dtype) * scale).to(tile.dtype)
+            error = value - tl.load(weights + here, mask=inside, other=0.0)
+            tl.store(errors + here, error, mask=inside)
+            later = (column > k) & (column < COLUMNS)
+            weight = tl.load(feedback + column.to(tl.int64) * down + k * across, mask=later, other=0.0)
+            tile -= weight[:, None] * error[None, :]
+        tl.store(wanted + at, tile, mask=present)
+
+
+def round_panel(
+    wanted: Tensor,
+    weights: Tensor,
+    feedback: Tensor,
+    *,
+    scales: Tensor,
+    divide_by: Tensor,
+    group: Tensor,
+    grid: Grid,
+    codes: Tensor,
+    errors: Tensor,
+) -> None:
+    """Rounds the columns of a panel (columns, out), and writes `codes` and `errors`, which are ŵ − w.
+
+    `wanted` is the panel less what earlier panels contribute to it; afterwards it holds what each column was rounded
+    from. `feedback` (columns, columns) belongs to these columns. `scales` and `divide_by` are (groups, out), and
+    `group` says which of them a column has, as int32. All tensors but `feedback` are contiguous.
+    """
+    columns, out = wanted.shape
+    launch = (triton.cdiv(out, ROWS_AT_ONCE),)
+    with torch.cuda.device(wanted.device) if wanted.is_cuda else nullcontext():
+        _panel[launch](
+            wanted,
+            weights,
+            errors,
+            codes,
+            feedback,
+            *feedback.stride(),
+            scales,
+            divide_by,
+            group,
+            out,
+            float(grid.lowest),
+            float(grid.highest),
+            HALF_EVEN=HALF_EVEN[wanted.dtype],
+            DOUBLE=wanted.dtype == torch.float64,
+            COLUMNS=columns,
+            PANEL=max(triton.next_power_of_2(columns), 16),
+            ROWS=ROWS_AT_ONCE,
+        )

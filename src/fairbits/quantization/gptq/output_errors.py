@@ -1,0 +1,102 @@
+"""The error that rounding causes in the outputs of linear maps, for each language."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairbits.core.errors import InputError
+from fairbits.forward.batches import Batch
+from fairbits.models.architecture.records import Weight
+from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, first_tensor, removed_hooks, stack_of
+from fairbits.quantization.gptq.ranks import ALONE, Ranks
+
+SAMPLE = 128
+"""About this many positions of a language suffice to measure the error of a linear map."""
+
+
+class OutputErrors:
+    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the linear maps of a block, on a sample of the positions.
+
+    x is the input in the quantized block. The block has the weights W + ΔW while it is observed, so W x is its output
+    less ΔW x and the bias. Several ranks observe a batch each in turn, and add up in the order of the batches.
+    """
+
+    def __init__(
+        self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]], *, ranks: Ranks = ALONE
+    ) -> None:
+        """`changes` holds ΔW (out, in) of every linear map, by name."""
+        self._languages, self._changes, self._ranks = languages, changes, ranks
+        self._held: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
+        count = len(languages.languages)
+        self._sums = {
+            name: torch.zeros(2, count, dtype=torch.float64, device=change.device)
+            for name, (_, change) in changes.items()
+        }
+
+    @contextmanager
+    def observe(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
+        """Adds up what passes through the model meanwhile; gives the function to call with each batch before it."""
+        observed = ObservedBatch()
+        with removed_hooks() as handles:
+            for name, (weight, change) in self._changes.items():
+                module = model.get_submodule(weight.module)
+                hook = self._hook(name, stack_of(weight), change, observed)
+                handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+            def start(batch: Batch) -> None:
+                self._held.append([])
+                observed.start(batch)
+
+            yield observed.start if self._ranks.alone else start
+        if not self._ranks.alone:
+            self._add_all()
+
+    def _add_all(self) -> None:
+        """Adds what all ranks have observed."""
+        names = [[name for name, _ in batch] for batch in self._held]
+        sums = [each for batch in self._held for _, each in batch]
+        packed = torch.stack(sums).cpu() if sums else torch.empty(0)  # one message, rather than many small ones
+        turns = []
+        for own_names, own_sums in self._ranks.each((names, packed)):
+            found = iter(own_sums)
+            turns.append([[(name, next(found)) for name in batch] for batch in own_names])
+        for turn in zip_longest(*turns, fillvalue=[]):
+            for name, each in (pair for batch in turn for pair in batch):
+                self._sums[name] += each.to(self._sums[name].device)
+
+    def error(self, name: str) -> dict[str, float]:
+        """Returns the relative error of each language; empty if the map's input or output was not observed."""
+        if name not in self._sums or not self._sums[name].any():
+            return {}
+        if not torch.isfinite(self._sums[name]).all():
+            raise InputError(f"{name} gives NaN or infinity on the calibration text; check the model's weights")
+        damage, energy = self._sums[name].tolist()
+        pairs = zip(self._languages.languages, damage, energy, strict=True)
+        return {code: d / e if e > 0 else float(d > 0) for code, d, e in pairs}
+
+    def _hook(self, name: str, stack: str, change: Tensor, observed: ObservedBatch) -> Callable[..., None]:
+        every = max(int(self._languages.positions_in(stack).min()) // SAMPLE, 1)
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if not isinstance(output, Tensor):  # a router, which returns more than a product
+                return
+            x = observed.text_of(first_tensor((*args, *kwargs.values())), stack, every)
+            y = observed.text_of(output, stack, every)
+            if x is None or y is None:
+                return
+            shift = x @ change.T
+            bias = getattr(module, "bias", None)
+            before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
+            lang = self._languages.language_of[observed.document(stack, every)].to(x.device)
+            one_hot = nn.functional.one_hot(lang, len(self._languages.languages)).double()
+            sums = torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ one_hot
+            if self._ranks.alone:
+                self._sums[name] += sums
+            else:
+                self._held[-1].append((name, sums))
+
+        return hook

@@ -1,0 +1,278 @@
+"""READ FIRST. Several processes that quantize one model together; torchrun starts them, and a rank is one of them.
+
+Every rank runs the same code on the same plan. It differs from a single process in three places:
+
+- the batches of the text are dealt out in turn: rank r computes batch r, r + N, r + 2N, …
+- the inputs of linear maps travel to all ranks, in the order of the batches, and each rank adds them to its own columns
+  of H; then all ranks get all of H
+- each linear map is rounded by one rank, and its codes travel to the others
+
+Why the codes do not depend on N. Each sum is made of the same terms in the same order, by the same calls on tensors of
+the same shape, as in a single process. Nothing is added up over ranks. So the codes are equal to the last bit wherever
+one process computes the same each time: on GPUs of one kind, and on CPUs with the same number of threads.
+
+All that travels goes through `Ranks.each`. Its first step is an agreement: each rank says whether it has failed. So an
+error in one process ends all of them, and none waits for what will not come.
+"""
+
+import atexit
+import io
+import pickle
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cache
+from threading import Thread
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from fairbits.core.errors import AlreadyReportedError, FairbitsError, InputError
+from fairbits.core.torchrun import this_process
+from fairbits.models.device import is_gpu
+
+TIMEOUT = timedelta(hours=2)
+"""How long a rank waits for another one, which may be making the plan. It notices at once if that one ends."""
+CONNECTING = timedelta(minutes=5)
+"""How long a rank waits for the others to start."""
+LAST_WORDS = 60.0
+"""Seconds that a rank that failed waits for the others to agree; then it ends, which they notice."""
+
+T = TypeVar("T")
+
+
+class LostProcessError(FairbitsError):
+    """Another process has ended without a word, or does not answer."""
+
+
+class Ranks:
+    """This process and those that do the same work; by default it is alone, and everything stays where it is."""
+
+    def __init__(self, rank: int = 0, count: int = 1, *, store: Any = None) -> None:
+        self.rank, self.count = rank, count
+        self._store = store
+        self._device: str | None = None
+        self._gpus: dist.ProcessGroup | None = None  # what carries tensors from GPU to GPU
+        self._together = self._exchanging = False
+
+    @staticmethod
+    @cache
+    def here() -> "Ranks":
+        """Returns the ranks that torchrun has started, after connecting with them; a single one without torchrun."""
+        process = this_process()
+        if not process.several:
+            return Ranks()
+        try:
+            store, rank, count = next(rendezvous("env://", timeout=CONNECTING))
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=TIMEOUT)
+        except (RuntimeError, ValueError) as problem:
+            raise InputError(
+                f"process {process.rank} of {process.count} cannot connect with the others ({problem}); they must all "
+                "run on this machine, started by one torchrun"
+            ) from None
+        atexit.register(_disconnect)
+        return Ranks(rank, count, store=store)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that writes files."""
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are no others."""
+        return self.count == 1
+
+    def use(self, device: str) -> None:
+        """Makes this the device of this rank; if each has a GPU of its own, tensors travel from GPU to GPU (NCCL)."""
+        if self.alone or device == self._device:
+            return
+        self._device = device
+        found = list(self.each((socket.gethostname(), device)))
+        if len({torch.device(each).type for _, each in found}) > 1:
+            raise InputError("some processes have a GPU and some have none; give --device cpu, or start fewer")
+        if is_gpu(device):
+            torch.cuda.set_device(device)
+            self._gpus = dist.new_group(backend="nccl", timeout=TIMEOUT) if len(set(found)) == self.count else None
+
+    def split(self, items: Sequence[T]) -> Sequence[T]:
+        """Returns the items of this rank; they are dealt out in turn.
+
+        >>> Ranks(1, 3).split("abcdefgh")
+        'beh'
+        """
+        return items[self.rank :: self.count]
+
+    def rounds(self, count: int) -> int:
+        """Returns how often each rank has its turn when `count` items are dealt out; 0 if there are no others."""
+        return 0 if self.alone else -(-count // self.count)
+
+    def owners(self, costs: Mapping[str, float]) -> dict[str, int]:
+        """Returns the rank of each piece of work: the most costly first, each to the rank that has least to do.
+
+        >>> Ranks(0, 2).owners({"q": 1, "up": 2, "down": 4})
+        {'down': 0, 'up': 1, 'q': 1}
+        """
+        load, found = [0.0] * self.count, {}
+        for name, cost in sorted(costs.items(), key=lambda each: -each[1]):
+            found[name] = min(range(self.count), key=lambda rank: load[rank])
+            load[found[name]] += cost
+        return found
+
+    def each(self, value: T) -> Iterator[T]:
+        """Yields the value of every rank, in the order of ranks; each of them must go through all.
+
+        Tensors travel one rank at a time, each when it is its turn. If a rank has failed, this raises on all.
+        """
+        if self.alone:
+            yield value
+            return
+        content, tensors = _pack(value)
+        contents = self._gather(content)
+        self._exchanging = True
+        for source, other in enumerate(contents):
+            found, buffers = (value, tensors) if source == self.rank else _unpack(other, self._device or "cpu")
+            for tensor in buffers:
+                self._broadcast(tensor, source)
+            yield found
+        self._exchanging = False
+
+    def share(self, compute: Callable[[], T]) -> T:
+        """Returns what the leading rank computes; the others wait for it."""
+        first, *_ = self.each(compute() if self.leads else None)
+        return first  # type: ignore[return-value]
+
+    def lead_first(self, compute: Callable[[], T]) -> T:
+        """Returns what this rank computes, after the leading one has done so, as both may write the same file."""
+        found = compute() if self.leads else None
+        list(self.each(None))
+        return compute() if found is None else found
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Lets an error in one rank end all of them, and only the first of them report it."""
+        if self.alone or self._together:
+            yield
+            return
+        self._together = True
+        try:
+            yield
+            list(self.each(None))  # none ends before all have done their work
+        except BaseException as problem:
+            first = self._is_first_to_report()
+            if not self._exchanging and not isinstance(problem, LostProcessError | AlreadyReportedError):
+                self._tell(str(problem))
+            if not first:
+                raise AlreadyReportedError(str(problem)) from problem
+            raise
+        finally:
+            self._together = False
+
+    def _gather(self, content: bytes, problem: str | None = None) -> list[bytes]:
+        """Returns what all ranks bring, if none of them has a problem."""
+        found: list[Any] = [None] * self.count
+        with _noticing_loss():
+            dist.all_gather_object(found, (problem, content))
+        failed = {rank: said for rank, (said, _) in enumerate(found) if said is not None}
+        for rank, said in failed.items():
+            raise AlreadyReportedError(f"process {rank} of {self.count}: {said}")
+        return [brought for _, brought in found]
+
+    def _broadcast(self, tensor: Tensor, source: int) -> None:
+        """Fills the tensor with that of another rank, byte by byte, so that no type is left out."""
+        if tensor.numel() == 0:
+            return
+        flat = tensor.reshape(-1).view(torch.uint8)
+        with _noticing_loss():
+            if not tensor.is_cuda or self._gpus is not None:
+                dist.broadcast(flat, source, group=self._gpus if tensor.is_cuda else None)
+                return
+            staged = flat.cpu()  # ranks that share a GPU: NCCL refuses them
+            dist.broadcast(staged, source)
+        if source != self.rank:
+            flat.copy_(staged)
+
+    def _is_first_to_report(self) -> bool:
+        """Returns whether no rank has reported an error yet; torchrun keeps the count, whichever rank dies."""
+        if self._store is not None:
+            with suppress(RuntimeError):
+                return bool(self._store.add("fairbits/reports", 1) == 1)
+        return True
+
+    def _tell(self, problem: str) -> None:
+        """Takes part in the agreement that the others come to next, for a while."""
+
+        def agree() -> None:
+            with suppress(FairbitsError):
+                self._gather(b"", problem)
+
+        thread = Thread(target=agree, daemon=True)
+        thread.start()
+        thread.join(LAST_WORDS)
+
+
+@contextmanager
+def _noticing_loss() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as problem:
+        if isinstance(problem, FairbitsError | torch.OutOfMemoryError):
+            raise
+        raise LostProcessError(
+            "another process of this run has ended, or does not answer; see what it or torchrun says of it, and run "
+            "the same command with --resume to continue"
+        ) from problem
+
+
+def _disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class _Packer(pickle.Pickler):
+    """Writes an object without the content of its tensors, which it collects."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[Tensor] = []
+
+    def persistent_id(self, value: object) -> Any:
+        """Returns type and shape of a tensor, None for what is pickled as it is."""
+        if not isinstance(value, Tensor):
+            return None
+        self.tensors.append(value.detach().contiguous())
+        return tuple(value.shape), value.dtype, value.is_cuda
+
+
+class _Unpacker(pickle.Unpickler):
+    """Reads what `_Packer` has written by a process of the same run, with tensors whose content is still to come."""
+
+    def __init__(self, file: io.BytesIO, device: str) -> None:
+        super().__init__(file)
+        self.tensors: list[Tensor] = []
+        self._device = device
+
+    def persistent_load(self, found: Any) -> Tensor:
+        """Returns a tensor of a type and a shape."""
+        shape, dtype, on_gpu = found
+        self.tensors.append(torch.empty(shape, dtype=dtype, device=self._device if on_gpu else "cpu"))
+        return self.tensors[-1]
+
+
+def _pack(value: object) -> tuple[bytes, list[Tensor]]:
+    packer = _Packer(file := io.BytesIO())
+    packer.dump(value)
+    return file.getvalue(), packer.tensors
+
+
+def _unpack(content: bytes, device: str) -> tuple[Any, list[Tensor]]:
+    unpacker = _Unpacker(io.BytesIO(content), device)
+    return unpacker.load(), unpacker.tensors
+
+
+ALONE = Ranks()
+"""A process without others."""

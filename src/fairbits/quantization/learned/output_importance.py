@@ -1,0 +1,123 @@
+"""Which channels of the hidden states after a block matter: the Fisher gradient there, channel by channel.
+
+A change Δy of the hidden states at a position costs ½ E[(g · Δy)²] nats of KL, g the Fisher gradient (`fisher`). Hidden
+states of language models have a few channels and positions that are hundreds of times larger than the others, and
+whose gradients are that much smaller. So squared errors, added up over channels and positions, are mostly of what does
+not matter. Here errors are relative to the size of the states at their position, Δy/‖y‖. The importance of a channel is
+the mean of ‖y‖² g² over positions, each language counting as much as any other; it has mean 1 in every block.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fairbits.core.progress import Progress
+from fairbits.forward.batches import Batch
+from fairbits.forward.collect import measuring_dtype, observe
+from fairbits.forward.pass_settings import Job
+from fairbits.forward.recorder import Recorder, points_of
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LEAST_IMPORTANCE = 0.01
+"""What is added to the importance of every channel: an estimate of 0 must not free a channel altogether."""
+
+
+def output_importance(
+    checkpoint: Checkpoint, text: Text, *, device: str, seed: int, progress: Progress | None = None
+) -> dict[int, Tensor]:
+    """Returns the importance of every channel after each block, (width,) on the device, by the index of the block."""
+    dtype = measuring_dtype(checkpoint, device)
+    job = _GradientJob(
+        checkpoint,
+        text,
+        schemes=(),
+        second_moments=False,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        progress=progress,
+    )
+    recorder, *_ = observe(job)
+    assert isinstance(recorder, _OutputGradients)
+    return {block: _importance(sums) for block, sums in recorder.sums.items()}
+
+
+def _importance(sums: Tensor) -> Tensor:
+    mean = sums.mean()
+    return (sums / mean + LEAST_IMPORTANCE if mean > 0 else torch.ones_like(sums)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class _GradientJob(Job):
+    """A pass that observes the outputs of blocks alone."""
+
+    def recorder(self, model: "PreTrainedModel") -> Recorder:
+        """Returns what observes the blocks of this model, which need not have weights yet."""
+        return _OutputGradients(self, model)
+
+
+class _OutputGradients(Recorder):
+    """Σ ‖y‖² g² of every channel after each block, over the positions of text; each language has the weight 1."""
+
+    def __init__(self, job: Job, model: nn.Module) -> None:
+        every = points_of(job.checkpoint.architecture, model)
+        self.points = tuple(point for point in every if point.kind == "block")
+        self.sums: dict[int, Tensor] = {}
+        self._modules, self._place = dict(model.named_modules()), job.device
+        lengths = torch.zeros(len(job.text.languages), dtype=torch.float64)
+        self._language = torch.from_numpy(job.text.language_of)
+        for window in job.text.windows:
+            lengths[self._language[window.document]] += window.length
+        self._weight = (1 / lengths.clamp(min=1)).float()
+
+    def start(self, batch: Batch) -> None:
+        """Makes this batch the one that the hooks record."""
+        self._batch = batch
+        self._rows = self._weight[self._language[batch.document]].to(self._place)
+
+    def finish(self) -> None:
+        """Has nothing to do: sums are complete."""
+
+    @contextmanager
+    def attached(self, block: int | None = None) -> Iterator[None]:
+        """Attaches the hooks of all blocks, or of one."""
+        chosen = [point for point in self.points if block is None or point.block == block]
+        handles = [
+            self._modules[each.module].register_forward_hook(self._hook(int(each.block or 0), each.stack))
+            for each in chosen
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, block: int, stack: str) -> Any:
+        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+            states: Tensor = output[0] if isinstance(output, tuple) else output
+            if states.requires_grad:
+                kept = states.detach()
+                states.register_hook(lambda g: self._observe(block, stack, kept, g))  # type: ignore[no-untyped-call]
+
+        return hook
+
+    @torch.no_grad()
+    def _observe(self, block: int, stack: str, states: Tensor, gradient: Tensor) -> None:
+        text = self._batch.positions(stack).text.to(states.device)
+        weight = (text * self._rows[:, None]).flatten().float()
+        y, g = (each.reshape(len(weight), -1).float() for each in (states, gradient))
+        found = (weight * squared_sizes(y)) @ g.square()
+        self.sums[block] = self.sums[block].add_(found) if block in self.sums else found
+
+
+def squared_sizes(states: Tensor) -> Tensor:
+    """Returns ‖y‖² of every position, given states (positions, width)."""
+    return states.square().sum(1)

@@ -1,0 +1,1 @@
+"""Searches that try plans: the sensitivity of blocks, and the weights of languages."""

@@ -1,0 +1,283 @@
+"""AdaptiveModel: a quantized base that switches to the overlay of each request's language.
+
+Which overlay serves a text: that of the language given, or otherwise of the language detected.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairbits.core.checks import in_range, instance, sequence, whole
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.forward.tokenize import stated_positions
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.serve.overlays.activations import ActivationQuantizer
+from fairbits.serve.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
+from fairbits.serve.overlays.overlay_files import Overlays
+from fairbits.serve.overlays.overlay_rows import BASE, of_language
+from fairbits.serve.overlays.switch import Switch
+from fairbits.text.catalog import Language
+from fairbits.text.detect import LABELS, Detector, detectable_languages
+from fairbits.text.documents import encodable
+from fairbits.text.language_codes import find_language, language_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+LOOKED_AT = 1000
+"""Characters from the first letter on that are used to detect a language: more take time and change nothing."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which overlay serves a text, and why.
+
+    `language`    None: not known
+    `confidence`  the probability of the language among those served; None where nothing was detected
+    `overlay`     its name, or "base"
+    `reason`      "asked", "detected", "unsure" (below the required confidence) or "undetectable"
+    """
+
+    language: Language | None
+    confidence: float | None
+    overlay: str
+    reason: str
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON, the language by its code."""
+        return {**vars(self), "language": self.language and self.language.code}
+
+
+class OverlaySelector:
+    """Selects the overlay for a text; safe to share between threads."""
+
+    def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
+        """Takes the overlay of every language that is served, by its code."""
+        self.languages = tuple(language_of(code) for code in served)
+        self._overlay = dict(zip((each.code for each in self.languages), served.values(), strict=True))
+        self._confidence = confidence
+        self._alike = _alike(self.languages)
+        self._detector = Detector(self._alike) if len(self._alike) > 1 else None
+
+    def choose(self, text: str, *, language: str | None = None) -> Choice:
+        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
+        instance("text", text, str)
+        if language is not None:
+            named = self._served(language)
+            return Choice(named, None, of_language(self._overlay, named.code), "asked")
+        first = next((i for i, character in enumerate(text) if character.isalpha()), None)
+        if first is None or self._detector is None:
+            return Choice(None, None, BASE, "undetectable")
+        looked_at = text[first : first + LOOKED_AT]
+        if not encodable(looked_at):
+            raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
+        found = self._detector.detect(looked_at)
+        alike = self._alike[found.language.code]
+        overlays = {self._overlay[each.code] for each in alike}
+        if len(overlays) > 1:  # the detector cannot distinguish them
+            return Choice(None, None, BASE, "undetectable")
+        if found.confidence < self._confidence:
+            return Choice(found.language, found.confidence, BASE, "unsure")
+        return Choice(found.language, found.confidence, overlays.pop(), "detected")
+
+    def _served(self, name: str) -> Language:
+        language = find_language(name, own=self._overlay)
+        if language.code not in self._overlay:
+            served = ", ".join(self._overlay) or "none, as there are no overlays"
+            raise InputError(f"language is {language}; it must be one that is served: {served}")
+        return language
+
+
+def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
+    """Returns the detectable languages, each with those that the detector cannot distinguish from it.
+
+    py3langid has one label for both scripts of Chinese, of Serbian and of Uzbek: the first that is served stands for
+    all of them.
+    """
+    known = set(detectable_languages()) if languages else set()
+    by_label: dict[str, list[Language]] = {}
+    for language in languages:
+        if language in known:
+            by_label.setdefault(LABELS.get(language.code, language.bcp47), []).append(language)
+    return {alike[0].code: alike for alike in by_label.values()}
+
+
+CONFIDENCE = 0.5
+"""A detected language with a lower probability than this, among those served, is ignored."""
+BATCH = 16
+"""The largest number of prompts in a batch."""
+
+__all__ = ["AdaptiveModel", "Choice", "Completion"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The continuation of a prompt, and the overlay that produced it.
+
+    `completion_tokens` counts the generated tokens, including the end of text; `finish_reason` is "stop" if the model
+    ended the text, and "length" if it was cut off.
+    """
+
+    text: str
+    choice: Choice
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: str
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns all of it for JSON, the language by its code."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("text", "choice")}
+        return {"text": self.text, **self.choice.as_data(), **rest}
+
+
+class AdaptiveModel:
+    """A quantized base that switches to the overlay of each request's language. Safe to share between threads.
+
+    `model` and `tokenizer` are those of transformers. The model belongs to whoever is inside `using`, and must not be
+    moved to another device: the overlays are on the device where it was loaded.
+    """
+
+    def __init__(
+        self,
+        base: str | Path | Checkpoint,
+        overlays: str | Path | Overlays | None = None,
+        *,
+        confidence: float = CONFIDENCE,
+        device: str = AUTO,
+        dtype: torch.dtype = torch.float32,
+        trust_remote_code: bool = False,
+    ) -> None:
+        """Loads the base, and checks that the overlays are complete and belong to it."""
+        in_range("confidence", confidence, least=0.0, most=1.0)
+        device = resolve_device(device)
+        opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
+        self.checkpoint = opened
+        self.overlays = _of_base(overlays, self.checkpoint)
+        self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
+        self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
+        self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)
+        self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
+        table = self.overlays.activations if self.overlays else None
+        self._inputs = None if table is None else ActivationQuantizer(self.model, table)
+        self._lock = threading.RLock()
+        self._inside = 0
+
+    @property
+    def languages(self) -> tuple[Language, ...]:
+        """The languages that are served."""
+        return self._selector.languages
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The base, and every overlay."""
+        return (BASE, *(each.name for each in self.overlays.overlays)) if self.overlays else (BASE,)
+
+    @property
+    def now(self) -> str:
+        """The active overlay, or "base"."""
+        return self._switch.now
+
+    def choose(self, text: str, *, language: str | None = None) -> Choice:
+        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
+        return self._selector.choose(text, language=language)
+
+    @contextmanager
+    def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
+        """Gives the model with an overlay, or the base, to one thread at a time.
+
+        The overlay stays active after the block, so the next request in the same language switches nothing. Only a
+        nested block restores the overlay of the outer one.
+        """
+        with self._lock:
+            before = self.now
+            self._to(overlay)
+            self._inside += 1
+            try:
+                yield self.model
+            finally:
+                self._inside -= 1
+                if self._inside:
+                    self._to(before)
+
+    def _to(self, overlay: str) -> None:
+        """Switches weights and, if there are any, input thresholds; those of the base are language-blind."""
+        self._switch.to(overlay)
+        if self._inputs is not None:
+            self._inputs.use(None if overlay == BASE else overlay)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        language: str | None = None,
+        seed: int | None = None,
+        batch: int = BATCH,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> list[Completion]:
+        """Returns the completion of every prompt, in the order of the prompts.
+
+        `language` is the language of all prompts; without it each is detected. Prompts with the same overlay are
+        continued in batches of up to `batch`, those of the active overlay first. `options` are those of `generate` in
+        transformers; the defaults are the model's own, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
+        sampled prompts are continued one at a time, so that the text of one does not depend on the others.
+        """
+        texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
+        whole("batch", batch, least=1)
+        if seed is not None:
+            whole("seed", seed, least=0)
+        settings = settings_for(self.model, self.tokenizer, options, seed=seed)
+        asked = [self._prompt(i, text, settings) for i, text in enumerate(texts)]
+        chosen = [self.choose(prompt.text, language=language) for prompt in asked]
+        found: dict[int, Continuation] = {}
+        for overlay in self._order([choice.overlay for choice in chosen]):
+            own = [prompt for prompt, choice in zip(asked, chosen, strict=True) if choice.overlay == overlay]
+            for part in batches(own, 1 if settings.alone else batch):
+                with self.using(overlay) as model:
+                    found |= generate_batch(model, self.tokenizer, part, settings)
+                if progress:
+                    progress("generating text", len(found), len(asked))
+        return [
+            Completion(found[i].text, choice, len(asked[i].ids), found[i].tokens, found[i].finish_reason)
+            for i, choice in enumerate(chosen)
+        ]
+
+    def _order(self, overlays: Sequence[str]) -> list[str]:
+        """Returns every overlay once, the active one first."""
+        now = self.now
+        return sorted(dict.fromkeys(overlays), key=lambda name: name != now)
+
+    def _prompt(self, place: int, text: str, settings: Settings) -> Prompt:
+        """Returns a prompt as tokens; raises if it is empty or too long."""
+        if not isinstance(text, str) or not text or not encodable(text):
+            raise InputError(f"prompts[{place}] is {text!r:.40}; every prompt must hold some valid Unicode text")
+        # no padding here: it would change the tokenizer's state for other threads
+        ids = self.tokenizer(text, verbose=False)["input_ids"]
+        if not ids:
+            raise InputError(f"prompts[{place}] is {text!r:.40}, which has no token; give text to continue")
+        room = stated_positions(self.checkpoint)
+        if len(ids) + settings.most > room:
+            raise InputError(
+                f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are requested; "
+                f"{self.checkpoint.target} has {room:,} positions: shorten it, or request fewer"
+            )
+        return Prompt(place, text, tuple(ids))
+
+
+def _of_base(given: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
+    """Returns the overlays; raises unless they were made for the base."""
+    if given is None:
+        return None
+    if isinstance(given, Overlays):
+        if given.base != base.fingerprint:
+            raise InputError(f"the overlays were made for a base other than {base.target}; give that base")
+        return given
+    return Overlays.load(given, base)

@@ -1,0 +1,130 @@
+"""OverlayBase: a loaded quantized base, and the model it was made from, whose weights are read one at a time."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
+from fairbits.forward.batches import batches
+from fairbits.forward.lockstep import StopBlock
+from fairbits.forward.recorder import is_observable
+from fairbits.forward.windows import Text
+from fairbits.models.architecture.records import Weight
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.compressed_tensors import read_packed
+from fairbits.models.scales.groups import Codes
+from fairbits.models.scales.scheme import Scheme
+from fairbits.quantization.gptq.block_rounding import matrix
+from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, InputStatistics, TextLanguages, stack_of
+from fairbits.quantization.plan import Plan, schemes_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FLOAT_BYTES = 4
+
+
+class OverlayBase:
+    """The base in float32, and everything needed to give some of its rows another form.
+
+    Rows are changed and restored by `Switch`, not here.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
+        """Checks that the base was made from the checkpoint, and loads it."""
+        self.checkpoint, self.base = checkpoint, base
+        self.plan = check_base(base, checkpoint)
+        self.model: PreTrainedModel = base.load(device=device)
+        modules = dict(self.model.named_modules())
+        weights = checkpoint.architecture.weights
+        seen = [each for each in self.plan.quantized if each.block is not None]
+        # maps with the same input are adjacent, so its statistics are computed once
+        seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
+        self.schemes: dict[str, Scheme] = schemes_of(
+            each for each in seen if is_observable(weights[each.name], modules)
+        )
+        if not self.schemes:
+            raise InputError(
+                f"{base.target} has no quantized linear map whose input can be observed; "
+                "give a base whose blocks are quantized"
+            )
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The bytes of all tensors of the base."""
+        return sum(info.nbytes for info in self.base.tensors.values())
+
+    def weight(self, name: str) -> Weight:
+        """Returns the description of a linear map."""
+        return self.checkpoint.architecture.weights[name]
+
+    def codes(self, name: str) -> Codes:
+        """Returns a linear map of the base as it is stored."""
+        names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
+        return read_packed({each: self.base.read(each) for each in names}, name, bits=self.schemes[name].bits)
+
+    def original(self, name: str) -> Tensor:
+        """Returns a linear map of the model that the base was made from."""
+        return matrix(self.checkpoint, self.weight(name))
+
+    def input_statistics(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
+        """Yields the input statistics of each linear map on a text, with equal weights for all languages.
+
+        The text passes through the base, not through any overlay of it.
+        """
+        for part in self._parts(products):
+            inputs = self._inputs(text, part, products)
+            for sees, names in groupby(part, lambda name: self.weight(name).sees):
+                known = inputs.statistics(sees)
+                if known is not None:
+                    yield from ((name, known) for name in names)
+
+    def _inputs(self, text: Text, names: Iterable[str], products: bool) -> HessianAccumulator:
+        weights = [self.weight(name) for name in names]
+        present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
+        points = {str(each.sees): InputPoint(each.module, stack_of(each), True, products) for each in weights}
+        inputs = HessianAccumulator(TextLanguages.of(text, dict.fromkeys(present, 1 / len(present))), points)
+        device = str(self.model.device)
+        with inputs.observe(self.model) as start, torch.no_grad():
+            for batch in batches(text, positions=OVERLAY_POSITIONS):
+                here = batch.on(device)
+                start(here)
+                try:
+                    self.model.base_model(**here.inputs_for(self.model), use_cache=False)
+                except StopBlock:
+                    continue
+        return inputs
+
+    def _parts(self, products: bool) -> Iterator[list[str]]:
+        """Yields the linear maps in parts whose products fit in memory together."""
+        part: list[str] = []
+        taken: dict[str | None, int] = {}
+        for name in self.schemes:
+            weight = self.weight(name)
+            size = FLOAT_BYTES * weight.shape[1] ** 2 if products else 0
+            if part and weight.sees not in taken and sum(taken.values()) + size > INPUT_PRODUCTS_BYTES:
+                yield part
+                part, taken = [], {}
+            part.append(name)
+            taken[weight.sees] = size
+        yield part
+
+
+def check_base(base: Checkpoint, checkpoint: Checkpoint) -> Plan:
+    """Returns the plan of a base, if it was made from the checkpoint."""
+    file = Path(base.directory) / "plan.json"
+    if not file.is_file():
+        raise InputError(f"{base.target} has no plan.json; give a base that fairbits quantize has written")
+    plan = Plan.load(file)
+    if plan.fingerprint != checkpoint.fingerprint:
+        raise InputError(
+            f"{base.target} was made from {plan.model}, and {checkpoint.target} has other weights; "
+            "give the model that the base was made from"
+        )
+    return plan

@@ -1,0 +1,233 @@
+"""Building overlays: which languages share one, which rows it holds, and the damage on held-out text."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.cluster.hierarchy import cut_tree, linkage
+from torch import Tensor, nn
+
+from fairbits.core.array_checks import Floats
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.core.units import bits
+from fairbits.evaluation.reference import Reference
+from fairbits.forward.batches import batches
+from fairbits.forward.body_and_head import recompute_in_backward, split_head
+from fairbits.forward.collect import positions_at_once
+from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
+from fairbits.forward.windows import NO_LABEL, Text
+from fairbits.quantization.learned.learn_model import Teacher
+from fairbits.serve.overlays.base_model import OverlayBase
+from fairbits.serve.overlays.overlay_rows import BASE, Form, Overlay, Patch
+from fairbits.serve.overlays.row_forms import Candidate, candidates
+from fairbits.serve.overlays.switch import Switch
+
+HOLDOUT_EVERY = 3
+"""One in this many documents of a language is held out."""
+Cluster = tuple[str, ...]
+
+
+class OverlayBuilder:
+    """A base, and the answers of the original model on the calibration text.
+
+    Between two calls no overlay is active.
+    """
+
+    def __init__(
+        self, overlay_base: OverlayBase, reference: Reference, *, seed: int = 0, progress: Progress | None = None
+    ) -> None:
+        self.overlay_base, self.text, self._seed = overlay_base, reference.text, seed
+        self._tell = progress or (lambda _stage, _done, _total: None)
+        self._teacher = Teacher(reference, overlay_base.model, device=str(overlay_base.model.device))
+        self._apart = held_out_documents(self.text)
+        self._sensitivity: dict[str, dict[str, Tensor]] = {}
+
+    def patterns(self) -> dict[str, Floats]:
+        """Returns the importance pattern of every language."""
+        self._tell("computing importance patterns", 0, 1)
+        return importance_patterns(self.overlay_base, self._fitting(self.text.languages))
+
+    def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
+        """Returns every linear map of the base in a form fitted to the languages of a cluster, equally weighted."""
+        each = [self._sensitivity_of(code) for code in cluster]
+        mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
+        found, total = [], len(self.overlay_base.schemes)
+        for candidate in candidates(self.overlay_base, self._fitting(cluster), mean, form=form):
+            found.append(candidate)
+            self._tell(f"choosing {form} rows for {', '.join(cluster):.40}", len(found), total)
+        return found
+
+    def overlay(self, name: str, cluster: Cluster, found: Sequence[Candidate], budget: float | None) -> Overlay:
+        """Returns the overlay of a cluster, of at most this share of the base's bytes; None: all rows."""
+        limit = None if budget is None else budget * self.overlay_base.size_bytes
+        return Overlay(name, cluster, patches_within(found, limit))
+
+    def damage(self, languages: Iterable[str], overlay: Overlay | None = None) -> dict[str, float]:
+        """Returns KL from the original model on held-out text, in bits per byte of each language."""
+        wanted = set(languages)
+        windows = [i for i, window in enumerate(self.text.windows) if self._is(window.document, wanted, apart=True)]
+        switch = Switch(self.overlay_base.model, () if overlay is None else (overlay,))
+        switch.to(BASE if overlay is None else overlay.name)
+        try:
+            with np.errstate(invalid="ignore"):  # languages that are not evaluated have no tokens
+                nats = self._teacher.damage(windows) * self._tokens_per_byte(windows)
+        finally:
+            switch.to(BASE)
+        return {code: bits(float(nats[i])) for i, code in enumerate(self.text.languages) if code in wanted}
+
+    def _sensitivity_of(self, code: str) -> dict[str, Tensor]:
+        if code not in self._sensitivity:
+            self._tell(f"computing sensitivities for {code}", len(self._sensitivity), len(self.text.languages))
+            self._sensitivity[code] = sensitivity(self.overlay_base, self._fitting((code,)), seed=self._seed)
+        return self._sensitivity[code]
+
+    def _fitting(self, languages: Iterable[str]) -> Text:
+        """Returns the part of some languages' text that overlays are fitted to."""
+        wanted = set(languages)
+        windows = (window for window in self.text.windows if self._is(window.document, wanted, apart=False))
+        return replace(self.text, windows=tuple(windows))
+
+    def _is(self, document: int, languages: set[str], *, apart: bool) -> bool:
+        return str(self.text.lang[document]) in languages and (document in self._apart) == apart
+
+    def _tokens_per_byte(self, windows: Sequence[int]) -> Floats:
+        """Returns the predicted tokens per byte of each language in these windows."""
+        count, chosen = len(self.text.languages), [self.text.windows[i] for i in windows]
+        tokens, size, language_of = np.zeros(count), np.zeros(count), self.text.language_of
+        for window in chosen:
+            tokens[language_of[window.document]] += sum(label != NO_LABEL for label in window.main.labels)
+        for document in {window.document for window in chosen}:
+            size[language_of[document]] += self.text.size_bytes[document]
+        ratio: Floats = tokens / np.maximum(size, 1)
+        return ratio
+
+
+def held_out_documents(text: Text) -> frozenset[int]:
+    """Returns every third document of each language."""
+    documents: dict[str, list[int]] = {code: [] for code in text.languages}
+    for document in sorted({window.document for window in text.windows}):
+        documents[str(text.lang[document])].append(document)
+    few = sorted(code for code, own in documents.items() if len(own) < HOLDOUT_EVERY)
+    if few:
+        raise InputError(
+            f"the calibration text has {len(documents[few[0]])} document(s) in {few[0]}; overlays are fitted to some "
+            f"and evaluated on others, which takes {HOLDOUT_EVERY} of every language: give more text, or more --tokens"
+        )
+    return frozenset(own[i] for own in documents.values() for i in range(HOLDOUT_EVERY - 1, len(own), HOLDOUT_EVERY))
+
+
+def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> int:
+    """Returns the fewest clusters whose worst damage is within `spare` of the least.
+
+    >>> best_count({1: {"a": 0.3}, 2: {"a": 0.2}, 4: {"a": 0.199}}, spare=0.02)
+    2
+    """
+    worst = {count: max(each.values()) for count, each in damages.items()}
+    return min(count for count, value in worst.items() if value <= min(worst.values()) * (1 + spare))
+
+
+def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tuple[Patch, ...]:
+    """Returns the rows that save most per byte, at most `budget` bytes in total; None: all rows of all maps.
+
+    Rows that save nothing are left out even if they fit.
+    """
+    if budget is None:
+        return tuple(each.patch(None) for each in candidates)
+    size = np.concatenate([np.full(len(each.saved), each.row_bytes) for each in candidates])
+    density = np.concatenate([each.saved.numpy() for each in candidates]) / size
+    order = np.argsort(-density, kind="stable")
+    taken = np.zeros(len(order), dtype=bool)
+    taken[order[(np.cumsum(size[order]) <= budget) & (density[order] > 0)]] = True
+    ends = np.cumsum([len(each.saved) for each in candidates])
+    found = []
+    for each, mine in zip(candidates, np.split(taken, ends[:-1]), strict=True):
+        if mine.any():
+            found.append(each.patch(None if mine.all() else torch.from_numpy(np.flatnonzero(mine))))
+    return tuple(found)
+
+
+def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
+    """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear map, less its mean per map.
+
+    Subtracting the mean removes the overall magnitude. What remains is which inputs matter more to a language than
+    others.
+    """
+    parts: dict[str, Floats] = {}
+    for name, known in overlay_base.input_statistics(text, products=False):
+        sees = str(overlay_base.weight(name).sees)
+        if sees not in parts and known.squares is not None:
+            logs = np.log(known.squares + np.finfo(np.float32).tiny)
+            parts[sees] = logs - logs.mean(axis=1, keepdims=True)
+    patterns = np.concatenate(list(parts.values()), axis=1)
+    return dict(zip(text.languages, patterns, strict=True))
+
+
+def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...], ...]:
+    """Returns `count` clusters of languages by Ward's method, largest first; clusters of different counts are nested.
+
+    >>> clusters({"a": np.array([0.0, 1]), "b": np.array([5.0, 5]), "c": np.array([0.1, 1])}, 2)
+    (('a', 'c'), ('b',))
+    """
+    codes = list(patterns)
+    if count >= len(codes):
+        return tuple((code,) for code in codes)
+    # what all languages have in common does not help to cluster them
+    table = np.stack([patterns[code] for code in codes])
+    # cut by count: no height separates languages at equal distances
+    labels = cut_tree(linkage(table - table.mean(axis=0), method="ward"), n_clusters=[count])[:, 0]
+    found = [tuple(codes[i] for i in np.flatnonzero(labels == label)) for label in range(count)]
+    return tuple(sorted(found, key=lambda each: (-len(each), each)))
+
+
+def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict[str, Tensor]:
+    """Returns E[(∂/∂y_r)²] of every linear map, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
+
+    Gradients are those of logits · ξ, ξ a Fisher direction drawn from `seed` at every predicted position; no label is
+    used. Treating the errors of rows as independent is an approximation, used only to rank rows; damage is measured.
+    """
+    model, found = overlay_base.model, {}
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.enable_input_require_grads()  # type: ignore[no-untyped-call]  # gradients of activations only
+    handles = []
+    for name in overlay_base.schemes:
+        found[name] = torch.zeros(overlay_base.weight(name).shape[0], dtype=torch.float64)
+        module = model.get_submodule(overlay_base.weight(name).module)
+        handles.append(module.register_forward_hook(_watcher(found[name])))
+    try:
+        positions = _backward(overlay_base, text, seed)
+    finally:
+        model.disable_input_require_grads()  # type: ignore[no-untyped-call]
+        for handle in handles:
+            handle.remove()
+    return {name: sums / max(positions, 1) for name, sums in found.items()}
+
+
+def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
+    """Returns the hook that sums the squared gradient of a linear map's output."""
+
+    def take(gradient: Tensor) -> None:
+        sums.add_(gradient.detach().flatten(0, -2).float().square().sum(0).double().cpu())
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(take)  # type: ignore[no-untyped-call]
+
+    return hook
+
+
+def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
+    """Returns how many positions predicted a token, after a forward and a backward pass."""
+    model, device = overlay_base.model, str(overlay_base.model.device)
+    blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
+    draws, scores = SignDraws(seed), LossSums(len(text.lang))
+    split = split_head(model, next(batches(text, positions=1)).on(device))
+    for batch in batches(text, positions=positions_at_once(model, split)):
+        here = batch.on(device)
+        with recompute_in_backward(blocks):
+            features = split.body(here)
+        torch.autograd.backward(features, fisher_gradient(features, batch, split, scores=scores, draws=draws))
+    return int(scores.sums[0].sum())

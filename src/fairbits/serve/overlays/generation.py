@@ -1,0 +1,166 @@
+"""Generation: batches of prompts are continued by `generate` of transformers."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairbits.core.checks import in_range, whole
+from fairbits.core.errors import InputError
+from fairbits.models.device import fixed_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MAX_NEW_TOKENS = 64
+"""The number of new tokens if neither the caller nor the model sets it."""
+FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria")
+"""Options of `generate` that are not part of its configuration."""
+REFUSED = {
+    "max_length": "it counts the padding of a batch: give max_new_tokens",
+    "min_length": "it counts the padding of a batch: give min_new_tokens",
+    "num_return_sequences": "every prompt has one continuation: give it several times",
+    "pad_token_id": "it is that of the tokenizer",
+    "return_dict_in_generate": "text is returned: take the model from `using` for more",
+}
+"""Options that are refused, and why."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue, in tokens, and its place among the others."""
+
+    place: int
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The generated continuation of a prompt."""
+
+    text: str
+    tokens: int
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How prompts are continued: at most `most` tokens each, until one of `ends`."""
+
+    options: Mapping[str, Any]
+    most: int
+    ends: frozenset[int]
+    padding: int
+    seed: int | None
+
+    @property
+    def alone(self) -> bool:
+        """Whether a prompt needs a batch of its own, because sampling depends on the other prompts of a batch."""
+        return self.seed is not None and bool(self.options["do_sample"])
+
+
+def settings_for(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", options: Mapping[str, Any], *, seed: int | None
+) -> Settings:
+    """Returns the options completed with the model's defaults; raises if `generate` does not have one of them."""
+    from transformers import GenerationConfig
+
+    if not model.can_generate() or model.config.is_encoder_decoder:
+        raise InputError(
+            f"{type(model).__name__} does not generate text; give a model that does, such as Llama or BLOOM"
+        )
+    _check(options, known={*vars(GenerationConfig()), *FUNCTIONS})  # type: ignore[no-untyped-call]
+    own: Any = model.generation_config
+    most = options.get("max_new_tokens", own.max_new_tokens)
+    most = MAX_NEW_TOKENS if most is None else whole("max_new_tokens", most, least=1)
+    ends = _numbers(options.get("eos_token_id", own.eos_token_id))
+    rows = model.config.get_text_config().vocab_size
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, *ends, 0)
+    padding = next(each for each in candidates if isinstance(each, int) and each < rows)
+    full = {"do_sample": bool(own.do_sample), **options, "max_new_tokens": most}
+    if options.get("stop_strings"):
+        full["tokenizer"] = tokenizer  # `generate` needs it to find them
+    return Settings(full, most, frozenset(ends), padding, seed)
+
+
+def _check(options: Mapping[str, Any], *, known: Collection[str]) -> None:
+    """Raises if an option is refused, or would be silently ignored."""
+    for name, value in options.items():
+        if name in REFUSED:
+            raise InputError(f"the option {name} is not taken, as {REFUSED[name]}")
+        if name not in known or name.startswith("_"):
+            raise InputError(f"there is no option {name!r:.40}; give those of GenerationConfig in transformers")
+        if value is not None and name == "temperature":
+            in_range(name, value, above=0.0)
+        if value is not None and name == "top_p":
+            in_range(name, value, above=0.0, most=1.0)
+
+
+def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
+    """Yields batches of at most `most` prompts, sorted by length."""
+    ordered = sorted(prompts, key=lambda prompt: len(prompt.ids))
+    for start in range(0, len(ordered), most):
+        yield ordered[start : start + most]
+
+
+def generate_batch(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], settings: Settings
+) -> dict[int, Continuation]:
+    """Returns the continuation of every prompt, by its place."""
+    ids, mask = _left_padded(prompts, settings.padding, model.device)
+    with fixed_seed(settings.seed, model.device):
+        try:
+            rows: Tensor = model.generate(  # type: ignore[operator]
+                input_ids=ids,
+                attention_mask=mask,
+                pad_token_id=settings.padding,
+                num_return_sequences=1,
+                return_dict_in_generate=False,
+                **settings.options,
+            )
+        except (TypeError, ValueError) as problem:  # every option is validated differently
+            raise InputError(
+                f"transformers cannot generate with these options: {' '.join(str(problem).split()):.300}"
+            ) from problem
+    made = rows[:, ids.shape[1] :].tolist()
+    return {
+        prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in zip(prompts, made, strict=True)
+    }
+
+
+def _continuation(
+    tokenizer: "PreTrainedTokenizerBase", prompt: Prompt, new: list[int], settings: Settings
+) -> Continuation:
+    end = next((i for i, token in enumerate(new) if token in settings.ends), None)
+    if end is not None:
+        new = new[: end + 1]
+    while end is None and new and new[-1] == settings.padding:  # padding after a stop string
+        new = new[:-1]
+    reason = "length" if end is None and len(new) == settings.most else "stop"
+    # a tokenizer may drop a leading space when it decodes; here the space is in the middle of the text
+    before, whole_text = (_decoded(tokenizer, ids) for ids in (prompt.ids, (*prompt.ids, *new)))
+    text = whole_text[len(before) :] if whole_text.startswith(before) else _decoded(tokenizer, new)
+    return Continuation(text, len(new), reason)
+
+
+def _decoded(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns tokens and mask, with padding on the left so that continuations start at the right end."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    ids = torch.full((len(prompts), width), padding, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
+        mask[row, width - len(prompt.ids) :] = 1
+    return ids.to(device), mask.to(device)
+
+
+def _numbers(given: Any) -> tuple[int, ...]:
+    """Returns a token id, a list of them or None as a tuple."""
+    return () if given is None else (given,) if isinstance(given, int) else tuple(given)

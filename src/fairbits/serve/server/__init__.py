@@ -1,0 +1,1 @@
+"""The HTTP server: completions over an OpenAI-compatible API, each with the overlay of its language."""

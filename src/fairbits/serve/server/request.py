@@ -1,0 +1,242 @@
+"""The request for a completion: its fields, each checked, and none ignored; and the errors that answer bad ones."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fairbits.core.errors import printable
+
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+"""The type of an error by its status; any other is an invalid request or an error of the server."""
+CLIENT_CLOSED_REQUEST = 499
+"""The status of a request whose client left before the response; only the metrics see it."""
+DEFAULT_TOKENS = 16
+"""New tokens where a request does not give a number, as at OpenAI."""
+COOLEST, HOTTEST = 0.01, 2.0
+"""The temperatures for sampling; below the first, scores divided by it leave the range of float32."""
+UNSUPPORTED = "left out: it is not supported"
+
+Text = Annotated[str, Field(min_length=1)]
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+One = Annotated[float, Field(ge=1, le=1)]  # Literal[1] would accept true
+
+
+def _check_off(value: bool) -> bool:
+    if value:
+        raise ValueError
+    return value
+
+
+Off = Annotated[bool, AfterValidator(_check_off)]  # Literal[False] would accept 0
+
+
+class RequestError(Exception):
+    """A request that is answered by an error: its HTTP status, message, the field it is about, and a short name."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the body of the response."""
+        kind = TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, param: str | None = None) -> RequestError:
+    """Returns the error for a request that is malformed, or uses what is not supported."""
+    return RequestError(400, message, param=param)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of the server.
+
+    `max_tokens`         new tokens of a choice
+    `max_prompt_tokens`  tokens of a prompt, where the model has positions for them
+    `max_body`           bytes of a request
+    `max_queue`          choices that wait
+    `max_batch`          choices that are decoded together
+    `timeout`            seconds from a request to the end of its response
+    """
+
+    max_tokens: int = 512
+    max_prompt_tokens: int = 4096
+    max_body: int = 1 << 20
+    max_queue: int = 256
+    max_batch: int = 8
+    timeout: float = 300.0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen; a temperature of 0 takes the most likely one."""
+
+    temperature: float
+    top_p: float
+    seed: int | None
+
+
+class Body(BaseModel):
+    """An object of a request: no field is unknown, nothing is converted, and null stands for the default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_nulls(cls, data: Any) -> Any:
+        """Returns the fields that have a value; an unknown one stays, to be refused."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}
+
+
+class StreamOptions(Body):
+    """The options of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: Off = False
+
+
+class CompletionRequest(Body):
+    """A request for completions. The description of a field completes the sentence "it must be …"."""
+
+    model: Text = Field(description="a string with at least one character")
+    prompt: Text | Annotated[list[Text], Field(min_length=1)] = Field(
+        description="a string or a list of strings, none of them empty; tokens are not supported"
+    )
+    language: Text | None = Field(None, description="the name or code of a language")
+    max_tokens: int = Field(ge=1, description="a whole number from 1 to {max_tokens}")
+    temperature: Zero | Annotated[float, Field(ge=COOLEST, le=HOTTEST)] = Field(
+        1.0, description=f"0, or a number from {COOLEST} to {HOTTEST:g}"
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="a number above 0 and at most 1")
+    n: int = Field(1, ge=1, description="a whole number from 1 to {max_queue}")
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = Field(
+        [], description="a string, or a list of at most 4 strings, each of 1 to 256 characters"
+    )
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="a whole number of 64 bits")
+    stream: bool = Field(False, description="true or false")
+    stream_options: StreamOptions = Field(
+        StreamOptions(), description="an object with include_usage, given only together with stream"
+    )
+    user: Any = None
+    best_of: One = Field(1.0, description=UNSUPPORTED)
+    echo: Off = Field(False, description=UNSUPPORTED)
+    frequency_penalty: Zero = Field(0.0, description=UNSUPPORTED)
+    logit_bias: dict[str, Any] = Field({}, max_length=0, description=UNSUPPORTED)
+    logprobs: None = Field(None, description=UNSUPPORTED)
+    presence_penalty: Zero = Field(0.0, description=UNSUPPORTED)
+    suffix: Literal[""] = Field("", description=UNSUPPORTED)
+
+    @field_validator("max_tokens", "n")
+    @classmethod
+    def within_limits(cls, value: int, info: ValidationInfo) -> int:
+        """Returns a number that the limits of the server allow."""
+        limits: Any = info.context
+        if value > (limits.max_tokens if info.field_name == "max_tokens" else limits.max_queue):
+            raise ValueError
+        return value
+
+    @field_validator("stream_options")
+    @classmethod
+    def only_with_stream(cls, value: StreamOptions, info: ValidationInfo) -> StreamOptions:
+        """Returns the options of a stream, if there is one."""
+        if not info.data.get("stream"):
+            raise ValueError
+        return value
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts, one or several."""
+        return (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The strings that end a completion."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are chosen."""
+        return Sampling(self.temperature, self.top_p, self.seed)
+
+
+def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
+    """Returns the request in a body, if the server can serve it within its limits."""
+    data = read_object(body)
+    unknown = next((name for name in data if name not in CompletionRequest.model_fields), None)
+    if unknown is not None:
+        known = [name for name, own in CompletionRequest.model_fields.items() if own.description != UNSUPPORTED]
+        message = f"there is no field {unknown!r:.80}; the fields are {', '.join(sorted(known))}"
+        raise bad_request(message, printable(unknown[:80]))
+    if data.get("max_tokens") is None:
+        data["max_tokens"] = min(DEFAULT_TOKENS, limits.max_tokens)
+    try:
+        return CompletionRequest.model_validate(data, context=limits)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False)[0]
+        raise _bad_field(str(first["loc"][0]), data, limits) from None
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Returns the JSON object in a body.
+
+    Python parses it, not pydantic, since it reads half a surrogate pair: the field that holds one can be named.
+    """
+    try:
+        data = json.loads(body.decode(), parse_constant=_not_json)
+    except UnicodeDecodeError:
+        raise bad_request("the body is not UTF-8; send JSON in UTF-8") from None
+    except RecursionError:
+        raise bad_request("the JSON is nested too deeply; no field has more than two levels") from None
+    except ValueError as problem:
+        raise bad_request(f"the body is not JSON ({problem}); send a JSON object") from None
+    if not isinstance(data, dict):
+        raise bad_request(f"the body is {data!r:.40}; it must be a JSON object")
+    return data
+
+
+def prompt_too_long(tokens: int, most: int) -> RequestError:
+    """Returns the error for a prompt that does not fit."""
+    message = f"the prompt has {tokens} tokens; this server takes {most}: shorten it, or request fewer new tokens"
+    return RequestError(400, message, param="prompt", code="context_length_exceeded")
+
+
+def server_stopping() -> RequestError:
+    """Returns the error for a request that a server which stops cannot take or finish."""
+    message = "the server is stopping; try again later"
+    return RequestError(503, message, code="stopping", headers={"Retry-After": "5"})
+
+
+def _bad_field(name: str, data: Mapping[str, Any], limits: Limits) -> RequestError:
+    """Returns the error for a field that is missing or wrong."""
+    found = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
+    rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
+    return bad_request(f"{name} is {found}; it must be {rule}", name)
+
+
+def _not_json(name: str) -> float:
+    raise bad_request(f"the body holds {name}, which is not JSON; send finite numbers")

@@ -1,0 +1,153 @@
+"""The scheduler: choices wait in the order of arrival; one thread decodes them, those of one overlay together."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from fairbits.serve.overlays.generation import settings_for
+from fairbits.serve.server.choice import Failure, PendingChoice
+from fairbits.serve.server.decoding import decode
+from fairbits.serve.server.request import Limits, RequestError, server_stopping
+
+if TYPE_CHECKING:
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+    from fairbits.serve.server.app import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """The queue of choices, and the thread that decodes them.
+
+    A batch starts with the oldest choice and is filled with others of the same batch key. So a choice waits for no
+    more batches than there are choices before it, and many of one language cannot delay another for long.
+    """
+
+    def __init__(self, model: "AdaptiveModel", limits: Limits, metrics: "Metrics") -> None:
+        settings_for(model.model, model.tokenizer, {}, seed=None)  # raises if the model does not generate text
+        self._model, self._limits, self._metrics = model, limits, metrics
+        self._waiting: deque[PendingChoice] = deque()
+        self._running: list[PendingChoice] = []
+        self._reserved = 0
+        self._changed = threading.Condition()
+        self._halted = False
+        self._thread = threading.Thread(target=self._run, name="fairbits-decoding", daemon=True)
+        self.closing = False
+        self._last_call: threading.Timer | None = None
+        metrics.watch_queue(waiting=lambda: len(self._waiting), running=lambda: len(self._running))
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted."""
+        return self._thread.is_alive() and not self.closing
+
+    def start(self) -> None:
+        """Starts the decoding thread."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Accepts no more requests; after `seconds`, those that are not finished are ended with an error.
+
+        A handler of a signal calls this, so no lock is taken here.
+        """
+        if not self.closing:
+            self.closing = True
+            self._last_call = threading.Timer(seconds, self._end_all)
+            self._last_call.daemon = True
+            self._last_call.start()
+
+    def _end_all(self) -> None:
+        """Ends all choices, and tells their clients that the server stops."""
+        with self._changed:
+            left = [*self._running, *self._waiting]
+            self._waiting.clear()
+        for choice in left:
+            choice.emit(Failure(stopping=True))
+            choice.cancelled = True
+
+    def stop(self, seconds: float) -> None:
+        """Ends running choices at their next token, and waits up to `seconds` for the thread."""
+        self.closing = True
+        if self._last_call is not None:
+            self._last_call.cancel()
+        with self._changed:
+            self._halted = True
+            self._changed.notify_all()
+        self._thread.join(seconds)
+
+    def reserve(self, count: int) -> None:
+        """Reserves room in the queue for choices that are being read; `submit` or `release` returns it."""
+        most = self._limits.max_queue
+        if count > most:
+            raise RequestError(400, f"the request has {count} choices; this server takes at most {most}", param="n")
+        with self._changed:
+            if not self.ready:
+                raise server_stopping()
+            if len(self._waiting) + self._reserved + count > most:
+                message = f"{len(self._waiting)} choices are waiting; try again later"
+                raise RequestError(429, message, code="queue_full", headers={"Retry-After": "1"})
+            self._reserved += count
+
+    def release(self, count: int) -> None:
+        """Returns the room of choices that were not submitted."""
+        with self._changed:
+            self._reserved -= count
+
+    def submit(self, choices: Sequence[PendingChoice]) -> None:
+        """Queues choices for which room was reserved."""
+        with self._changed:
+            self._reserved -= len(choices)
+            self._waiting.extend(choices)
+            self._changed.notify()
+
+    def cancel(self, choices: Sequence[PendingChoice]) -> None:
+        """Cancels choices: waiting ones at once, running ones at their next token."""
+        with self._changed:
+            for choice in choices:
+                choice.cancelled = True
+            self._waiting = deque(choice for choice in self._waiting if not choice.cancelled)
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._decode(batch)
+            except Exception:  # whatever it is, the next batch must be decoded
+                logger.exception("a batch of %d failed", len(batch))
+                for choice in batch:
+                    choice.emit(Failure())
+            finally:
+                self._running = []
+
+    def _next_batch(self) -> list[PendingChoice]:
+        """Returns the next batch once there is one; nothing once the scheduler is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._halted)
+            if self._halted:
+                return []
+            key = self._waiting[0].batch_key
+            batch = [choice for choice in self._waiting if choice.batch_key == key][: self._limits.max_batch]
+            taken = set(map(id, batch))
+            self._waiting = deque(choice for choice in self._waiting if id(choice) not in taken)
+            self._running = batch
+        return batch
+
+    def _decode(self, batch: list[PendingChoice]) -> None:
+        metrics, overlay = self._metrics, batch[0].served.overlay
+        metrics.batch.observe(len(batch))
+        before, began = self._model.now, perf_counter()
+        with self._model.using(overlay) as model:
+            if before != overlay:
+                metrics.switches.inc()
+                metrics.switch_seconds.inc(perf_counter() - began)
+            decode(
+                model,
+                self._model.tokenizer,
+                batch,
+                halted=lambda: self._halted,
+                on_first_token=metrics.first_token.observe,
+            )
+        metrics.tokens.labels(overlay).inc(sum(choice.tokens for choice in batch))
+        metrics.cancelled.inc(sum(choice.cancelled for choice in batch))

@@ -1,0 +1,211 @@
+"""Corpus: documents of each language, split into calibration and evaluation, and identified by hashes."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from fairbits.core.checks import instance, one_of, sequence, whole
+from fairbits.core.errors import InputError
+from fairbits.text.catalog import Language
+from fairbits.text.documents import Documents, clean, encodable, fold_text
+from fairbits.text.language_codes import find_languages, language_of, own_language
+from fairbits.text.sound import Clip
+
+SPLITS = ("calibration", "evaluation")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents of each language in two splits: one to calibrate on, one to evaluate on.
+
+    Documents are in NFC, without white space at either end, and not empty. In a parallel corpus, document i of a
+    split has the same content in every language. `notes` report what was left out when it was made. `source` is the
+    path that the text was read from, as it was given; None if it was not read from files. A corpus of speech has
+    `clips` by split and language, one for each document, which is the transcript of the clip.
+
+    >>> corpus = Corpus("greetings", {"fra": ["Bonjour."], "heb": ["שלום."]}, {"fra": ["Merci !"], "heb": ["תודה!"]})
+    >>> [language.name for language in corpus.languages], corpus.size("heb_Hebr", "calibration")
+    (['French', 'Hebrew'], 9)
+    """
+
+    name: str
+    calibration: Documents
+    evaluation: Documents
+    _: KW_ONLY
+    parallel: bool = False
+    notes: tuple[str, ...] = ()
+    source: str | None = field(default=None, compare=False)
+    clips: Mapping[str, Mapping[str, tuple[Clip, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks and freezes the documents; a language that only one split has is empty in the other."""
+        instance("name", self.name, str)
+        splits = {split: _check_documents(split, getattr(self, split)) for split in SPLITS}
+        codes = list(dict.fromkeys(code for documents in splits.values() for code in documents))
+        for split, documents in splits.items():
+            complete = {code: documents.get(code, ()) for code in codes}
+            if self.parallel:
+                _check_aligned(split, complete)
+            object.__setattr__(self, split, MappingProxyType(complete))
+            if self.clips:
+                _check_clips(split, complete, self.clips[split])
+        object.__setattr__(
+            self, "notes", tuple(instance("a note", note, str) for note in sequence("notes", self.notes))
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields, with the documents as dictionaries, which can be pickled."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return own | {split: dict(self.split(split)) for split in SPLITS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Freezes the documents again, which were checked before they were pickled."""
+        for name, value in state.items():
+            object.__setattr__(self, name, MappingProxyType(value) if name in SPLITS else value)
+
+    @cached_property
+    def languages(self) -> tuple[Language, ...]:
+        """The languages, in their order in the corpus."""
+        return tuple(language_of(code) for code in self.calibration)
+
+    @cached_property
+    def hashes(self) -> Mapping[str, Mapping[str, str]]:
+        """The SHA-256 of the documents of each split and language, each document preceded by its length.
+
+        The SHA-256 of a clip follows its document.
+        """
+        return {
+            split: {code: _sha256(texts, self.clips_of(code, split)) for code, texts in self.split(split).items()}
+            for split in SPLITS
+        }
+
+    def split(self, name: str) -> Documents:
+        """Returns the documents of a split, "calibration" or "evaluation"."""
+        return self.calibration if one_of("split", name, SPLITS) == "calibration" else self.evaluation
+
+    def clips_of(self, code: str, split: str) -> tuple[Clip, ...]:
+        """Returns the clips of a language in a split, one for each document; none if the corpus is text."""
+        return self.clips[split].get(code, ()) if self.clips else ()
+
+    def size(self, code: str, split: str) -> int:
+        """Returns the bytes of UTF-8 that a language has in a split."""
+        return sum(len(document.encode()) for document in self.split(split)[code])
+
+    def restrict(self, languages: Iterable[str]) -> "Corpus":
+        """Returns the corpus with these languages alone, in this order."""
+        codes = [language.code for language in find_languages(languages, own=self.calibration)]
+        missing = [code for code in codes if code not in self.calibration]
+        if missing:
+            raise InputError(
+                f"{self.name} has no text in {', '.join(missing)}; it has {', '.join(self.calibration)}: "
+                "choose among these or add the text"
+            )
+        kept = [{code: self.split(split)[code] for code in codes} for split in SPLITS]
+        clips = {split: {code: self.clips_of(code, split) for code in codes} for split in self.clips}
+        return replace(self, calibration=kept[0], evaluation=kept[1], clips=clips)
+
+    def require(self, *, calibration_bytes: int = 0, evaluation_bytes: int = 0) -> "Corpus":
+        """Returns the corpus itself if every language has at least these bytes of UTF-8 in each split."""
+        lacking = []
+        for split, least in zip(SPLITS, (calibration_bytes, evaluation_bytes), strict=True):
+            whole(f"{split}_bytes", least, least=0)
+            for code in self.calibration:
+                size = self.size(code, split)
+                if size < least:
+                    lacking.append(f"{code} {least - size:,} bytes of {split} text (it has {size:,})")
+        if lacking:
+            raise InputError(
+                f"{self.name} lacks {'; '.join(lacking)}: every language must have {calibration_bytes:,} bytes of "
+                f"calibration text and {evaluation_bytes:,} of evaluation text; add text or leave these languages out"
+            )
+        return self
+
+    def deduplicate(self) -> "Corpus":
+        """Returns the corpus without calibration documents that are also evaluation documents of their language.
+
+        Two documents are the same if they agree after folding case and white space. In a parallel corpus, a document
+        that is left out in one language is left out in all, so that they stay aligned.
+        """
+        shared = {code: _shared(texts, self.evaluation[code]) for code, texts in self.calibration.items()}
+        if self.parallel:
+            everywhere = frozenset[int]().union(*shared.values())
+            shared = dict.fromkeys(shared, everywhere)
+        kept = {code: _without(texts, shared[code]) for code, texts in self.calibration.items()}
+        clips = dict(self.clips)
+        if clips:
+            clips["calibration"] = {code: _without(own, shared[code]) for code, own in clips["calibration"].items()}
+        notes = [
+            f"{code}: {len(left_out):,} of {len(self.calibration[code]):,} calibration documents left out, as they are "
+            "evaluation documents too" + (" (here or in another language)" if self.parallel else "")
+            for code, left_out in shared.items()
+            if left_out
+        ]
+        return replace(self, calibration=kept, clips=clips, notes=(*self.notes, *notes))
+
+
+def _check_documents(split: str, documents: Documents) -> dict[str, tuple[str, ...]]:
+    if not isinstance(documents, Mapping):
+        raise InputError(f"{split} is a {type(documents).__name__}; it must map language codes to documents")
+    result: dict[str, tuple[str, ...]] = {}
+    for name, texts in documents.items():
+        code = own_language(name).code
+        if code in result:
+            raise InputError(f"{split} names {code} twice, the second time as {name!r}; name each language once")
+        result[code] = tuple(
+            _check_document(f"{split} {code}[{i}]", text) for i, text in enumerate(sequence(code, texts))
+        )
+    return result
+
+
+def _check_document(where: str, text: str) -> str:
+    cleaned = clean(instance(where, text, str))
+    if not cleaned:
+        raise InputError(f"{where} is empty; every document must hold some text")
+    if not encodable(cleaned):
+        raise InputError(f"{where} holds half of a surrogate pair; every document must be valid Unicode text")
+    return cleaned
+
+
+def _check_aligned(split: str, documents: Documents) -> None:
+    if len({len(texts) for texts in documents.values()}) > 1:
+        counts = ", ".join(f"{code} {len(texts):,}" for code, texts in documents.items())
+        raise InputError(
+            f"the parallel {split} documents are not aligned ({counts}); every language must have the same number"
+        )
+
+
+def _check_clips(split: str, documents: Documents, clips: Mapping[str, tuple[Clip, ...]]) -> None:
+    for code, texts in documents.items():
+        if len(texts) != len(clips.get(code, ())):
+            raise InputError(
+                f"{split} {code} has {len(texts):,} transcripts and {len(clips.get(code, ())):,} clips; each clip must "
+                "have one"
+            )
+
+
+def _without(values: tuple[T, ...], left_out: frozenset[int]) -> tuple[T, ...]:
+    return tuple(value for i, value in enumerate(values) if i not in left_out)
+
+
+def _sha256(documents: tuple[str, ...], clips: tuple[Clip, ...]) -> str:
+    # The length before each document makes ["ab"] and ["a", "b"] differ.
+    digest = hashlib.sha256()
+    for document, clip in zip(documents, clips or (None,) * len(documents), strict=True):
+        data = document.encode()
+        digest.update(len(data).to_bytes(8, "big") + data + (b"" if clip is None else clip.sha256))
+    return digest.hexdigest()
+
+
+def _shared(documents: Iterable[str], others: Iterable[str]) -> frozenset[int]:
+    """Returns the positions of the documents that are among the others."""
+    known = set(_fingerprints(others))
+    return frozenset(i for i, fingerprint in enumerate(_fingerprints(documents)) if fingerprint in known)
+
+
+def _fingerprints(documents: Iterable[str]) -> Iterator[bytes]:
+    # 16 bytes a document instead of a second copy of the text
+    return (hashlib.blake2b(fold_text(document).encode(), digest_size=16).digest() for document in documents)

@@ -1,0 +1,65 @@
+"""A sentence and the same sentence with two neighbours exchanged: a model that knows the language prefers the first.
+
+Both have the same characters and bytes, so that neither is shorter. Words are exchanged where the sentence has enough
+of them, characters where it is written without spaces. Which ones is decided by a hash: the same in every run.
+"""
+
+import re
+import unicodedata
+
+from fairbits.text.documents import seeded_hash
+
+SENTENCE_END = re.compile(r"(?<=[.!?…।॥።؟։။។])\s+|(?<=[。！？])\s*|\n+")
+SHORTEST, LONGEST = 20, 400
+"""Characters of a sentence that is used; one of Han, kana or hangul may have half as many."""
+FEWEST_WORDS, FEWEST_CHARACTERS = 4, 6
+DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
+
+
+def sentences(document: str) -> list[str]:
+    """Returns the sentences of a document that are neither short nor long.
+
+    >>> sentences("Everyone has the right to life. Yes! 人人生而自由，在尊严和权利上一律平等。")
+    ['Everyone has the right to life.', '人人生而自由，在尊严和权利上一律平等。']
+    """
+    found = (part.strip() for part in SENTENCE_END.split(document))
+    return [part for part in found if SHORTEST / (2 if DENSE.search(part) else 1) <= len(part) <= LONGEST]
+
+
+def corrupt(sentence: str, *, seed: int = 0) -> str | None:
+    """Returns the sentence with two neighbouring words exchanged, or two characters; None if none can be.
+
+    The first and the last word keep their places, because of capitals and punctuation.
+
+    >>> corrupt("Everyone has the right to life.")
+    'Everyone has the to right life.'
+    """
+    words = sentence.split(" ")
+    if len(words) >= FEWEST_WORDS:
+        return _exchanged(words, " ", sentence, seed)
+    return _exchanged(_characters(sentence), "", sentence, seed)
+
+
+def _exchanged(parts: list[str], joint: str, sentence: str, seed: int) -> str | None:
+    """Returns the parts with two neighbours exchanged that differ, not the first nor the last."""
+    able = [i for i in range(1, len(parts) - 2) if _fold(parts[i]) != _fold(parts[i + 1])]
+    if not able or (not joint and len(parts) < FEWEST_CHARACTERS):
+        return None
+    i = min(able, key=lambda i: seeded_hash(seed, sentence, i))
+    return joint.join([*parts[:i], parts[i + 1], parts[i], *parts[i + 2 :]])
+
+
+def _characters(sentence: str) -> list[str]:
+    """Returns the characters, each with the marks that belong to it."""
+    found: list[str] = []
+    for character in sentence:
+        joined = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf") or (found and found[-1][-1] == "\u200d")
+        if joined and found:
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+def _fold(part: str) -> str:
+    return unicodedata.normalize("NFC", part).casefold()

@@ -1,0 +1,365 @@
+"""The language that a name or code stands for: in the catalog, in the IANA registry, or in text of the user.
+
+Language tags that the catalog does not hold: BCP-47 and ISO 639, read with the IANA registry of langcodes.
+
+Importing langcodes and reading its registry takes a few tenths of a second. Both wait until a tag needs them.
+"""
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+from fairbits.core.checks import instance, sequence
+from fairbits.core.errors import InputError
+from fairbits.text.catalog import Language, by_code, codes, fold, meanings_of, names, other_scripts
+
+LONGEST = 64
+"""Characters of the longest tag or name that is accepted."""
+LONGEST_VARIETY = LONGEST - len("deu_Latn-")
+OWN_NAME = re.compile(rf"[^\W\d_]([\w-]{{0,{LONGEST - 2}}}\w)?")
+"""Letters, digits, hyphens and underscores; a letter first, no hyphen last. Safe in a path, a list and a terminal."""
+PRIVATE_USE = re.compile("q[a-t][a-z]")
+"""The codes that ISO 639 leaves to private use."""
+NO_USUAL_SCRIPT = frozenset({"mis", "mul", "und", "zxx"})
+"""Codes for text of several languages, of an unknown one or of none."""
+CATALOG_SCRIPTS = {"Kore": "Hang"}
+"""What FLORES-200, and so the catalog, calls a script that CLDR calls otherwise."""
+
+
+@dataclass(frozen=True)
+class Tag:
+    """The parts of a valid tag, and what the registry says of them.
+
+    `subtag`   the shortest code of the language ("de"), `iso639_3` the one of three letters ("deu")
+    `script`   the script that the tag names, or the usual one; "" if neither is known
+    `usual`    whether that is the usual script of the language, or none is known
+    `region`   the region that the tag names, or ""
+    `variety`  variants and private subtags ("1996", "x-mine"), or ""
+    `name`     the English name, with script and variety where they are not the usual ones
+    """
+
+    subtag: str
+    iso639_3: str
+    script: str
+    usual: bool
+    region: str
+    variety: str
+    name: str
+
+    @property
+    def code(self) -> str:
+        """The code in the notation of the catalog: frr_Latn, cat_Latn-valencia, qaa."""
+        return "-".join(filter(None, ("_".join(filter(None, (self.iso639_3, self.script))), self.variety)))
+
+    @property
+    def bcp47(self) -> str:
+        """The tag without its region, and without a script that is the usual one."""
+        return "-".join(filter(None, (self.subtag, "" if self.usual else self.script, self.variety)))
+
+
+def parse_tag(text: str) -> Tag | None:
+    """Returns the parts of a BCP-47 tag or an ISO 639 code; None for text that is not a valid one.
+
+    >>> parse_tag("frr").code, parse_tag("uz-AF").code, parse_tag("ca-valencia").name
+    ('frr_Latn', 'uzb_Arab', 'Catalan (valencia)')
+    """
+    if len(text) > LONGEST:
+        return None
+    from langcodes import Language
+    from langcodes.tag_parser import LanguageTagError
+
+    try:
+        given = Language.get(text, normalize=False)
+        if given.extlangs or "-" in (given.language or ""):  # zh-yue and i-klingon: forms that have been replaced
+            given = Language.get(text)
+    except LanguageTagError:
+        return None
+    subtag = _current_subtag(given.language or "und")
+    private = PRIVATE_USE.fullmatch(subtag) is not None
+    valid = given.update_dict({"language": subtag}).is_valid()
+    registered = private or subtag in _registry().languages
+    variety = "-".join(filter(None, (*sorted(given.variants or ()), given.private)))
+    if given.extlangs or not valid or not registered or len(variety) > LONGEST_VARIETY:
+        return None
+    region = given.territory or ""
+    usual = _likely_script(subtag)
+    script = given.script or _likely_script(f"{subtag}-{region}") or usual
+    details = [] if script == usual else [f"{_registry().scripts.get(script, script)} script"]
+    name = subtag if private else _registry().languages[subtag]
+    return Tag(
+        subtag,
+        Language.make(language=subtag).to_alpha3(),
+        script,
+        usual=script == usual,
+        region=region,
+        variety=variety,
+        name=" ".join((name, *(f"({detail})" for detail in (*details, variety) if detail))),
+    )
+
+
+def own_name(text: str) -> str | None:
+    """Returns a name of the user's own as a code, in lower case; None if it is not safe as one.
+
+    >>> own_name("My-Dialect"), own_name("../passwd")
+    ('my-dialect', None)
+    """
+    lowered = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).lower())
+    return lowered if OWN_NAME.fullmatch(lowered) else None
+
+
+class _Registry(NamedTuple):
+    """What the IANA registry says: names by subtag, and the subtags that replace others."""
+
+    languages: dict[str, str]
+    scripts: dict[str, str]
+    replacements: dict[str, str]
+
+
+@cache
+def _registry() -> _Registry:
+    from langcodes.data_dicts import LANGUAGE_ALPHA3, LANGUAGE_ALPHA3_BIBLIOGRAPHIC
+    from langcodes.registry_parser import parse_registry
+
+    entries = list(parse_registry())  # type: ignore[no-untyped-call]
+    names = {
+        kind: {entry["Subtag"]: entry["Description"][0] for entry in entries if entry["Type"] == kind}
+        for kind in ("language", "script")
+    }
+    replacements = {
+        long: short
+        for table in (LANGUAGE_ALPHA3, LANGUAGE_ALPHA3_BIBLIOGRAPHIC)
+        for short, long in table.items()
+        if len(short) == 2
+    }
+    replacements |= {
+        entry["Subtag"]: entry["Preferred-Value"]
+        for entry in entries
+        if entry["Type"] == "language" and "Preferred-Value" in entry
+    }
+    return _Registry(names["language"], names["script"], replacements)
+
+
+def _current_subtag(subtag: str) -> str:
+    """Returns what the registry has for a code: "de" for "deu" and "ger", "he" for "iw"."""
+    seen = {subtag}
+    while (following := _registry().replacements.get(subtag, subtag)) not in seen:
+        subtag = following
+        seen.add(subtag)
+    return subtag
+
+
+def _likely_script(tag: str) -> str:
+    """Returns the script that CLDR expects for a language, or for one in a region; "" if it expects none."""
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+
+    if tag.partition("-")[0] in NO_USUAL_SCRIPT or tag not in LIKELY_SUBTAGS:
+        return ""
+    script: str = LIKELY_SUBTAGS[tag].split("-")[1]
+    return CATALOG_SCRIPTS.get(script, script)
+
+
+SUGGESTIONS = 5
+LONGEST_SHOWN = 60
+MISSPELT = 0.85
+"""An unknown name with at least this similarity to a known one is treated as a misspelling."""
+CODE_SHAPED = re.compile("[A-Za-z]{2,3}([-_][A-Z][a-z]{3})?")
+"""Names that look like a code but are none: jp and cz, for instance, are regions."""
+RESERVED = frozenset({"base"})
+"""What overlays call the shared base."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The language that a name was read as: the name as given, the language, and why."""
+
+    given: str
+    language: Language
+    because: str
+
+
+def find_language(name: str, *, own: Container[str] = ()) -> Language:
+    """Returns the language that a code, an English name or an autonym stands for.
+
+    >>> find_language("he").code, find_language("Hebrew").code, find_language("עברית").code
+    ('heb_Hebr', 'heb_Hebr', 'heb_Hebr')
+    """
+    return resolve(name, own=own).language
+
+
+def find_languages(names: Iterable[str], *, own: Container[str] = ()) -> tuple[Language, ...]:
+    """Returns the languages that the names stand for, in their order; none may come twice."""
+    found: dict[str, Resolution] = {}
+    for name in sequence("languages", names):
+        resolution = resolve(name, own=own)
+        earlier = found.setdefault(resolution.language.code, resolution)
+        if earlier is not resolution:
+            raise InputError(
+                f"languages name {resolution.language} twice, as {earlier.given!r} and as {name!r}; "
+                "name every language once"
+            )
+    return tuple(resolution.language for resolution in found.values())
+
+
+def resolve(name: str, *, own: Container[str] = ()) -> Resolution:
+    """Returns the language that a name stands for, and why; case, hyphens and underscores do not matter.
+
+    The catalog comes first, then BCP-47 tags and ISO 639 codes of the IANA registry, then codes for private use.
+    `own` are the codes of text at hand: a name that the user invented is understood if it is one of them.
+
+    >>> resolve("ara").language.code, resolve("ara").because
+    ('arb_Arab', 'macrolanguage Arabic: its standard form')
+    >>> resolve("frr").language.code, resolve("frr").language.name
+    ('frr_Latn', 'Northern Frisian')
+    """
+    found = _known(name)
+    if found is not None:
+        return found
+    code = own_name(name)
+    if code is not None and code in own:
+        return Resolution(name, _named_by_user(code), "a name of your own")
+    hint = (
+        suggestion(name) or "`fairbits languages` lists the catalog; a name of your own needs text of yours that has it"
+    )
+    raise InputError(f"{_unknown(name)}; {hint}")
+
+
+def own_language(name: str) -> Language:
+    """Returns the language of text that the user has: one that `find_language` knows, or a name of the user's own.
+
+    A name that is not a language tag is accepted if it is safe as a code and is not close to a known one, which it
+    may be a misspelling of. A name that begins with x- is never treated as a misspelling.
+
+    >>> own_language("fr").code, own_language("my-dialect").code
+    ('fra_Latn', 'my-dialect')
+    """
+    found = _known(name)
+    if found is not None:
+        return found.language
+    code = own_name(name)
+    if code is None or code in RESERVED:
+        raise InputError(
+            f"{_unknown(name)}; a name of your own must have at most {LONGEST} letters, digits, - and _, begin with a "
+            f"letter and not be {' or '.join(sorted(RESERVED))}"
+        )
+    near = suggestion(code, cutoff=MISSPELT, shortest=4)  # "mine" is not a misspelt "min"
+    if near or CODE_SHAPED.fullmatch(name.strip()):
+        said = near or "no such code is registered."
+        raise InputError(f"{_unknown(name)}; {said} If it is a name of your own, call it x-{code}")
+    return _named_by_user(code)
+
+
+def code_of_name(name: str, where: str) -> str:
+    """Returns the code of the language that a file or a line names; `where` says which, in an error."""
+    try:
+        return own_language(name).code
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def wanted_languages(names: Iterable[str]) -> tuple[Language, ...]:
+    """Returns the languages that names stand for in text yet to be read, which may have names of its own."""
+    given = sequence("languages", names)
+    return find_languages(given, own=own_names(given))
+
+
+def own_names(names: Iterable[str]) -> frozenset[str]:
+    """Returns the codes that names would have if all were invented by the user; none for a name that is not safe."""
+    return frozenset(filter(None, (own_name(instance("language", name, str)) for name in names)))
+
+
+@cache
+def language_of(code: str) -> Language:
+    """Returns the language of a code that results hold; one that means nothing here has the code as its name.
+
+    >>> language_of("heb_Hebr").name, language_of("my-dialect").name
+    ('Hebrew', 'my-dialect')
+    """
+    try:
+        found = _known(code)
+    except InputError:  # a name that several languages have: not a code
+        found = None
+    return _named_by_user(code) if found is None else found.language
+
+
+def unlisted_notes(languages: Iterable[Language]) -> tuple[str, ...]:
+    """Returns up to two notes that name the languages which the catalog does not hold.
+
+    >>> unlisted_notes([find_language("frr"), find_language("de"), find_language("qaa")])
+    ('not in the catalog, named as in the IANA registry: Northern Frisian (frr_Latn)', 'private codes, kept as given:
+    qaa')
+    """
+    unlisted = [language for language in languages if not language.listed]
+    parts = {
+        "not in the catalog, named as in the IANA registry": [each for each in unlisted if each.name != each.code],
+        "private codes, kept as given": [each for each in unlisted if each.name == each.code],
+    }
+    return tuple(f"{said}: {', '.join(map(str, group))}" for said, group in parts.items() if group)
+
+
+def suggestion(name: str, *, cutoff: float = 0.6, shortest: int = 1) -> str:
+    """Returns a question that names the known languages closest to a name, or "" where none is close."""
+    index = {key: meant for key, meant in (codes() | names()).items() if len(key) >= shortest}
+    close = difflib.get_close_matches(fold(name)[:LONGEST_SHOWN], index, n=4 * SUGGESTIONS, cutoff=cutoff)
+    meant = list(dict.fromkeys(code for key in close for code in index[key]))[:SUGGESTIONS]
+    return f"did you mean {_listed(meant)}?" if meant else ""
+
+
+def _known(name: str) -> Resolution | None:
+    """Returns the language that the catalog, the registry or private use give a name; raises if several have it."""
+    meant = meanings_of(instance("language", name, str))
+    if len(meant) == 1:
+        ((code, because),) = meant.items()
+        return Resolution(name, by_code()[code], because)
+    if meant:
+        raise InputError(f"language {_shown(name)} may be {_listed(meant)}; give the code of the one that is meant")
+    return _unlisted(name)
+
+
+def _unlisted(name: str) -> Resolution | None:
+    """Returns the language of a tag that the catalog does not hold as it is; None if it is not a valid tag."""
+    folded = fold(name)
+    code = own_name(name)
+    if code is not None and code.startswith("x-") and len(code) > 2:
+        return Resolution(name, replace(_named_by_user(code), bcp47=code), "private-use tag")
+    tag = parse_tag(folded)
+    if tag is None or (tag.usual and folded in other_scripts()):
+        return None
+    relatives = codes().get(tag.subtag, {})
+    same_script = codes().get(fold(f"{tag.subtag}-{tag.script}")) or (relatives if tag.usual else {})
+    because = "BCP-47 code" + (f", region {tag.region} left aside" if tag.region else "")
+    if same_script:
+        language = by_code()[next(iter(same_script))]
+        if tag.variety:
+            code, bcp47 = (f"{each}-{tag.variety}" for each in (language.code, language.bcp47))
+            language = replace(language, code=code, bcp47=bcp47, name=f"{language.name} ({tag.variety})", autonym="")
+        return Resolution(name, language, because)
+    language = Language(
+        tag.code,
+        tag.iso639_3,
+        tag.bcp47,
+        name=tag.code if PRIVATE_USE.fullmatch(tag.subtag) else tag.name,
+        autonym="",
+        script=tag.script,
+        family=by_code()[next(iter(relatives))].family if relatives else "",
+    )
+    return Resolution(name, language, because)
+
+
+def _named_by_user(code: str) -> Language:
+    return Language(code, "", "", name=code, autonym="", script="", family="")
+
+
+def _unknown(name: str) -> str:
+    return f"language {_shown(name)} is unknown; give a code such as heb_Hebr or he, or an English name"
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…")
+
+
+def _listed(codes: Iterable[str]) -> str:
+    return ", ".join(str(by_code()[code]) for code in codes)

@@ -1,0 +1,238 @@
+"""Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`.
+
+Files are read line by line. A line that cannot be used is named by file and number. Speech is in `speech`.
+"""
+
+import os
+from collections.abc import Collection, Container, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairbits.core.checks import whole
+from fairbits.core.errors import InputError
+from fairbits.models.embedded import embedded_languages
+from fairbits.text.corpus import SPLITS, Corpus
+from fairbits.text.documents import Collector, Documents, align, encodable, split_documents, without_blanks
+from fairbits.text.included_texts import help_languages, help_text, udhr, udhr_languages
+from fairbits.text.language_codes import code_of_name, language_of, suggestion, unlisted_notes, wanted_languages
+from fairbits.text.lines import entries_of, json_objects, text_lines
+from fairbits.text.speech import read_speech, speech_folders
+
+LIMIT = 64_000_000
+"""Bytes of UTF-8 that are kept per language and split by default."""
+SUFFIXES = (".txt", ".jsonl")
+DECLARATION, HELP = "declaration", "help"
+EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
+"""The texts that come with fairbits, and their languages."""
+FOUND = 20
+"""Files that an error lists."""
+
+Collectors = dict[str, dict[str, Collector]]
+"""By split ("" where the text is not split yet) and language code."""
+
+
+def read_corpus(
+    path: str | Path,
+    *,
+    languages: Iterable[str] | None = None,
+    parallel: bool = False,
+    evaluation_share: float = 0.5,
+    seed: int = 0,
+    limit: int = LIMIT,
+) -> Corpus:
+    """Returns the text under `path`, split by hash where it is not split already, deduplicated between the splits.
+
+    A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), where LANG names any
+    language; or it holds these in the sub-directories `calibration` and `evaluation`. A file is JSONL with `lang`,
+    `text` and, in all lines or none, `split`. With `parallel`, document i has the same content in every language.
+    At most `limit` bytes per language and split are kept; a note says where text was left out. A directory of speech
+    holds LANG/metadata.jsonl and the clips that it names (see `speech`).
+    """
+    source, path = os.fspath(path), Path(path)
+    codes = None if languages is None else [language.code for language in wanted_languages(languages)]
+    whole("limit", limit, least=1)
+    if path.is_dir() and (folders := speech_folders(path)):
+        _check_speech(path, parallel=parallel)
+        corpus = read_speech(path, folders, codes, share=evaluation_share, seed=seed)
+        _check_languages(path, codes, set(corpus.calibration))
+    else:
+        collectors, notes = _read(path, codes, limit=limit, count_all=parallel)
+        _check_languages(path, codes, {code for by_language in collectors.values() for code in by_language})
+        corpus = make_corpus(
+            path.name, collectors, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes
+        )
+    # a bare name would mean the text that comes with fairbits
+    corpus = replace(corpus, source=os.path.join(os.curdir, source) if source in EMBEDDED else source)
+    return corpus if codes is None else corpus.restrict(codes)
+
+
+def _read(
+    path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
+) -> tuple[Collectors, tuple[str, ...]]:
+    if path.is_dir():
+        return _read_directory(path, wanted, limit=limit, count_all=count_all)
+    return _read_jsonl(path, wanted, limit), ()
+
+
+def _check_speech(path: Path, *, parallel: bool) -> None:
+    text = next((entry.name for entry in entries_of(path) if entry.suffix in SUFFIXES), None)
+    if text is not None:
+        raise InputError(f"{path} holds text ({text}) next to directories of speech; it must hold one of both: move it")
+    if parallel:
+        raise InputError(f"{path} holds speech, whose clips are not aligned between languages; leave parallel out")
+
+
+def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[str]) -> None:
+    """Raises unless all languages that are wanted, and at least one, are there."""
+    missing = [code for code in codes or () if code not in there]
+    if missing or not there:
+        meant = next(filter(None, (suggestion(code) for code in missing if not language_of(code).listed)), "")
+        raise InputError(
+            f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {_found(path)}); it must be a "
+            "directory with LANG.txt or LANG.jsonl, such as fra.txt, or these in calibration/ and evaluation/, or a "
+            f'JSONL file with lines like {{"lang": "fra", "text": "…"}}; speech is in LANG/metadata.jsonl'
+            f"{meant and f'; {meant}'}"
+        )
+
+
+def open_corpus(
+    text: str | Path | Corpus | None, languages: Iterable[str] | None, *, model: str | None = None
+) -> Corpus:
+    """Returns the text of the named languages, or of all that the text has.
+
+    `text` is a corpus, a path, or the name of a text that comes with fairbits: "declaration", which None means too, or
+    "help". If `model` is an embedded model and no language is named, such a text is read in the model's languages.
+    """
+    if isinstance(text, Corpus):
+        return text if languages is None else text.restrict(languages)
+    name = DECLARATION if text is None else text
+    if isinstance(name, Path) or name not in EMBEDDED:
+        return read_corpus(name, languages=languages)
+    if text is not None and os.path.lexists(name):
+        raise InputError(
+            f"{name} is a text that comes with fairbits, and there is a file or directory of that name here; write "
+            f"./{name} for the latter, or rename it"
+        )
+    embedded, available = EMBEDDED[name]
+    own = None if model is None else embedded_languages(model)
+    if languages is None and own is not None:
+        there = {language.code for language in available()}
+        languages = [code for code in own if code in there]
+    if languages is None and name == DECLARATION:
+        raise InputError("languages must be named for the embedded declaration, which has hundreds")
+    return embedded(languages)
+
+
+def make_corpus(
+    name: str, collected: Collectors, *, parallel: bool, evaluation_share: float, seed: int, notes: tuple[str, ...] = ()
+) -> Corpus:
+    """Returns collected documents as a corpus: aligned if parallel, without blanks, split, deduplicated."""
+    languages = dict.fromkeys(code for by_language in collected.values() for code in by_language)
+    all_notes = [*notes, *unlisted_notes(map(language_of, languages))]
+    documents: dict[str, Documents] = {}
+    for split, by_language in collected.items():
+        if not by_language:
+            continue
+        all_notes += [
+            f"{each.source}: only the first {len(each.documents):,} documents are kept (limit {each.limit:,} bytes)"
+            for each in by_language.values()
+            if each.full
+        ]
+        if parallel:
+            documents[split], blanks = align(by_language)
+            all_notes += blanks
+        else:
+            documents[split] = without_blanks(by_language)
+    if "" in documents:
+        calibration, evaluation = split_documents(documents[""], evaluation_share, parallel=parallel, seed=seed)
+        if any(evaluation.values()):
+            share = f"{evaluation_share:.0%} of the documents"
+            all_notes.append(f"{name}: {share} kept for evaluation, by hash, seed {seed}")
+    else:
+        calibration, evaluation = (documents.get(split, {}) for split in SPLITS)
+    return Corpus(name, calibration, evaluation, parallel=parallel, notes=tuple(all_notes)).deduplicate()
+
+
+def _read_directory(
+    path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
+) -> tuple[Collectors, tuple[str, ...]]:
+    entries = entries_of(path)
+    given = [split for split in SPLITS if (path / split).is_dir()]
+    loose = [entry.name for entry in entries if entry.suffix in SUFFIXES]
+    if given and loose:
+        raise InputError(
+            f"{path} holds {loose[0]} next to {given[0]}/; all text must be in calibration/ and evaluation/, or none"
+        )
+    other = [entry.name for entry in entries if entry.name not in (*loose, *given)]
+    for split in given:
+        other += [f"{split}/{entry.name}" for entry in entries_of(path / split) if entry.suffix not in SUFFIXES]
+    notes = [f"{path.name}: not read: {', '.join(other[:5])}{', …' if len(other) > 5 else ''}"] if other else []
+    collectors = {split: _read_files(path / split, wanted, limit=limit, count_all=count_all) for split in given or [""]}
+    return collectors, tuple(notes)
+
+
+def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool) -> dict[str, Collector]:
+    files: dict[str, Path] = {}
+    for entry in entries_of(path):
+        if entry.suffix in SUFFIXES:
+            code = code_of_name(entry.stem, str(entry))
+            if code in files:
+                raise InputError(
+                    f"{files[code]} and {entry} are both {code}; each language must have one file: name varieties of a "
+                    "language like en-x-one and en-x-two"
+                )
+            files[code] = entry
+    collectors = {code: Collector(str(file), limit) for code, file in files.items() if wanted is None or code in wanted}
+    for code, collector in collectors.items():
+        for text in _texts(files[code]):
+            collector.add(text)
+            if collector.full and not count_all:  # only parallel texts need a count of all lines
+                break
+    return collectors
+
+
+def _texts(path: Path) -> Iterator[str]:
+    if path.suffix == ".txt":
+        return (line for _, line in text_lines(path))
+    return (row["text"] for _, row in _json_lines(path))
+
+
+def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collectors:
+    if path.suffix == ".txt":
+        raise InputError(f"{path} is one text file; give the directory that holds it, or JSONL with `lang` and `text`")
+    collectors: Collectors = {}
+    codes: dict[str, str] = {}
+    for where, row in _json_lines(path):
+        name, split = row.get("lang"), row.get("split", "")
+        if not isinstance(name, str):
+            raise InputError(f'{where} names no language; each line must be like {{"lang": "fra", "text": "…"}}')
+        if "split" in row and split not in SPLITS:
+            raise InputError(f"{where} has split {split!r}; it must be calibration or evaluation")
+        if collectors and ("" in collectors) != (split == ""):
+            raise InputError(f"{where} differs from lines before it in naming a split; all lines must name one or none")
+        if name not in codes:
+            codes[name] = code_of_name(name, where)
+        by_language = collectors.setdefault(split, {})
+        code = codes[name]
+        if wanted is None or code in wanted:
+            by_language.setdefault(code, Collector(f"{path} ({code})", limit)).add(row["text"])
+    return collectors
+
+
+def _found(path: Path) -> str:
+    """Returns what a directory holds, for an error."""
+    names = [entry.name for entry in entries_of(path)] if path.is_dir() else ["no such line"]
+    return ", ".join(names[:FOUND]) + (", …" if len(names) > FOUND else "") or "nothing"
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields "file:line" and the object of every line that is not blank; each has a string as `text`."""
+    for where, row in json_objects(path):
+        text = row.get("text")
+        if not isinstance(text, str):
+            kind = f"text of type {type(text).__name__}" if "text" in row else f"the keys {', '.join(row) or '(none)'}"
+            raise InputError(f"{where} has {kind}; it must have `text`, a string")
+        if "\0" in text or not encodable(text):
+            raise InputError(f"{where} holds a NUL or half of a surrogate pair; its text must be valid Unicode text")
+        yield where, row

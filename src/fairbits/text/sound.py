@@ -1,0 +1,138 @@
+"""Sound: a WAV file of speech as one channel of samples at the rate that a model wants."""
+
+import hashlib
+import io
+import os
+import stat
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbits.core.errors import InputError
+from fairbits.core.memory import CLIP_BYTES
+
+if TYPE_CHECKING:
+    from fairbits.core.array_checks import Floats
+
+Samples = NDArray[np.float32]
+
+RATES = range(4_000, 384_001)
+"""Samples per second that a file may have: of telephones, 8,000; of studios, up to 192,000."""
+SUFFIX = ".wav"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A WAV file of speech, with its size and the time of its last change (ns) when it was found."""
+
+    path: Path
+    size: int
+    changed: int
+
+    @classmethod
+    def find(cls, path: Path, where: str) -> "Clip":
+        """Returns the clip at a path, which `where` names; its samples are not read yet."""
+        if path.suffix.lower() != SUFFIX:
+            raise InputError(f"{where} names {path.name}, which is no WAV file; {_convert(path)}")
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise InputError(f"{where} names {path}, which cannot be read ({error.strerror}); add the file") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{where} names {path}, which is not a regular file; sound must come from files")
+        if found.st_size > CLIP_BYTES:
+            raise InputError(
+                f"{path} has {found.st_size:,} bytes, and a clip may have {CLIP_BYTES:,}; cut it into shorter ones"
+            )
+        return cls(path, found.st_size, found.st_mtime_ns)
+
+    @cached_property
+    def sha256(self) -> bytes:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self._content()).digest()
+
+    def samples(self, rate: int) -> Samples:
+        """Returns the sound as one channel at `rate` samples per second: the mean of its channels, within ±1."""
+        from scipy.signal import resample_poly
+
+        own, sound = _read_wav(self._content(), self.path)
+        if own == rate:
+            return sound
+        common = gcd(own, rate)
+        found: Floats = resample_poly(sound, rate // common, own // common)
+        return np.asarray(found, dtype=np.float32)
+
+    def _content(self) -> bytes:
+        """Returns the bytes of the file, which must be the one that was found."""
+        try:
+            with self.path.open("rb") as file:
+                now = os.fstat(file.fileno())
+                content = file.read(self.size + 1)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read ({error.strerror}); add the file again") from None
+        if (len(content), now.st_mtime_ns) != (self.size, self.changed):
+            raise InputError(
+                f"{self.path} has changed since the corpus was opened; files of sound must stay as they are"
+            )
+        return content
+
+
+def _read_wav(content: bytes, path: Path) -> tuple[int, Samples]:
+    """Returns the rate of a WAV file and its sound as one channel."""
+    from scipy.io import wavfile
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", wavfile.WavFileWarning)
+            warnings.filterwarnings("ignore", "Chunk .non-data. not understood", wavfile.WavFileWarning)
+            # not from the path: scipy would take as much memory as the header says
+            rate, data = wavfile.read(io.BytesIO(content))
+        _check_complete(content)
+    except Exception as error:  # a damaged header fails in many ways
+        raise InputError(f"{path} is damaged, or no WAV file of plain samples ({error}); {_convert(path)}") from None
+    if rate not in RATES:
+        raise InputError(
+            f"{path} has {rate:,} samples per second; it must have between {RATES[0]:,} and {RATES[-1]:,}: "
+            f"{_convert(path)}"
+        )
+    sound = _scaled(np.asarray(data))
+    if sound.ndim > 1:
+        sound = sound.mean(1, dtype=np.float32)
+    if not sound.size:
+        raise InputError(f"{path} has no samples; leave it out, or record it again")
+    if not np.isfinite(sound).all():
+        raise InputError(f"{path} has samples that are NaN or infinite; leave it out, or record it again")
+    return int(rate), sound
+
+
+def _check_complete(content: bytes) -> None:
+    """Raises if the file is shorter than its samples, which scipy overlooks if the header has the size of the file."""
+    order: Literal["big", "little"] = "big" if content.startswith(b"RIFX") else "little"
+    at = 12
+    while content[at : at + 4] not in (b"data", b""):
+        at += 8 + int.from_bytes(content[at + 4 : at + 8], order) + content[at + 4 if order == "little" else at + 7] % 2
+    size = int.from_bytes(content[at + 4 : at + 8], order)
+    if at + 8 + size > len(content) and not content.startswith(b"RF64"):
+        raise ValueError(f"{len(content) - at - 8:,} of {size:,} bytes of samples are there")
+
+
+def _scaled(data: NDArray[np.generic]) -> Samples:
+    """Returns samples as float32, whole numbers divided by the largest of their type; 8 bits are stored unsigned."""
+    if data.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # float64 beyond the range of float32 is refused as infinite
+            return data.astype(np.float32)
+    if data.dtype.kind == "u":
+        return (data.astype(np.float32) - 128.0) / 128.0
+    return data.astype(np.float32) / np.float32(2.0 ** (8 * data.dtype.itemsize - 1))
+
+
+def _convert(path: Path) -> str:
+    """Returns the command that makes a WAV file of a file of sound."""
+    new = path.with_suffix(SUFFIX) if path.suffix.lower() != SUFFIX else path.with_name(f"{path.stem}-16k{SUFFIX}")
+    return f"sound must be in WAV files: ffmpeg -i {path.name} -ac 1 -ar 16000 -c:a pcm_s16le {new.name}"

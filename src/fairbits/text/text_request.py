@@ -1,0 +1,44 @@
+"""TextRequest: which text of a corpus a model reads, and how much of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairbits.core.checks import one_of, whole
+from fairbits.text.corpus import SPLITS
+
+FEWEST_TOKENS = 16
+SHORTEST_WINDOW = 4
+"""Positions without which a window has no room for text."""
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """The text that one pass over a corpus reads.
+
+    `split`     "calibration" or "evaluation"
+    `tokens`    the budget of each language; a pass reads about this many
+    `sequence`  the most positions of a window
+    `seed`      decides which documents are read
+
+    >>> TextRequest("evaluation", tokens=8192).settings
+    {'tokens': 8192, 'sequence': 512, 'seed': 0}
+    """
+
+    split: str = "calibration"
+    tokens: int = 4096
+    sequence: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the values; whole numbers of NumPy become those of Python, which JSON takes."""
+        one_of("split", self.split, SPLITS)
+        for name, least in (("tokens", FEWEST_TOKENS), ("sequence", SHORTEST_WINDOW), ("seed", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The amounts and the seed, named as in files and as the arguments of the verbs."""
+        return {"tokens": self.tokens, "sequence": self.sequence, "seed": self.seed}
+
+
+DEFAULT_REQUEST = TextRequest()

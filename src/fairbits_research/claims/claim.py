@@ -1,0 +1,157 @@
+"""A claim of the founding documents, and the finding on it: computed here, or measured by experiments."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairbits.core.errors import InputError
+from fairbits.core.records import read_object
+
+DOCUMENTS = {
+    "000": "Theoretical framework",
+    "001": "Refined theory (v2)",
+    "002": "Mathematical summary",
+    "003": "Derivation set-up",
+    "004": "Formal proofs",
+}
+RECORDS = Path(__file__).parents[1] / "assets"
+"""The results of `fairbits research` that come with the package: a directory per set, a file per experiment."""
+SETS = {
+    "declaration": "the embedded model and the declaration",
+    "training-text": "the embedded model and its training text",
+    "second-model": "a second model and its training text",
+    "trained-for-it": "models trained for it and held-out text",
+}
+"""Directory of RECORDS -> the model and text of the set, in the order of the page."""
+
+
+class Verdict(StrEnum):
+    """What the evidence says about a claim."""
+
+    HOLDS = "holds"
+    CONDITIONAL = "holds under a condition"
+    FAILS = "does not hold"
+    UNDECIDED = "undecided"
+
+
+VERDICTS = {"supported": Verdict.HOLDS, "not supported": Verdict.FAILS, "undecided": Verdict.UNDECIDED}
+"""The answer of an experiment -> the verdict on the claim."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict, one sentence of explanation, the numbers that decide it, and the command if a model was measured."""
+
+    verdict: Verdict
+    summary: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim: `statement` in our words, `derivation` of the correct version, `check` recomputes the evidence."""
+
+    id: str
+    statement: str
+    derivation: str
+    check: Callable[[], Finding]
+
+    @property
+    def document(self) -> str:
+        """The number of the founding document."""
+        return self.id.split("-")[0]
+
+
+class StoredJudgement(NamedTuple):
+    """What one stored result says about one claim; `where` is its set, `model` the model that was measured."""
+
+    where: str
+    experiment: str
+    model: str
+    answer: str
+    because: str
+    numbers: dict[str, float]
+
+
+def claim(id: str, *, statement: str, derivation: str) -> Callable[[Callable[[], Finding]], Claim]:
+    """Returns the decorator that turns a function which recomputes evidence into the claim it decides."""
+
+    def wrap(check: Callable[[], Finding]) -> Claim:
+        return Claim(id, statement, derivation, check)
+
+    return wrap
+
+
+def judge(holds: bool, summary: str, /, *, condition: float = False, **numbers: float) -> Finding:
+    """Returns the finding that a claim holds, holds under a condition, or fails; numbers are keyword arguments.
+
+    `condition` is true or false; its type is float only so that a dictionary of numbers can be unpacked next to it.
+
+    >>> judge(2 < 3, "two is less", two=2).verdict
+    <Verdict.HOLDS: 'holds'>
+    """
+    verdict = (Verdict.CONDITIONAL if condition else Verdict.HOLDS) if holds else Verdict.FAILS
+    return Finding(verdict, summary, {key: float(value) for key, value in numbers.items()})
+
+
+def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), **numbers: float) -> Finding:
+    """Returns the finding of the experiments on a claim: their common verdict, or undecided where they disagree.
+
+    `summary` and the numbers are what the documents' own data say. `about` names the models of a claim that is about
+    these models only. It is undecided unless each experiment measured one of them: what another model shows is
+    evidence and not a verdict.
+    """
+    found = stored_judgements().get(claim, ())
+    if not found:
+        raise InputError(f"no experiment has judged claim {claim}; files are missing in {RECORDS}: reinstall fairbits")
+    verdicts = {VERDICTS[each.answer] for each in found}
+    others = bool(about) and not all(_is_any_of(each.model, about) for each in found)
+    verdict = verdicts.pop() if len(verdicts) == 1 and not others else Verdict.UNDECIDED
+    said = "; ".join(f"{SETS[each.where]}: {each.because}" for each in found)
+    if others:
+        said = f"undecided because the claim is about {_listed(about)}, not measured here. Evidence from others: {said}"
+    values = {name: float(value) for name, value in numbers.items()}
+    for each in found:
+        values |= {f"{name}, {each.where.replace('-', ' ')}": float(value) for name, value in each.numbers.items()}
+    return Finding(verdict, f"{summary}; {said}", values, f"fairbits research {found[0].experiment}")
+
+
+def _is_any_of(model: str, names: Sequence[str]) -> bool:
+    """Returns whether a model's directory or Hub id names one of these models.
+
+    >>> _is_any_of("bigscience/bloom-560m", ["BLOOM-560M"]), _is_any_of("embedded:tiny", ["mT5", "Aya 23"])
+    (True, False)
+    """
+    return any(name.lower().replace(" ", "-") in model.lower() for name in names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns names as a list in words.
+
+    >>> _listed(["mT5"]), _listed(["Command R", "Command R+", "Aya 23"])
+    ('mT5', 'Command R, Command R+ and Aya 23')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+@cache
+def stored_judgements() -> dict[str, tuple[StoredJudgement, ...]]:
+    """Returns the judgements of all stored results, by claim."""
+    found: dict[str, tuple[StoredJudgement, ...]] = {}
+    for where, data in stored_records():
+        for each in data["judgements"]:
+            model = data["subject"]["model"]
+            judgement = StoredJudgement(where, data["name"], model, each["answer"], each["because"], each["numbers"])
+            found[each["claim"]] = (*found.get(each["claim"], ()), judgement)
+    return found
+
+
+def stored_records() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the set and the content of every stored result, set by set."""
+    for where in SETS:
+        for path in sorted((RECORDS / where).glob("*.json")):
+            yield where, read_object(path)

@@ -1,0 +1,293 @@
+"""Laboratory: models whose weights are replaced and restored, and the damage to every language each time."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fairbits.api.make_plan import plan
+from fairbits.comparison.plan_trial import corpus_for
+from fairbits.core.array_checks import Floats
+from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
+from fairbits.core.units import bits_per_byte
+from fairbits.forward.collect import probe
+from fairbits.forward.statistics import Measurements
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.architecture.records import Weight
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import AUTO, resolve_device
+from fairbits.models.embedded import embedded_languages, training_shares
+from fairbits.models.scales.scheme import Clip, Group, Scheme, within_rows
+from fairbits.models.weight_moments import ModelMoments, weight_moments
+from fairbits.quantization.evidence import is_rounded
+from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED, LossTrial
+from fairbits.stats.frame import LanguageFrame
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+from fairbits_research.experiments.result import ExperimentSubject
+from fairbits_research.outliers.outlier_writer import directory_with_outliers
+
+UNIT = "bits_per_byte"
+OUTLIER_KAPPA = 125.0, 148.0
+"""The excess kurtosis that the founding documents report for two outlier layers of BLOOM-560M."""
+Blocks = tuple[int, ...]
+"""A set of blocks, sorted."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What experiments are run on: a model, text and how much of it, and a device.
+
+    Without text and languages the embedded declaration is used, for the embedded model in its own languages. `tokens`
+    and `calibration` are tokens per language of the evaluation and of the calibration split. `seed` decides which text
+    is used and everything that is random. `shares` are the languages' shares of the training text, where known.
+    """
+
+    model: str = "embedded:tiny"
+    text: str | Path | Corpus | None = None
+    languages: Sequence[str] | None = None
+    tokens: int = 2048
+    calibration: int = 2048
+    sequence: int = 512
+    group: Group = "channel"
+    seed: int = 0
+    device: str = AUTO
+    shares: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", resolve_device(self.device))
+
+    @property
+    def evaluation_text(self) -> TextRequest:
+        """The text that models are evaluated on."""
+        return TextRequest("evaluation", self.tokens, self.sequence, self.seed)
+
+    @property
+    def calibration_text(self) -> TextRequest:
+        """The text for measurements and calibration."""
+        return TextRequest("calibration", self.calibration, self.sequence, self.seed)
+
+
+class ModelLab:
+    """One model and its text. Damage is in bits per byte, paired by document with the unchanged model."""
+
+    def __init__(self, model: str, setting: Setting, corpus: Corpus, tell: Progress) -> None:
+        """Nothing is loaded before it is needed."""
+        self.setting, self.corpus, self.report = setting, corpus, tell
+        self.checkpoint = Checkpoint(model)
+        self._found: dict[object, LanguageFrame] = {}
+
+    @cached_property
+    def text(self) -> Text:
+        """The evaluation text."""
+        return text_for(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
+
+    @cached_property
+    def trial(self) -> LossTrial:
+        """The model in memory, after one pass over the text."""
+        self.report("evaluating the reference model", 0, 1)
+        return LossTrial(self.checkpoint, self.text, device=self.setting.device)
+
+    @cached_property
+    def linear_maps(self) -> list[list[Weight]]:
+        """The linear maps of every block that are rounded."""
+        return [list(filter(is_rounded, block.linears.values())) for block in self.checkpoint.architecture.blocks]
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks."""
+        return len(self.linear_maps)
+
+    @cached_property
+    def moments(self) -> ModelMoments:
+        """The moments of the weights."""
+        return weight_moments(self.checkpoint)
+
+    @cached_property
+    def kappa(self) -> Floats:
+        """The excess kurtosis of every block."""
+        return np.array([block.kappa for block in self.moments.blocks])
+
+    @cached_property
+    def measurements(self) -> Measurements:
+        """The measurements of one pass over the calibration text."""
+        return probe(self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.report)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The languages, in the order of every frame."""
+        return tuple(sorted(self.text.languages))
+
+    def reference_bits(self) -> dict[str, float]:
+        """Returns the loss of the unchanged model in bits per byte of each language."""
+        rows = {code: self.text.lang == code for code in self.languages}
+        nats, size = self.trial.reference_nll, self.text.size_bytes
+        return {code: float(bits_per_byte(nats[own].sum(), size[own].sum())) for code, own in rows.items()}
+
+    def rounding_damage(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
+        """Returns the damage of rounding to nearest, at one width or one per block; NOT_ROUNDED skips a block."""
+        wanted, own = self._widths(bits), self.setting.group
+        key = "rounded", wanted, clip
+        if key not in self._found:
+            with self.trial.swapped:
+                for block, width in enumerate(wanted):
+                    if width != NOT_ROUNDED:
+                        self.replace_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
+                self._found[key] = self.damage()
+        return self._found[key]
+
+    def replace_rounded(self, block: int, scheme: Scheme) -> None:
+        """Replaces the linear maps of a block by their weights rounded as a scheme says."""
+        self.trial.replace_rounded(self.linear_maps[block], scheme)
+
+    def policy_damage(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
+        """Returns the damage of a policy, carried out with the calibration text; `seed` decides which text is used."""
+        own = self.setting
+        key = "planned", policy, bits, seed, repr(sorted(options.items()))
+        if key not in self._found:
+            request = replace(
+                own.calibration_text,
+                tokens=options.pop("tokens", own.calibration),
+                seed=own.seed if seed is None else seed,
+            )
+            found = plan(
+                self.checkpoint,
+                policy=policy,
+                text=self.corpus,
+                device=own.device,
+                bits=bits,
+                group=own.group,
+                **request.settings,
+                **options,
+            )
+            self._found[key] = self.plan_damage(found)
+        return self._found[key]
+
+    def plan_damage(self, found: Plan) -> LanguageFrame:
+        """Returns the damage of a plan, carried out with its calibration text."""
+        calibration, text = found.calibration, None
+        if calibration is not None:
+            # text of languages with weight 0 would only cost time
+            found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
+            corpus = self.corpus.restrict(found.languages)
+            text = text_for(self.checkpoint, corpus, request=calibration.request)
+        with self.trial.swapped as swapped:
+            for block in execute_plan(self.checkpoint, found, text=text, device=self.setting.device):
+                swapped.replace(block.layers)
+            return self.damage()
+
+    def weights_damage(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
+        """Returns the damage of other weights (out, in) in place of the named linear maps."""
+        with self.trial.swapped as swapped:
+            for name, W in weights:
+                swapped.replace({name: W})
+            return self.damage()
+
+    def damage(self) -> LanguageFrame:
+        """Returns the damage of the weights that are replaced now; they stay replaced."""
+        return LanguageFrame.from_nll(
+            self.text.lang,
+            self.text.document,
+            reference=self.trial.reference_nll,
+            quantized=self.trial.reference_nll + self.trial.added_nll(),
+            tokens=self.trial.predicted,
+            size_bytes=self.text.size_bytes,
+            unit=UNIT,
+            seed=self.setting.seed,
+        )
+
+    def _widths(self, bits: int | Sequence[int] | Mapping[int, int]) -> tuple[int, ...]:
+        if isinstance(bits, int):
+            return (bits,) * self.n_blocks
+        given = bits if isinstance(bits, Mapping) else dict(enumerate(bits))
+        return tuple(given.get(block, NOT_ROUNDED) for block in range(self.n_blocks))
+
+
+@dataclass
+class Laboratory:
+    """The model of one setting and its variants, of which one is in memory at a time."""
+
+    setting: Setting
+    progress: Progress | None = None
+    _lab: ModelLab | None = field(default=None, init=False)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text; that of the model's own languages unless others were named."""
+        own = self.setting
+        return corpus_for(Checkpoint(own.model), languages=own.languages, text=own.text)
+
+    def lab(self, model: str | None = None) -> ModelLab:
+        """Returns the lab of the model, or of a variant of it."""
+        wanted = self.setting.model if model is None else model
+        if self._lab is None or self._lab.checkpoint.target != wanted:
+            self._lab = ModelLab(wanted, self.setting, self.corpus, self.report)
+        return self._lab
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The languages' shares of the training text."""
+        own = self.setting
+        found = training_shares(own.model) if own.shares is None else own.shares
+        if found is None:
+            raise InputError(
+                f"what {own.model} was trained on is not known; give the share of every language in its training text, "
+                "such as --shares eng=0.4,fra=0.2,heb=0.1"
+            )
+        missing = sorted(set(self.corpus.evaluation) - set(found))
+        if missing:
+            raise InputError(
+                f"the training share of {', '.join(missing[:3])} is not known; give that of every language of the text"
+            )
+        return {code: found[code] for code in sorted(self.corpus.evaluation)}
+
+    def with_outliers(self, kappa: Mapping[int, float]) -> str:
+        """Returns a variant of the model that computes the same function and whose blocks have the given κ."""
+        own = self.setting.model
+        wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
+        if embedded_languages(own) is not None:
+            if "?" in own:
+                raise InputError(f"{own} is itself a variant; give the model it was made from")
+            return f"{own}?outliers={wanted}"
+        return str(directory_with_outliers(Checkpoint(own), kappa))
+
+    def report(self, what: str, done: float, total: float) -> None:
+        """Reports progress."""
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+    def subject(self, seeds: Sequence[int] = (), **settings: Any) -> ExperimentSubject:
+        """Returns what the experiment is run on, for its result."""
+        own, lab = self.setting, self.lab()
+        return ExperimentSubject(
+            model=lab.checkpoint.target,
+            fingerprint=lab.checkpoint.fingerprint,
+            text=self.corpus.name,
+            languages=len(lab.text.languages),
+            documents=len(lab.text.lang),
+            tokens=int(lab.trial.predicted.sum()),
+            seeds=tuple(seeds) or (own.seed,),
+            settings={"group": own.group, "sequence": own.sequence, "calibration": own.calibration, **settings},
+        )
+
+
+def outlier_blocks(n: int) -> dict[int, float]:
+    """Returns which of n blocks get outliers in a variant, and their κ.
+
+    >>> outlier_blocks(12)
+    {3: 125.0, 7: 148.0}
+    """
+    return dict(zip((n // 4, 7 * n // 12), OUTLIER_KAPPA, strict=True))
+
+
+def language_values(frame: LanguageFrame) -> Floats:
+    """Returns the damage of every language, in the order of `frame.languages`."""
+    return np.array([each.value for each in frame.by_language().values()])

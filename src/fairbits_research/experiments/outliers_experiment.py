@@ -1,0 +1,238 @@
+"""Outliers: the same function with increasingly extreme weights. Does disparity need them, and grow with them?"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from fairbits.core.array_checks import Floats
+from fairbits.core.errors import InputError
+from fairbits.kurtosis.checklist import LOW_KAPPA
+from fairbits.models.scales.scheme import Clip
+from fairbits.stats.correlation import spearman
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
+from fairbits_research.experiments.gaps import LanguageGap, documents_needed
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab
+from fairbits_research.experiments.result import (
+    Answer,
+    Figure,
+    Judgement,
+    Result,
+    Series,
+    Table,
+    all_of,
+    estimate_text,
+    is_above,
+    number_text,
+)
+
+NAME = "outliers"
+KAPPA = (20.0, 100.0, 500.0)
+"""The κ that two blocks get, one value per variant."""
+BITS = (4, 3)
+ABSMAX, EXACT, GPTQ = "absmax", "exact clip", "GPTQ"
+QUANTIZERS: Mapping[str, Callable[[ModelLab, int], LanguageFrame]] = {
+    ABSMAX: lambda lab, bits: lab.rounding_damage(bits),
+    EXACT: lambda lab, bits: lab.rounding_damage(bits, clip="exact"),
+    GPTQ: lambda lab, bits: lab.policy_damage("gptq", bits),
+}
+CLIPS: Mapping[str, Clip] = {ABSMAX: "absmax", EXACT: "exact"}
+DOUBT = 0.05
+"""The error probability that several intervals share, where any one of them would decide."""
+
+
+@dataclass(frozen=True)
+class OutlierRun:
+    """One model under one quantizer; `kappa` is the largest of its rounded blocks."""
+
+    kappa: float
+    quantizer: str
+    bits: int
+    worst: str
+    gap: LanguageGap
+    spread: Estimate
+
+    @classmethod
+    def of(cls, kappa: float, frame: LanguageFrame, *, quantizer: str, bits: int) -> "OutlierRun":
+        """Returns the run with the damage of a frame."""
+        return cls(kappa, quantizer, bits, frame.worst()[0], LanguageGap.of(frame), frame.spread())
+
+
+def outliers(laboratory: Laboratory) -> Result:
+    """Returns the result: does disparity need outlier weights, and does it grow with the largest κ?"""
+    own = laboratory.lab().kappa
+    levels = outlier_levels(own)
+    models = [*map(laboratory.with_outliers, levels), laboratory.setting.model]  # last, because it is used again below
+    runs = list(_runs(laboratory, models))
+    gentle = list(_low_kappa_runs(laboratory.lab()))
+    rises = {cell: row[-1].gap.minus(row[0].gap) for cell, row in _rows(runs).items()}
+    judgements = (_causal(rises, runs), _ranking(_rows(runs)))
+    least = all_of([shows_no_gap(run.gap.estimate) for run in gentle])
+    answer = all_of([least, *(each.answer for each in judgements)])
+    seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
+    return Result(
+        name=NAME,
+        title="Disparity and outlier weights",
+        question="Does disparity need outlier weights, and does it grow with the largest κ of a model?",
+        predicted=f"No disparity where max κ is below {LOW_KAPPA:g}; the larger max κ, the more of it.",
+        design=(
+            f"Two blocks get κ {', '.join(f'{max(level.values()):g}' for level in levels)} by exact rescaling, at the "
+            f"same function. Each is rounded to {' and '.join(map(str, BITS))} bits with α at the largest weight, with "
+            "the α of least squared error, and by GPTQ on an equal mix. In the unchanged model, also only the blocks "
+            f"with κ below {LOW_KAPPA:g} are rounded. Disparity is the worst minus the best language, corrected for "
+            f"noise, n = {runs[0].gap.estimate.n} documents; models are compared by resampling the same documents."
+        ),
+        subject=laboratory.subject(bits=list(BITS), kappa=[float(each.kappa) for each in _rows(runs)[ABSMAX, BITS[0]]]),
+        answer=answer,
+        verdict=(
+            f"With no rounded block above κ = {number_text(gentle[0].kappa)} the gap is {seen} bits per byte; "
+            f"{_rises_text(rises)}."
+        ),
+        meaning=_meaning(least, judgements),
+        tables=(_table(runs), _low_kappa_table(gentle), _ranks(_rows(runs), rises)),
+        figure=_figure(_rows(runs)),
+        judgements=judgements,
+        power=documents_needed({f"{quantizer}, {bits} bits": rise for (quantizer, bits), rise in rises.items()}),
+    )
+
+
+def outlier_levels(kappa: Floats) -> list[dict[int, float]]:
+    """Returns the κ that two blocks get in each variant, for all levels above the largest κ of the model."""
+    blocks, most = {len(kappa) // 4, 7 * len(kappa) // 12}, float(kappa.max())
+    levels = [each for each in KAPPA if each > most]
+    if not levels:
+        raise InputError(
+            f"max κ is {most:.3g} already, but this experiment adds at most {KAPPA[-1]:g}; give a model with a lower κ"
+        )
+    return [dict.fromkeys(sorted(blocks), each) for each in levels]
+
+
+def shows_no_gap(gap: Estimate) -> Answer:
+    """Returns whether there is no gap: not supported if its interval excludes 0, else undecided."""
+    return Answer.NOT_SUPPORTED if gap.low > 0 else Answer.UNDECIDED
+
+
+def is_cause(rises: Mapping[tuple[str, int], Estimate]) -> Answer:
+    """Returns whether outlier weights widen the gap significantly under every quantizer and at every width.
+
+    Not supported if they do so at no width, or only with α at the largest weight.
+    """
+    wide = {cell for cell, rise in rises.items() if is_above(rise, 0.0) is Answer.SUPPORTED}
+    if wide == set(rises):
+        return Answer.SUPPORTED
+    return Answer.NOT_SUPPORTED if {name for name, _ in wide} <= {ABSMAX} else Answer.UNDECIDED
+
+
+def widens_with_kappa(steps: Sequence[Estimate]) -> Answer:
+    """Returns whether the gap widens with every step of κ; not supported if it narrows significantly at one."""
+    return all_of([is_above(step, 0.0) for step in steps])
+
+
+def _runs(laboratory: Laboratory, models: Sequence[str]) -> Iterator[OutlierRun]:
+    cells = [(name, bits) for name in QUANTIZERS for bits in BITS]
+    for i, model in enumerate(models):
+        lab = laboratory.lab(model)
+        for j, (name, bits) in enumerate(cells):
+            laboratory.report("rounding variants", i * len(cells) + j, len(models) * len(cells))
+            yield OutlierRun.of(float(lab.kappa.max()), QUANTIZERS[name](lab, bits), quantizer=name, bits=bits)
+
+
+def _low_kappa_runs(lab: ModelLab) -> Iterator[OutlierRun]:
+    """Yields the runs with only the blocks of low κ rounded; the four intervals share the error probability."""
+    low = [block for block, kappa in enumerate(lab.kappa) if kappa < LOW_KAPPA]
+    if not low:
+        raise InputError(f"no block has κ below {LOW_KAPPA:g}; this experiment needs a model with such blocks")
+    cells = [(name, bits) for name in CLIPS for bits in BITS]
+    for i, (name, bits) in enumerate(cells):
+        lab.report("rounding blocks of low κ", i, len(cells))
+        frame = lab.rounding_damage(dict.fromkeys(low, bits), clip=CLIPS[name])
+        strict = replace(frame, confidence=1 - DOUBT / len(cells))
+        yield OutlierRun.of(float(lab.kappa[low].max()), strict, quantizer=name, bits=bits)
+
+
+def _rows(runs: Sequence[OutlierRun]) -> dict[tuple[str, int], list[OutlierRun]]:
+    """Returns the runs of each quantizer and width, in the order of max κ."""
+    cells = dict.fromkeys((run.quantizer, run.bits) for run in runs)
+    return {cell: sorted((r for r in runs if (r.quantizer, r.bits) == cell), key=lambda r: r.kappa) for cell in cells}
+
+
+def _rises_text(rises: Mapping[tuple[str, int], Estimate]) -> str:
+    parts = [f"{estimate_text(rise)} ({name}, {bits} bits)" for (name, bits), rise in rises.items()]
+    return f"outlier weights with the same function change the gap by {', '.join(parts)}"
+
+
+def _causal(rises: Mapping[tuple[str, int], Estimate], runs: Sequence[OutlierRun]) -> Judgement:
+    low, high = min(run.kappa for run in runs), max(run.kappa for run in runs)
+    because = f"from max κ {number_text(low)} to {number_text(high)} {_rises_text(rises)} bits per byte"
+    numbers = {f"rise_{name.replace(' ', '_').lower()}_{bits}_bits": rise.value for (name, bits), rise in rises.items()}
+    return Judgement("001-02", is_cause(rises), because, numbers)
+
+
+def _ranking(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Judgement:
+    """Returns the judgement on 001-07; all steps of all quantizers and widths share the error probability."""
+    count = sum(len(row) - 1 for row in rows.values())
+    confidence = 1 - DOUBT / count
+    steps = [b.gap.minus(a.gap, confidence=confidence) for row in rows.values() for a, b in pairwise(row)]
+    up, down = (
+        sum(is_above(each, 0.0) is answer for each in steps) for answer in (Answer.SUPPORTED, Answer.NOT_SUPPORTED)
+    )
+    because = (
+        f"of {count} steps to a larger max κ with the same function {up} widen the gap significantly, {down} narrow it"
+    )
+    return Judgement("001-07", widens_with_kappa(steps), because, {"steps": count, "widen": up, "narrow": down})
+
+
+def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
+    causal, _ = judgements
+    first = {
+        Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language.",
+    }.get(least, "Whether a low κ is safe is undecided: measure every language.")
+    return f"{first} " + {
+        Answer.SUPPORTED: "Outlier weights make it worse under every quantizer: look for them before quantizing.",
+        Answer.NOT_SUPPORTED: "Outlier weights widen it at most with α at the largest weight.",
+    }.get(causal.answer, "Whether outlier weights widen it under every quantizer is undecided.")
+
+
+def _table(runs: Sequence[OutlierRun]) -> Table:
+    rows = [
+        (r.quantizer, r.bits, number_text(r.kappa), r.worst, estimate_text(r.gap.estimate), estimate_text(r.spread))
+        for row in _rows(runs).values()
+        for r in row
+    ]
+    columns = ("quantizer", "bits", "max κ", "worst language", "gap", "spread")
+    return Table("Gap and spread in bits per byte; all models compute the same function", columns, tuple(rows))
+
+
+def _low_kappa_table(gentle: Sequence[OutlierRun]) -> Table:
+    rows = [(r.quantizer, r.bits, number_text(r.kappa), estimate_text(r.gap.estimate)) for r in gentle]
+    return Table(
+        f"Only blocks with κ below {LOW_KAPPA:g} rounded ({1 - DOUBT / len(gentle):.2%} intervals)",
+        ("quantizer", "bits", "max κ", "gap"),
+        tuple(rows),
+    )
+
+
+def _ranks(rows: Mapping[tuple[str, int], Sequence[OutlierRun]], rises: Mapping[tuple[str, int], Estimate]) -> Table:
+    found = [(name, bits, _rho(row), estimate_text(rises[name, bits])) for (name, bits), row in rows.items()]
+    title = f"Max κ against the gap over {len(next(iter(rows.values())))} models"
+    return Table(title, ("quantizer", "bits", "Spearman ρ", "gap at the largest κ minus unchanged"), tuple(found))
+
+
+def _rho(row: Sequence[OutlierRun]) -> str:
+    """Returns Spearman's ρ without an interval, for which there are too few models."""
+    kappa, gap = (np.array(each) for each in zip(*((r.kappa, r.gap.estimate.value) for r in row), strict=True))
+    return f"{spearman(kappa, gap).estimate.value:.2f}" if len(row) >= 4 and np.ptp(gap) > 0 else "too few models"
+
+
+def _figure(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Figure:
+    series = []
+    for (name, bits), row in rows.items():
+        kappa, *limits = zip(
+            *((r.kappa, r.gap.estimate.value, r.gap.estimate.low, r.gap.estimate.high) for r in row), strict=True
+        )
+        series.append(Series(f"{name}, {bits} bits", kappa, *limits))
+    return Figure(
+        "The gap between languages as outlier weights grow", "max κ", "gap, bits per byte", tuple(series), True, "x"
+    )

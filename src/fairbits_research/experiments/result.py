@@ -1,0 +1,221 @@
+"""Result: the question of an experiment, the prediction of the founding documents, what was found, and the verdict."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
+from fairbits.core.records import Count, Digest, Kind, Matching, Number, to_json
+from fairbits.stats.intervals import Estimate
+
+DIGITS = 4
+"""Significant digits that a file keeps; further digits would differ from run to run."""
+
+Cell = str | Number
+Axes = Annotated[str, Matching("|x|y|xy", "'', x, y or xy")]
+
+
+class Answer(StrEnum):
+    """What an experiment says about a prediction."""
+
+    SUPPORTED = "supported"
+    NOT_SUPPORTED = "not supported"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an experiment says about one claim: the answer, the reason as a clause without a full stop, and numbers."""
+
+    claim: str
+    answer: Answer
+    because: str
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a result; numbers stay numbers, an estimate is text with its interval (`estimate_text`)."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        """Checks that every row has a cell for every column."""
+        odd = next((row for row in self.rows if len(row) != len(self.columns)), None)
+        if odd is not None:
+            raise InputError(f"a row of {self.title!r:.60} has {len(odd)} cells; it must have {len(self.columns)}")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of a figure that belong together, with intervals where there are any."""
+
+    name: str
+    x: tuple[Number, ...]
+    y: tuple[Number, ...]
+    low: tuple[Number, ...] = ()
+    high: tuple[Number, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that every point has all of its numbers."""
+        sizes = {name: len(getattr(self, name)) for name in ("x", "y", "low", "high", "labels")}
+        odd = [name for name, size in sizes.items() if size != len(self.x) and (size or name == "y")]
+        if odd:
+            raise InputError(f"{odd[0]} of {self.name!r:.60} has {sizes[odd[0]]} entries; it must have {len(self.x)}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture: `lines` joins the points of a series, `log` names the axes that are logarithmic ("x", "y", "xy")."""
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    lines: bool = False
+    log: Axes = ""
+
+
+@dataclass(frozen=True)
+class ExperimentSubject:
+    """What an experiment was run on: model, text and its size, seeds."""
+
+    model: str
+    fingerprint: Digest
+    text: str
+    languages: Count
+    documents: Count
+    tokens: Count
+    seeds: tuple[Count, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One experiment.
+
+    `answer` and `verdict`, one sentence, concern the prediction of the documents; `meaning` is what follows for a user.
+    `power` says how much more data would decide, where the answer is undecided.
+    """
+
+    name: str
+    title: str
+    question: str
+    predicted: str
+    design: str
+    subject: ExperimentSubject
+    answer: Answer
+    verdict: str
+    meaning: str
+    tables: tuple[Table, ...]
+    figure: Figure
+    judgements: tuple[Judgement, ...] = ()
+    power: str = ""
+    notes: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns the result for JSON, numbers to four significant digits."""
+        data: dict[str, Any] = _short(RESULT.stamp(asdict(self)))
+        return data
+
+    def as_bytes(self) -> bytes:
+        """Returns the content of its file."""
+        return to_json(self.as_data())
+
+    def save(self, path: str | Path) -> None:
+        """Writes it; the same result gives the same bytes."""
+        write_files({check_writable(path, example="result.json"): self.as_bytes()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """Returns the result of a file; every key must be known."""
+        return RESULT.read(path)
+
+
+RESULT = Kind("fairbits.research/1", "a result", "fairbits research --out", Result)
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Returns an estimate with its interval, to four decimals or three significant digits.
+
+    >>> estimate_text(Estimate(0.03214, 0.0288, 0.0359, 40)), estimate_text(Estimate(41.23, 38.0, 44.0, 40))
+    ('0.0321 [0.0288, 0.0359]', '41.2 [38, 44]')
+    """
+    return "{} [{}, {}]".format(*map(number_text, (estimate.value, estimate.low, estimate.high)))
+
+
+def number_text(number: float) -> str:
+    """Returns a number as tables show it.
+
+    >>> [number_text(number) for number in (0.03214, 41.23, 1.5e-7, 12000.0, 0.0)]
+    ['0.0321', '41.2', '1.5e-07', '12000', '0']
+    """
+    if number == 0 or abs(number) >= 1000:
+        return f"{number + 0.0:.0f}"
+    return f"{number:.4f}" if 0.001 <= abs(number) < 1 else f"{number:.3g}"
+
+
+def cell_text(cell: Cell) -> str:
+    """Returns a cell of a table as text.
+
+    >>> cell_text(0.03214), cell_text(3), cell_text("eng_Latn")
+    ('0.0321', '3', 'eng_Latn')
+    """
+    return number_text(cell) if isinstance(cell, float) else str(cell)
+
+
+def is_above(estimate: Estimate, limit: float) -> Answer:
+    """Returns whether a quantity is above a limit; undecided if its interval contains the limit.
+
+    >>> is_above(Estimate(0.6, 0.5, 0.7, 20), 0.4).value
+    'supported'
+    """
+    if not estimate.excludes(limit):
+        return Answer.UNDECIDED
+    return Answer.SUPPORTED if estimate.value > limit else Answer.NOT_SUPPORTED
+
+
+def is_below(estimate: Estimate, limit: float) -> Answer:
+    """Returns whether a quantity is below a limit."""
+    return opposite(is_above(estimate, limit))
+
+
+def opposite(answer: Answer) -> Answer:
+    """Returns the answer to the opposite question."""
+    opposite = {Answer.SUPPORTED: Answer.NOT_SUPPORTED, Answer.NOT_SUPPORTED: Answer.SUPPORTED}
+    return opposite.get(answer, answer)
+
+
+def common_answer(answers: Sequence[Answer]) -> Answer:
+    """Returns the answer that several experiments share, undecided where they differ.
+
+    >>> common_answer([Answer.SUPPORTED, Answer.UNDECIDED]).value
+    'undecided'
+    """
+    first, *others = answers
+    return first if all(each == first for each in others) else Answer.UNDECIDED
+
+
+def all_of(answers: Iterable[Answer]) -> Answer:
+    """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not.
+
+    >>> all_of([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
+    'not supported'
+    """
+    found = set(answers)
+    return next(each for each in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if each in found)
+
+
+def _short(value: Any) -> Any:
+    """Returns the value with floats rounded to DIGITS significant digits, and as types that JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _short(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

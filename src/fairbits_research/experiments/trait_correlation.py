@@ -1,0 +1,136 @@
+"""Correlations between traits of languages, with intervals and tests, and what they say about a prediction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbits.core.array_checks import Floats
+from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.intervals import Estimate, holm
+from fairbits_research.experiments.result import Answer, Cell, Table, estimate_text, number_text
+from fairbits_research.stats.correlation_tests import (
+    PartialCorrelation,
+    correlation_power,
+    partial_correlation,
+    permutation_test,
+    sample_size_for_power,
+)
+
+PERMUTATIONS = 9_999
+LEAST_RESAMPLED = 10
+"""Languages; with fewer, some resamples contain a single one."""
+LEAST_DECIDING = 10
+LEAST_FREE = 6
+"""Languages minus covariates; with fewer the interval of a partial correlation says nothing."""
+STRONG = 0.5
+"""A correlation of this size would matter; the founding documents report 0.83."""
+POWER = 0.8
+WEAK = 0.05
+"""In planning a correlation below this counts as none: showing it would take more languages than exist."""
+NONE = "–"
+
+
+@dataclass(frozen=True, eq=False)
+class TraitCorrelation:
+    """The correlation of two traits: r with Fisher's and the bootstrap interval, rank ρ, permutation p, r given others.
+
+    `among` says which languages it is over.
+    """
+
+    among: str
+    x: str
+    y: str
+    r: Estimate
+    bootstrap: Estimate | None
+    ranks: Estimate
+    p: float
+    partial: PartialCorrelation | None
+    given: tuple[str, ...]
+
+
+def correlate(
+    x: tuple[str, Floats],
+    y: tuple[str, Floats],
+    *,
+    among: str,
+    given: Mapping[str, Floats] | None = None,
+    seed: int = 0,
+) -> TraitCorrelation:
+    """Returns the correlation of two named traits, and that given others which vary if there are enough languages."""
+    a, b = x[1], y[1]
+    varied = {name: values for name, values in (given or {}).items() if np.ptp(values) > 0}
+    partial = None
+    if varied and len(a) - len(varied) >= LEAST_FREE:
+        held = np.column_stack(list(varied.values()))
+        partial = partial_correlation(a, b, covariates=held, resamples=PERMUTATIONS, rng=seed)
+    bootstrap = None
+    if len(a) >= LEAST_RESAMPLED:
+        bootstrap = pearson(a, b, interval="percentile", rng=seed).estimate
+    return TraitCorrelation(
+        among=among,
+        x=x[0],
+        y=y[0],
+        r=pearson(a, b).estimate,
+        bootstrap=bootstrap,
+        ranks=spearman(a, b).estimate,
+        p=permutation_test(a, b, resamples=PERMUTATIONS, rng=seed).p,
+        partial=partial,
+        given=tuple(varied) if partial else (),
+    )
+
+
+def correlation_table(title: str, found: Sequence[TraitCorrelation]) -> Table:
+    """Returns the correlations as a table, with p values adjusted by Holm for all of them."""
+    adjusted = holm([each.p for each in found]).tolist()
+    columns = ("languages", "n", "of", "with", "r", "r, bootstrap", "rank ρ", "p", "p, Holm", "r given", "given")
+    rows = tuple(_row(each, p) for each, p in zip(found, adjusted, strict=True))
+    return Table(title, columns, rows)
+
+
+def has_sign(estimate: Estimate, sign: int) -> Answer:
+    """Returns whether a correlation has a sign: supported if its interval lies entirely on that side of 0.
+
+    Not supported if the interval does not reach the size STRONG on that side; undecided otherwise, and with fewer than
+    LEAST_DECIDING languages, where ranks may agree by chance and the interval is then a point.
+
+    >>> [has_sign(Estimate(r, r - 0.2, r + 0.2, 80), -1).value for r in (-0.6, -0.1, 0.4)]
+    ['supported', 'not supported', 'not supported']
+    """
+    if estimate.n < LEAST_DECIDING:
+        return Answer.UNDECIDED
+    low, high = sorted((sign * estimate.low, sign * estimate.high))
+    if low > 0:
+        return Answer.SUPPORTED
+    return Answer.NOT_SUPPORTED if high < STRONG else Answer.UNDECIDED
+
+
+def languages_needed(estimates: Mapping[str, Estimate]) -> str:
+    """Returns how many languages would distinguish each correlation from 0, if it is as large as measured."""
+    parts = []
+    for name, each in estimates.items():
+        if not each.excludes(0.0):
+            strong = correlation_power(STRONG, each.n)
+            n = f"{sample_size_for_power(each.value, POWER)}" if abs(each.value) >= WEAK else "over 3000"
+            parts.append(
+                f"{name} is {estimate_text(each)} with n = {each.n}: a correlation of {each.value:.2f} needs {n} "
+                f"languages to be found in {POWER:.0%} of studies; this many languages find one of {STRONG:g} in "
+                f"{strong:.0%}"
+            )
+    return "; ".join(parts)
+
+
+def _row(each: TraitCorrelation, adjusted: float) -> tuple[Cell, ...]:
+    return (
+        each.among,
+        each.r.n,
+        each.x,
+        each.y,
+        estimate_text(each.r),
+        NONE if each.bootstrap is None else estimate_text(each.bootstrap),
+        estimate_text(each.ranks),
+        number_text(each.p),
+        number_text(adjusted),
+        NONE if each.partial is None else estimate_text(each.partial.estimate),
+        ", ".join(each.given) or NONE,
+    )

@@ -1,0 +1,232 @@
+"""The verb `research` on the command line.
+
+Experiments in the terminal: a list of all with their results, or one result with its tables.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbits.cli import completion
+from fairbits.cli.cluster import cluster_of, device_here, progress_of
+from fairbits.cli.options import (
+    Device,
+    EvaluationTokens,
+    GroupOrChannel,
+    Json,
+    Languages,
+    Ray,
+    RayCpus,
+    RayGpus,
+    Seed,
+    Sequence,
+    TextFrom,
+    Tokens,
+    check_out,
+    flag,
+    out_option,
+    write_out,
+)
+from fairbits.cli.parsing import group_of, names_of, shares_of
+from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
+from fairbits.core.errors import InputError, printable
+from fairbits_research.experiments.result import Answer, Result, cell_text
+from fairbits_research.experiments.result import Table as ResultTable
+from fairbits_research.experiments.stored_results import MARKS, Records, overall_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairbits.core.pool import Cluster
+    from fairbits_research.experiments.result import Result
+
+
+EVERY = "all"
+
+
+def research(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="An experiment, or all. Without a name: a list of the experiments and their results.",
+            metavar="NAME",
+            autocompletion=completion.one_of(*completion.EXPERIMENTS, EVERY),
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A directory, a model id on the Hub, or embedded:tiny.",
+            metavar="MODEL",
+            autocompletion=completion.model,
+        ),
+    ] = "embedded:tiny",
+    languages: Languages = None,
+    text: TextFrom = None,
+    tokens: Tokens = 2048,
+    evaluation_tokens: EvaluationTokens = 2048,
+    sequence: Sequence = 512,
+    group: GroupOrChannel = "channel",
+    seed: Seed = 0,
+    device: Device = "auto",
+    shares: Annotated[
+        str | None,
+        typer.Option(help="Shares of the languages in the training data: eng=0.4,fra=0.2.", metavar="SHARES"),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
+    ] = None,
+    ray: Ray = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 1.0,
+    resume: Annotated[bool, flag("--resume", help="all: skip experiments whose result is in --out.")] = False,
+    out_file: Annotated[
+        Path | None,
+        out_option("PATH", help="The file to write; for all experiments, an existing directory."),
+    ] = None,
+    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/results.md.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Test a prediction of the founding documents on a model: question, tables with intervals, verdict.
+
+    Examples:
+      fairbits research
+      fairbits research null-controls
+      fairbits research outliers --model ./model --text texts --device cpu
+    """
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
+    # heavy: only when the verb runs
+    from fairbits_research.experiments import EXPERIMENTS, experiments_named
+    from fairbits_research.experiments.experiment_tasks import finished_before
+    from fairbits_research.experiments.stored_results import all_records, as_markdown
+
+    if markdown and (name is not None or out_file is not None):
+        raise InputError("--markdown prints the results that fairbits brings; it takes no experiment and no --out")
+    if markdown:
+        typer.echo(as_markdown(EXPERIMENTS, all_records()), nl=False)
+        return
+    if name is None:
+        out.print(experiment_list(EXPERIMENTS, all_records()))
+        return
+    names = experiments_named(name)
+    places = (
+        [None if out_file is None else out_file / f"{each}.json" for each in names] if name == EVERY else [out_file]
+    )
+    for place in places:
+        check_out(place, "result.json")  # before anything that takes time
+    setting = {
+        "model": model,
+        "text": text,
+        "languages": names_of(languages),
+        "tokens": evaluation_tokens,
+        "calibration": tokens,
+        "sequence": sequence,
+        "group": group_of(group),
+        "seed": seed,
+        "device": device_here(device, cluster),
+        "shares": shares_of(shares),
+    }
+    left = dict(zip(names, places, strict=True))
+    if resume:
+        if name != EVERY or out_file is None:
+            raise InputError("--resume continues `research all --out DIR`; give both, or leave it out")
+        for each, place in list(left.items()):
+            if place is not None and finished_before(each, place, setting | {"device": "cpu"}) is not None:
+                print_notes([f"{place} already exists"])
+                del left[each]
+    _run(left, setting, models, cluster, as_json=as_json)
+
+
+def _run(
+    places: "Mapping[str, Path | None]",
+    setting: dict[str, Any],
+    models: Path | None,
+    cluster: "Cluster | None",
+    *,
+    as_json: bool,
+) -> None:
+    """Runs experiments, and writes and prints each result as soon as it is there."""
+    from fairbits.api.trial_tasks import device_of_tasks
+    from fairbits.core.pool import open_pool
+    from fairbits_research.experiments.experiment_tasks import ExperimentWork, run_experiments
+
+    results: dict[str, Result] = {}
+
+    def show(name: str) -> None:
+        if as_json:
+            print_json(results[name].as_data())
+        else:
+            out.print(result_panel(results[name]))
+
+    def keep(name: str, result: "Result") -> None:
+        write_out(places[name], result.save)
+        results[name] = result
+
+    work = ExperimentWork(setting, models)
+    if cluster is None:
+        for name in places:  # one at a time, as a bar and a table cannot be on a terminal together
+            start = perf_counter()
+            with stages("reading text and model") as progress, open_pool(None) as pool:
+                run_experiments([name], work, pool=pool, on_result=keep, progress=progress)
+            print_done(name, perf_counter() - start)
+            show(name)
+        return
+    with progress_of(cluster, "") as (_, watched), open_pool(watched) as pool:
+        work = ExperimentWork(setting | {"device": device_of_tasks(setting["device"], pool)}, models)
+        run_experiments(list(places), work, pool=pool, on_result=keep)
+    for name in places:
+        show(name)
+
+
+STYLES = {Answer.SUPPORTED: "green", Answer.NOT_SUPPORTED: "red", Answer.UNDECIDED: "cyan"}
+
+
+def experiment_list(experiments: Mapping[str, str], records: Records) -> Group:
+    """Returns the question of each experiment (name -> question), and its answer so far."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("experiment", "question", "found"):
+        table.add_column(column)
+    for name, question in experiments.items():
+        found = Text("not run yet", style="dim")
+        if name in records:
+            answer = overall_answer(records[name])
+            found = Text(f"{MARKS[answer]} {answer.value}", style=STYLES[answer])
+        table.add_row(name, question, found)
+    return Group(table, Text("\nfairbits research NAME runs one; fairbits research all runs all", style="dim"))
+
+
+def result_panel(result: Result) -> Group:
+    """Returns one result: question, prediction, tables, verdict, what it means."""
+    own = result.subject
+    tested_on = (
+        f"{own.model}, {own.text}: {own.languages} languages, {own.documents:,} documents, {own.tokens:,} tokens, "
+        f"seeds {', '.join(map(str, own.seeds))}; intervals 95 %"
+    )
+    verdict = f"\n{MARKS[result.answer]} {result.answer.value}: {result.verdict}"
+    parts: list[RenderableType] = [
+        Text(result.question, style="bold"),
+        Text(f"predicted: {result.predicted}"),
+        Text(f"design: {result.design}", style="dim"),
+        Text(printable(tested_on), style="dim"),
+        *(part for table in result.tables for part in (Text(), _table(table))),
+        Text(verdict, style=STYLES[result.answer]),
+        Text(result.meaning),
+    ]
+    parts += [Text(line, style="dim") for line in (result.power, *result.notes) if line]
+    return Group(*parts)
+
+
+def _table(table: ResultTable) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
+    for i, column in enumerate(table.columns):
+        found.add_column(column, justify="left" if i == 0 else "right")
+    for row in table.rows:
+        found.add_row(*map(cell_text, row))
+    return found

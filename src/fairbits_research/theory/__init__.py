@@ -1,0 +1,1 @@
+"""The mathematics that only the founding documents need: bounds, thresholds, redundancy, mediation."""

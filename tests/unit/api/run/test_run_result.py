@@ -1,0 +1,173 @@
+"""What a run writes and shows."""
+
+import io
+import json
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from rich.cells import cell_len
+from rich.console import Console
+
+from fairbits.api.evaluate import evaluate
+from fairbits.api.run import FinishedRun, run
+from fairbits.api.run.run_settings import file_name, usual_baselines
+from fairbits.cli.run_table import as_data, next_steps, run_table
+from fairbits.evaluation.scores import Scores
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies.variants import variant
+from fairbits.text.included_texts import udhr
+
+SCORES = ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json", "widths/3.json")
+
+
+@pytest.fixture(scope="module")
+def alive() -> Iterator[list[int]]:
+    """How many models that were loaded before are still in memory when another one is loaded."""
+    load, loaded, counts = Checkpoint.load, [], []
+
+    def spy(self: Checkpoint, *args: object, **where: str) -> object:
+        counts.append(sum(each() is not None for each in loaded))
+        found = load(self, *args, **where)
+        loaded.append(weakref.ref(found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "load", spy)
+        yield counts
+
+
+def test_the_directory_holds_everything(whole, model) -> None:
+    found = {str(each.relative_to(whole.directory)) for each in whole.directory.rglob("*") if each.is_file()}
+    reports = {"report.html", "report.md", "report.json"}
+    expected = {"run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
+    assert {name for name in found if not name.startswith("model/")} == expected
+    said = json.loads((whole.directory / "run.json").read_text())
+    source = Checkpoint(model)
+    assert (said["schema"], said["policy"], said["fingerprint"]) == ("fairbits.run/1", "gptq", source.fingerprint)
+    assert said["settings"] | {"bits": 4, "seed": 0, "widths": [3], "tokens": 64} == said["settings"]
+    assert [each["name"] for each in said["baselines"]] == ["rtn", "gptq:mix=english"] == list(whole.baselines)
+    assert all((whole.directory / each["scores"]).is_file() for each in said["baselines"])
+    assert set(said["hashes"]) == {"calibration", "evaluation"}
+    assert said["written"] == Checkpoint(whole.directory / "model").fingerprint == whole.scores.quantized.fingerprint
+    assert (
+        said["versions"] | {"torch": torch.__version__, "torch threads": str(torch.get_num_threads())}
+        == (said["versions"])
+    )
+    assert {"fairbits", "Python", "transformers", "compressed-tensors", "numpy"} <= set(said["versions"])
+
+
+def test_scores_are_those_of_the_written_model(whole, model, small) -> None:
+    asked = {"languages": small["languages"], "tokens": 128, "sequence": 64}
+    again = evaluate(whole.directory / "model", reference=model, **asked)
+    assert again.as_bytes() == whole.scores.as_bytes()
+    plan = Plan.load(whole.directory / "model" / "plan.json")
+    assert plan.outcomes
+    assert (plan.settings["bits"], plan.calibration.tokens) == (4, 64)
+    assert whole.scores.quantized.size_bytes == plan.size_bytes
+
+
+def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
+    swept = json.loads((whole.directory / "sweep.json").read_text())
+    three = Scores.load(whole.directory / "widths" / "3.json")
+    for code, estimate in whole.scores.frame().by_language().items():
+        assert list(swept["damage"][code]) == ["3", "4"]
+        assert swept["damage"][code]["4"] == estimate.to_dict()
+        assert swept["damage"][code]["3"] == three.frame().language(code).to_dict()
+    assert swept["sizes"] == {"3": three.quantized.size_bytes, "4": whole.scores.quantized.size_bytes}
+
+
+def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_path, small) -> None:
+    options = small | {"languages": ["fra", "heb"], "widths": (3, 8), "group": "tensor"}
+    found = run(model, out=tmp_path / "run", policy="mixed:rounding=nearest", baselines=[], **options)
+    width, audited = found.notes
+    assert width.startswith("not measured: mixed:rounding=nearest at 8 bits: ")
+    assert "per channel" in audited
+    assert json.loads((tmp_path / "run" / "audit.json").read_text())["scheme"]["group"] is None
+    assert list(json.loads((tmp_path / "run" / "sweep.json").read_text())["sizes"]) == ["3", "4"]
+    assert "gptq" not in shown(run_table(found))  # there is nothing to compare with
+
+
+@pytest.mark.parametrize(
+    ("policy", "languages", "own_text", "expected"),
+    [
+        ("gptq", ("eng", "heb"), True, ["gptq:mix=english", "rtn"]),
+        ("gptq", ("eng", "heb"), False, ["rtn", "gptq:mix=english"]),  # the declaration has little English
+        ("gptq", ("fra", "heb"), True, ["rtn"]),  # there is no English
+        ("rtn", ("eng", "heb"), False, ["gptq:mix=english"]),
+        ("gptq:mix=english", ("eng", "heb"), True, ["rtn"]),
+    ],
+)
+def test_the_usual_baselines(policy, languages, own_text, expected) -> None:
+    found = usual_baselines(variant(policy), udhr(languages), enough_english=own_text)
+    assert [each.name for each in found] == expected
+
+
+def test_names_of_files_are_safe_and_short() -> None:
+    assert file_name("gptq:mix=eng=2+fra=1") == "gptq-mix-eng-2+fra-1"
+    assert "/" not in file_name("gptq:mix=../x")
+    long = [f"gptq:mix={'+'.join(f'{code}={weight}' for code in ('eng', 'fra') * 40)}" for weight in (1, 2)]
+    assert len({file_name(each) for each in long}) == 2
+    assert all(len(file_name(each)) < 100 for each in long)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("policy", "options", "loaded"),
+    [
+        ("gptq", {"widths": (), "baselines": ["rtn"]}, 4),  # for the audit, reference, quantized model, and baseline
+        ("allocate:rounding=nearest", {"baselines": []}, 6),  # and to plan, for the model and the other width
+        ("rtn", {"baselines": ["protect:k=1:sets=1:rounding=nearest"]}, 5),  # and to plan the baseline
+    ],
+)
+def test_two_copies_of_a_model_are_never_in_memory(model, alive, tmp_path, policy, options, loaded, small) -> None:
+    alive.clear()
+    run(model, out=tmp_path / "run", policy=policy, **small | options)
+    assert (tmp_path / "run" / "sweep.json").exists() == ("widths" not in options)
+    assert alive == [0] * loaded
+
+
+def shown(*parts: object) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()
+
+
+def test_the_table_has_the_worst_language_first_and_fits(whole) -> None:
+    printed = shown(run_table(whole))
+    assert max(map(cell_len, printed.splitlines())) <= 80
+    added = whole.scores.frame().by_language()
+    first, last = sorted(added, key=lambda code: -added[code].value)
+    assert printed.index(first) < printed.index(last)
+    assert "rtn" in printed
+    assert f"{whole.scores.quantized.size_bytes / 1e6:,.2f} MB" in printed
+
+
+def test_the_mark_follows_the_paired_contrast(whole) -> None:
+    found = whole.scores.contrast(whole.baselines["rtn"])
+    other = FinishedRun(
+        whole.directory, "gptq", whole.scores, {"rtn": whole.baselines["rtn"]}, whole.report, whole.notes
+    )
+    printed = shown(run_table(other)).split("better, worse:")[0]  # the legend
+    for code, difference in found.differences.items():
+        (line,) = (line for line in printed.splitlines() if code in line)
+        mark = ("better" if difference.value < 0 else "worse") if found.p_holm[code] < 0.05 else code
+        assert mark in line
+    sure = [code for code, p in found.p_holm.items() if p < 0.05]
+    assert sum(line.rstrip().endswith(("better", "worse")) for line in printed.splitlines()) == len(sure)
+
+
+def test_what_comes_next(whole, small) -> None:
+    page, command, *remarks = (line.plain for line in next_steps(whole))
+    assert page == f"report: {whole.directory / 'report.html'}"
+    assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-worst LIMIT"
+    worst, estimate = whole.scores.frame().worst()
+    said = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
+    assert f"{estimate.value:.2g} bits per byte" in said
+    assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in said
+    data = json.loads(json.dumps(as_data(whole)))
+    assert data["report"] == str(whole.page)
+    assert data["headline"]["worst"]["after"]["language"] in small["languages"]

@@ -1,0 +1,86 @@
+import json
+
+import pytest
+import yaml
+
+from fairbits.api.lm_eval_tasks import write_tasks
+from fairbits.core.errors import InputError
+from fairbits.text.corpus import Corpus
+
+DOCUMENTS = {
+    "fra": [f"La phrase numéro {i} a plusieurs mots différents. Puis vient une autre phrase {i}." for i in range(8)],
+    "zho": [f"人人生而自由，在尊严和权利上一律平等{i}。" for i in range(8)],
+}
+CORPUS = Corpus("small", {}, DOCUMENTS)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_a_task_per_language_and_a_group_per_kind(tmp_path) -> None:
+    found = write_tasks(tmp_path / "tasks", text=CORPUS)
+    assert found.groups == {"bpb": "fairbits_bpb", "cloze": "fairbits_cloze"}
+    assert found.items == {"bpb": {"fra_Latn": 8, "zho_Hans": 8}, "cloze": {"fra_Latn": 16, "zho_Hans": 8}}
+    read = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in found.directory.glob("*.yaml")}
+    for kind, group in found.groups.items():
+        assert read[f"{group}.yaml"]["group"] == group
+        names = read[f"{group}.yaml"]["task"]
+        assert names == [f"{group}_{code}" for code in found.items[kind]]
+        for name in names:
+            task = read[f"{name}.yaml"]
+            assert task["task"] == name
+            assert read[task["include"]]["dataset_path"] == "json"
+            assert task["dataset_kwargs"]["data_files"]["test"] == str(found.directory / f"{name}.jsonl")
+    assert read["_fairbits_bpb.yaml"]["output_type"] == "loglikelihood_rolling"
+    assert read["_fairbits_cloze.yaml"]["output_type"] == "multiple_choice"
+    texts = rows(found.directory / "fairbits_bpb_fra_Latn.jsonl")
+    assert sorted(row["text"] for row in texts) == sorted(DOCUMENTS["fra"])
+    pairs = rows(found.directory / "fairbits_cloze_zho_Hans.jsonl")
+    assert all(sorted(row["original"]) == sorted(row["corrupted"]) for row in pairs)
+    assert all(row["original"] != row["corrupted"] for row in pairs)
+
+
+def test_fewer_items_of_one_kind_under_another_name(tmp_path) -> None:
+    found = write_tasks(tmp_path, text=CORPUS, languages=["fr"], kinds=["cloze"], items=5, name="mine", seed=1)
+    assert found.items == {"cloze": {"fra_Latn": 5}}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_mine_cloze.yaml",
+        "mine_cloze.yaml",
+        "mine_cloze_fra_Latn.jsonl",
+        "mine_cloze_fra_Latn.yaml",
+    ]
+
+
+def test_a_language_with_few_items_is_left_out(tmp_path) -> None:
+    few = Corpus("small", {}, DOCUMENTS | {"deu": ["Ein Satz mit einigen Wörtern, mehr nicht."] * 3})
+    found = write_tasks(tmp_path, text=few, kinds=["bpb"])
+    assert list(found.items["bpb"]) == ["fra_Latn", "zho_Hans"]
+    assert found.notes == ("deu_Latn: 3 of at least 5 items of bpb; left out",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kinds": ["bit"]}, "kind is 'bit'; it must be one of bpb, cloze"),
+        ({"kinds": []}, "no kind of task is named"),
+        ({"items": 4}, "items is 4; it must be 5 or more"),
+        ({"name": "my tasks"}, "name is 'my tasks'; it must be letters and digits"),
+        ({"split": "test"}, "split is 'test'"),
+        ({"split": "calibration"}, "no language has 5 items of bpb"),
+        ({"languages": ["deu"]}, "small has no text in deu_Latn"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(tmp_path, settings, message) -> None:
+    with pytest.raises(InputError, match=message):
+        write_tasks(tmp_path / "tasks", **{"text": CORPUS, **settings})
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_a_directory_with_files_is_not_written_to(tmp_path) -> None:
+    (tmp_path / "other.yaml").write_text("group: other\n")
+    with pytest.raises(InputError, match="is not empty; give a new directory"):
+        write_tasks(tmp_path, text=CORPUS)
+    with pytest.raises(InputError, match=r"other\.yaml is a file"):
+        write_tasks(tmp_path / "other.yaml", text=CORPUS)

@@ -1,0 +1,142 @@
+"""The report of a run's directory, and of files that are named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fairbits
+from fairbits.api.report import methods_of, report, sources_of_run
+from fairbits.core.errors import InputError
+from fairbits.evaluation.scores import Scores
+from fairbits.reports.provenance import provenance
+
+
+def copied(run: Path, to: Path) -> Path:
+    """Returns a copy of a run without the weights of its model."""
+    return Path(shutil.copytree(run, to, ignore=shutil.ignore_patterns("*.safetensors", "tokenizer*")))
+
+
+def record(run: Path, baselines: object) -> None:
+    """Puts baselines into the record of a run."""
+    data = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(data | {"baselines": baselines}))
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return copied(finished_run, tmp_path / "run")
+
+
+def test_a_directory_and_its_files_give_the_same_numbers(finished_run: Path) -> None:
+    whole = report(finished_run).content
+    named = fairbits.report(
+        finished_run / "scores.json",
+        against=[finished_run / "baselines" / "gptq-mix-english.json", finished_run / "baselines" / "rtn.json"],
+        audit=finished_run / "audit.json",
+        plan=finished_run / "model" / "plan.json",
+        sweep=finished_run / "sweep.json",
+    ).content
+    for part in ("languages", "blocks", "patterns", "causes", "checklist", "certificate", "allocation", "curves"):
+        assert whole[part] == named[part]
+    assert whole["headline"]["worst"] == named["headline"]["worst"]
+    assert named["methods"] == whole["methods"]
+
+
+def test_the_same_run_gives_the_same_bytes(finished_run: Path) -> None:
+    first, second = report(finished_run), report(finished_run)
+    assert [first.render(form) for form in ("html", "md", "json")] == [
+        second.render(form) for form in ("html", "md", "json")
+    ]
+
+
+def test_what_a_run_did_not_measure_is_left_out(run: Path) -> None:
+    (run / "audit.json").unlink()
+    (run / "sweep.json").unlink()
+    (run / "model" / "plan.json").unlink()
+    found = report(run).content
+    assert [found[part] for part in ("blocks", "curves", "allocation", "prediction")] == [None] * 4
+    assert set(found["provenance"]["files"]) == {"run", "scores", "scores of gptq:mix=english", "scores of rtn"}
+
+
+@pytest.mark.parametrize(
+    ("gone", "problem"),
+    [
+        ("run.json", "has no run.json; a report needs a finished run"),
+        ("scores.json", "has no scores.json"),
+        ("baselines/rtn.json", "names the scores 'baselines/rtn.json', which is not a file in that directory"),
+    ],
+)
+def test_a_run_that_is_not_finished_is_refused(run: Path, gone: str, problem: str) -> None:
+    (run / gone).unlink()
+    with pytest.raises(InputError, match=problem):
+        report(run)
+
+
+@pytest.mark.parametrize("baselines", [3, {}, [3], [{"name": "rtn"}], [{"name": "rtn", "scores": "\x00"}], None])
+def test_a_damaged_record_of_a_run_is_refused(run: Path, baselines: object) -> None:
+    record(run, baselines)
+    with pytest.raises(InputError, match=r"baselines|not a file in that directory"):
+        report(run)
+
+
+@pytest.mark.parametrize("name", ["../outside.json", "/dev/zero", "baselines", "link.json", "x" * 5000, "absolute"])
+def test_a_record_names_no_file_outside(run: Path, name: str) -> None:
+    outside = run.parent / "outside.json"
+    shutil.copy(run / "baselines" / "rtn.json", outside)
+    (run / "link.json").symlink_to(outside)
+    record(run, [{"name": "rtn", "scores": str(outside) if name == "absolute" else name}])
+    with pytest.raises(
+        InputError, match=r"not a file in that directory|must be the name of a file in the directory of the run"
+    ):
+        report(run)
+
+
+def test_versions_of_the_run_are_shown_where_they_are_others(run: Path) -> None:
+    here = provenance(sources_of_run(run))["versions"]
+    assert "measured with" not in here
+    data = json.loads((run / "run.json").read_text())
+    odd = {"versions": here | {"numpy": "<b>1.0" + "0" * 99, "torch threads": "2", "unknown": "3"}}
+    (run / "run.json").write_text(json.dumps(data | odd))
+    found = provenance(sources_of_run(run))["versions"]
+    assert found == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
+
+
+def names(*files: Path) -> list[str]:
+    return [each.name for each in methods_of([Scores.load(file) for file in files], None)]
+
+
+def test_files_are_called_as_their_policies(finished_run: Path, run: Path) -> None:
+    own, rtn, english = (
+        finished_run / name for name in ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json")
+    )
+    assert names(own, rtn, english) == ["gptq", "rtn", "gptq:mix=english"]
+    target = Scores.load(rtn).quantized.target
+    assert names(own, rtn, rtn) == ["gptq", target, target]  # one name for two would tell nothing
+    bench = run / "bench.json"
+    reference = Scores.load(own).reference.target
+    for said, called in (
+        (f"{reference}, protect:k=2, 3 bits", "protect:k=2"),
+        ("protect:k=2, 3 bits", "protect:k=2, 3 bits"),  # not of a bench
+        ("x" * 5000, "x" * 5000),
+    ):
+        data = json.loads(rtn.read_text())
+        data["quantized"]["target"] = said
+        bench.write_text(json.dumps(data))
+        assert names(own, bench) == ["gptq", called]
+
+
+@pytest.mark.parametrize("odd", [{"fingerprint": "0" * 64}, {"size_bytes": 1}, {"schema": "x"}, {"settings": 3}])
+def test_a_plan_of_something_else_names_nothing(run: Path, odd: dict) -> None:
+    data = json.loads((run / "scores.json").read_text())
+    data["quantized"]["target"] = str(run / "model")
+    (run / "scores.json").write_text(json.dumps(data))
+    plan = json.loads((run / "model" / "plan.json").read_text())
+    (run / "model" / "plan.json").write_text(json.dumps(plan | odd))
+    assert names(run / "scores.json") == [str(run / "model")]
+
+
+def test_a_directory_is_given_alone(run: Path) -> None:
+    with pytest.raises(InputError, match="give no other files"):
+        report(run, audit=run / "audit.json")

@@ -1,0 +1,237 @@
+import json
+
+import numpy as np
+import pytest
+
+from fairbits.core.errors import InputError
+from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.divergence import Answers
+from fairbits.evaluation.document_sums import TokenPercentiles
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import EvaluationSetting
+from fairbits.forward.windows import Text
+
+DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
+
+
+def test_damage_is_the_divergence_or_the_added_loss_in_each_unit(draw) -> None:
+    scores = draw(DAMAGE)
+    own = scores.documents
+    rows = own.lang == "heb_Hebr"
+    for measure, nats in (("divergence", own.kl[rows]), ("loss", (own.nll_quantized - own.nll_reference)[rows])):
+        found = {unit: scores.frame(unit, measure=measure).language("heb_Hebr").value for unit in UNITS}
+        assert found["bits_per_byte"] == pytest.approx(nats.sum() / np.log(2) / 16000)
+        assert found["nats_per_token"] == pytest.approx(nats.sum() / 4000)
+        assert found["nats_per_section"] == pytest.approx(nats.mean())
+    assert scores.frame() is scores.frame("bits_per_byte", measure="divergence")
+    assert scores.frame() is not scores.frame(measure="loss")
+    with pytest.raises(InputError, match="measure is 'perplexity'"):
+        scores.frame(measure="perplexity")
+
+
+def test_other_numbers_of_a_language(draw) -> None:
+    scores = draw(DAMAGE)
+    own = scores.documents
+    rows = own.lang == "heb_Hebr"
+    added = scores.frame("nats_per_token", measure="loss").language("heb_Hebr")
+    assert scores.relative_perplexity["heb_Hebr"].value == pytest.approx(np.exp(added.value) - 1)
+    assert scores.relative_perplexity["heb_Hebr"].low == pytest.approx(np.expm1(added.low))
+    assert scores.kl["heb_Hebr"].value == pytest.approx(own.kl[rows].sum() / 4000)
+    assert scores.flips["heb_Hebr"].value == pytest.approx(own.flips[rows].sum() / 4000)
+    before, after = (sum(nll[rows].tolist()) / np.log(2) / 16000 for nll in (own.nll_reference, own.nll_quantized))
+    assert scores.recovery["heb_Hebr"] == pytest.approx(before / after)
+    assert set(scores.recovery) == set(DAMAGE)
+    assert 0.9 < scores.recovery["heb_Hebr"] < 1
+
+
+def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
+    rng = np.random.default_rng(0)
+    lang = np.array(["eng_Latn"] * 5 + ["heb_Hebr"] * 5)
+    text = Text(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
+    documents = rng.integers(0, 10, 3000)
+    kl = (rng.exponential(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
+    sums = [np.bincount(documents).astype(float)] * 5
+    margin = (rng.normal(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
+    drawn = Answers(*sums, token_kl=kl, token_margin=margin, token_document=documents)
+    hashes = dict.fromkeys(text.languages, "0" * 64)
+    question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
+    identity = {"quantized": None, "reference": None, "question": question}
+    found = Scores.of(drawn, text, **identity)
+    names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
+    for code, rows in (("eng_Latn", documents < 5), ("heb_Hebr", documents >= 5)):
+        expected = [*np.quantile(kl[rows], [0.5, 0.95, 0.99, 0.999]), *np.quantile(margin[rows], [0.5, 0.01])]
+        assert [getattr(found.percentiles[code], name) for name in names] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_disparity_names_worst_and_best_and_corrects_the_gap(draw, measure) -> None:
+    found = draw(DAMAGE).disparity("nats_per_section", measure=measure)
+    assert (found.worst[0], found.best[0]) == ("heb_Hebr", "eng_Latn")
+    assert found.mean.low < 6 < found.mean.high
+    assert found.gap.value < found.plain_gap.value
+    assert found.gap.low < 6 < found.gap.high
+    assert found.ratio.low < 3 < found.ratio.high
+    assert found.deviation.low < 3 < found.deviation.high
+    assert found.as_data()["worst"]["language"] == "heb_Hebr"
+
+
+def test_there_is_no_ratio_to_nothing_and_no_gap_of_one_language(draw) -> None:
+    nothing = draw({"heb_Hebr": 9.0, "eng_Latn": 0.0}).disparity(measure="loss")
+    assert nothing.ratio is None
+    assert "may be 0" in nothing.no_ratio
+    alone = draw({"heb_Hebr": 9.0}).disparity()
+    assert (alone.gap, alone.ratio, alone.deviation) == (None, None, None)
+    json.dumps(alone.as_data(), allow_nan=False)
+
+
+def test_sections_need_parallel_text(draw) -> None:
+    scores = draw(DAMAGE, parallel=False)
+    for own in scores.summary()["disparity"].values():
+        assert set(own) == {"bits_per_byte", "nats_per_token"}
+    with pytest.raises(InputError, match="not parallel"):
+        scores.frame("nats_per_section")
+
+
+def test_the_summary_has_everything_and_is_json(draw) -> None:
+    scores = draw(DAMAGE)
+    data = json.loads(json.dumps(scores.summary(), allow_nan=False))
+    assert data["schema"] == "fairbits.summary/2"
+    assert list(data["languages"]) == list(DAMAGE)
+    own = data["languages"]["heb_Hebr"]
+    assert own["documents"] == 40
+    assert own["tokens"] == 4000
+    assert set(own["added"]) == set(own["divergence"]) == set(UNITS)
+    assert own["added"]["bits_per_byte"]["value"] == scores.frame(measure="loss").language("heb_Hebr").value
+    assert own["divergence"]["bits_per_byte"]["value"] == scores.frame().language("heb_Hebr").value
+    assert own["percentiles"]["margin_p1"] == -1.5
+    assert own["recovery"] == scores.recovery["heb_Hebr"]
+    assert {(measure, unit) for measure, found in data["disparity"].items() for unit in found} == {
+        (measure, unit) for measure in MEASURES for unit in UNITS
+    }
+    assert data["disparity"]["loss"]["bits_per_byte"] == scores.disparity(measure="loss").as_data()
+    assert data["question"]["asked"] == "every token, given those before it"
+
+
+@pytest.mark.parametrize(("measure", "column"), [("divergence", "kl"), ("loss", "nll_quantized")])
+def test_only_significantly_worse_languages_are_named(draw, measure, column) -> None:
+    baseline = draw(DAMAGE)
+    documents = baseline.documents
+    shift = np.where(documents.lang == "fin_Latn", 2.0, 0.0) - np.where(documents.lang == "heb_Hebr", 2.0, 0.0)
+    jitter = np.random.default_rng(3).normal(0, 0.5, len(shift))
+    other = draw(DAMAGE)
+    getattr(other.documents, column)[:] += shift + jitter
+    worse = other.worse_than(baseline, unit="nats_per_section", measure=measure)
+    assert set(worse) == {"fin_Latn"}
+    assert worse["fin_Latn"].low < 2 < worse["fin_Latn"].high
+    assert set(baseline.worse_than(other, measure=measure)) == {"heb_Hebr"}
+    assert baseline.worse_than(baseline, measure=measure) == {}
+    (unmoved,) = set(MEASURES) - {measure}
+    assert other.worse_than(baseline, measure=unmoved) == {}
+
+
+def test_other_text_is_no_baseline(draw) -> None:
+    scores = draw(DAMAGE)
+    with pytest.raises(InputError, match=r"different text \(hashes"):
+        scores.worse_than(draw({"heb_Hebr": 9.0}))
+    with pytest.raises(InputError, match="different tokens"):
+        scores.worse_than(draw(DAMAGE, tokens=99))
+
+
+def test_a_file_gives_the_same_scores_and_the_same_bytes(draw, tmp_path) -> None:
+    scores = draw(DAMAGE, target="a\x1b[2Jb\n\ufffe")
+    scores.save(tmp_path / "scores.json")
+    written = (tmp_path / "scores.json").read_bytes()
+    assert b"\x1b" not in written
+    back = Scores.load(tmp_path / "scores.json")
+    assert back.as_bytes() == written == draw(DAMAGE, target="a\x1b[2Jb\n\ufffe").as_bytes()
+    assert back.quantized == scores.quantized
+    assert back.summary() == scores.summary()
+    assert len(written.splitlines()) < 50
+
+
+def as_version_1(scores: Scores) -> dict:
+    """Returns the content of a scores file as 0.1.0 wrote it."""
+    data = json.loads(scores.as_bytes())
+    data["kl_p99"] = {code: each["kl_p99"] for code, each in data.pop("percentiles").items()}
+    return data | {"schema": "fairbits.scores/1"}
+
+
+def test_a_file_of_version_1_has_only_the_99th_percentile(draw, tmp_path) -> None:
+    scores, path = draw(DAMAGE), tmp_path / "scores.json"
+    path.write_text(json.dumps(as_version_1(scores)))
+    found = Scores.load(path)
+    assert found.percentiles == dict.fromkeys(DAMAGE, TokenPercentiles(0.25))
+    assert found.frame().by_language() == scores.frame().by_language()
+    assert found.frame(measure="loss").by_language() == scores.frame(measure="loss").by_language()
+    found.save(path)
+    assert json.loads(path.read_bytes())["schema"] == "fairbits.scores/2"
+    assert Scores.load(path).percentiles == found.percentiles
+
+
+@pytest.mark.parametrize("broken", [None, 5, {"heb_Hebr": 1.0}, {**dict.fromkeys(DAMAGE, 1.0), "heb_Hebr": "x"}])
+def test_a_damaged_file_of_version_1_is_refused(draw, tmp_path, broken) -> None:
+    data, path = as_version_1(draw(DAMAGE)), tmp_path / "scores.json"
+    data["kl_p99"] = broken
+    if broken is None:
+        del data["kl_p99"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"scores.json is damaged: .*; write it again"):
+        Scores.load(path)
+
+
+def damaged(data: dict, change: str) -> None:
+    documents = data["documents"]
+    match change:
+        case "unknown key":
+            data["summary"] = {}
+        case "missing key":
+            del data["percentiles"]
+        case "unknown column":
+            documents["loss"] = documents["kl"]
+        case "short column":
+            documents["kl"].pop()
+        case "negative percentile":
+            data["percentiles"]["heb_Hebr"]["kl_p95"] = -0.1
+        case "unknown percentile":
+            data["percentiles"]["heb_Hebr"]["kl_p42"] = 0.1
+        case "negative loss":
+            documents["nll_reference"][0] = -1.0
+        case "text for a number":
+            documents["flips"][0] = "many"
+        case "half a document":
+            documents["document"][0] = 0.5
+        case "a language of its own":
+            documents["lang"][0] = "deu_Latn"
+        case "a number for a model":
+            data["quantized"]["target"] = 5
+        case "another task":
+            data["question"]["task"] = "guessing"
+        case "no list":
+            data["notes"] = "none"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("unknown key", "missing key", "unknown column", "short column", "negative loss", "text for a number"),
+        *("negative percentile", "unknown percentile"),
+        *("half a document", "a language of its own", "a number for a model", "another task", "no list"),
+    ],
+)
+def test_a_damaged_file_is_refused(draw, tmp_path, change) -> None:
+    data = json.loads(draw(DAMAGE).as_bytes())
+    damaged(data, change)
+    path = tmp_path / "scores.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"scores.json is damaged: .*; write it again"):
+        Scores.load(path)
+
+
+@pytest.mark.parametrize("content", ['{"schema": "fairbits.scores/3"}', "[]", "{", "\udcff"])
+def test_what_is_no_file_of_scores_is_refused(tmp_path, content) -> None:
+    path = tmp_path / "scores.json"
+    path.write_text(content, errors="surrogateescape")
+    with pytest.raises(InputError, match="fairbits evaluate --out"):
+        Scores.load(path)
+    with pytest.raises(InputError, match="it must be a file of scores"):
+        Scores.load(tmp_path / "missing.json")

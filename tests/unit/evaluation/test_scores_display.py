@@ -1,0 +1,53 @@
+"""Scores show a table of languages, and give a DataFrame by language or by document."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairbits.core.errors import InputError
+from fairbits.evaluation.scores import Scores
+
+FILE = Path(__file__).parents[3] / "data" / "0.1.0" / "scores.json"
+
+
+@pytest.fixture(scope="module")
+def scores() -> Scores:
+    return Scores.load(FILE)
+
+
+def test_a_short_table_in_place_of_arrays(scores: Scores) -> None:
+    shown = repr(scores)
+    assert "array(" not in shown
+    assert shown.splitlines()[1].split()[:3] == ["language", "name", "divergence"]
+    assert all(code in scores._repr_html_() for code in scores.languages)
+    worst, most = scores.disparity().worst
+    assert f"worst {worst} {most}" in shown
+
+
+def test_pandas_by_language_and_by_document(scores: Scores) -> None:
+    table, frame = scores.to_pandas(), scores.frame().by_language()
+    assert set(table.index) == set(scores.languages)
+    assert table["divergence_bits_per_byte"].is_monotonic_decreasing
+    for code in scores.languages:
+        assert table.loc[code, "divergence_bits_per_byte"] == frame[code].value
+        assert table.loc[code, "loss_nats_per_token_low"] == pytest.approx(
+            scores.frame("nats_per_token", measure="loss").by_language()[code].low
+        )
+        assert table.loc[code, "tokens"] == scores.documents.tokens[scores.documents.lang == code].sum()
+        assert table.loc[code, "kl_p99"] == scores.percentiles[code].kl_p99
+    documents = scores.to_pandas(by="document")
+    np.testing.assert_array_equal(documents["kl"], scores.documents.kl)
+    assert documents.groupby("lang").size().to_dict() == table["documents"].to_dict()
+    with pytest.raises(InputError, match="by is 'token'"):
+        scores.to_pandas(by="token")
+
+
+def test_the_figure_names_its_measure(scores: Scores) -> None:
+    figure = scores.plot("nats_per_token", measure="loss").to_dict()
+    assert figure["layout"]["title"]["text"] == "Added loss of every language"
+    assert figure["layout"]["xaxis"]["title"]["text"] == "nats per token"
+    found = scores.frame("nats_per_token", measure="loss").by_language()
+    assert dict(zip(figure["data"][0]["text"], figure["data"][0]["x"], strict=True)) == {
+        code: each.value for code, each in found.items()
+    }

@@ -1,0 +1,22 @@
+"""Text for small models."""
+
+import pytest
+
+from fairbits.forward.tokenize import text_for
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
+
+WEATHER = Corpus(
+    "weather",
+    {
+        "eng": [f"On day {i} the wind came from the north and brought rain to the hills." for i in range(6)],
+        "heb": [f"ביום {i} באה הרוח מצפון והביאה גשם." for i in range(5)],
+    },
+    {},
+)
+
+
+@pytest.fixture(scope="session")
+def weather():
+    """Returns the function that gives the text of a model."""
+    return lambda checkpoint: text_for(checkpoint, WEATHER, request=TextRequest(tokens=64))

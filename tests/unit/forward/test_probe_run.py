@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+import torch
+
+from fairbits.core.errors import InputError
+from fairbits.forward import collect as run
+from fairbits.forward.collect import document_losses, probe
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import unigrams
+from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
+
+CORPUS = Corpus(
+    "weather",
+    {
+        "eng": [f"On day {i} the wind came from the north and brought rain to the hills." for i in range(6)],
+        "heb": [f"ביום {i} באה הרוח מצפון והביאה גשם." for i in range(5)],
+    },
+    {},
+)
+SCHEME, FINER = Scheme(3, None), Scheme(4, 16, "exact")
+
+
+@pytest.fixture(scope="module")
+def llama(reading_model):
+    return reading_model("llama")
+
+
+@pytest.fixture(scope="module")
+def measured(llama):
+    return probe(llama, CORPUS, schemes=(SCHEME, FINER), second_moments=True)
+
+
+def test_shapes_and_order(measured):
+    documents, linears, points = 11, 2 * 7, 2 * 7
+    assert measured.languages == ("eng_Latn", "heb_Hebr")
+    assert measured.task == "causal"
+    assert measured.positions.shape == measured.norm.shape == (documents, points)
+    assert len(measured.linears) == linears
+    assert measured.damage[SCHEME]["token"].shape == (documents, linears)
+    assert measured.channels["blocks.0"].shape == (2, 32)
+    assert measured.gradients["model.layers.0.mlp.up_proj.weight"].shape == (2, 48)
+    assert measured.inputs["blocks.1.mlp_down.input"].shape == (2, 48, 48)
+    assert measured.blocks("mlp") == [0, 1]
+    column = [point.name for point in measured.points].index("blocks.1")
+    np.testing.assert_array_equal(measured.sums("block", "square")[:, 1], measured.square[:, column])
+    assert list(measured.seen_by) == list(measured.linears)
+    assert measured.left_out == {}
+
+
+def test_measures_agree_with_each_other(measured):
+    """‖x‖² adds up the channels, and Cauchy and Schwarz hold."""
+    assert (measured.norm**2 <= measured.positions * measured.square * (1 + 1e-6)).all()
+    for column, point in enumerate(measured.points):
+        for i, code in enumerate(measured.languages):
+            own = measured.lang == code
+            mean = measured.square[own, column].sum() / measured.positions[own, column].sum()
+            assert measured.channels[point.name][i].sum() == pytest.approx(mean, rel=1e-5)
+    for name, matrices in measured.inputs.items():
+        np.testing.assert_allclose(np.diagonal(matrices, 0, 1, 2), measured.channels[name], rtol=1e-4, atol=1e-7)
+
+
+def test_unigrams_and_losses_are_those_of_the_text(measured, llama):
+    text = text_for(llama, CORPUS)
+    np.testing.assert_array_equal(measured.unigrams, unigrams(text))
+    per_language = [measured.predicted[measured.lang == code].sum() for code in measured.languages]
+    assert measured.unigrams.sum(1).tolist() == per_language
+    nll, predicted = document_losses(llama.load(), text)
+    np.testing.assert_array_equal(predicted, measured.predicted)
+    np.testing.assert_allclose(nll, measured.nll, rtol=1e-5)
+    assert (measured.entropy > 0).all()
+    assert (measured.entropy <= measured.predicted * np.log(1024) * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("family", ["xlmr", "mt5", "qwen2"])
+def test_losses_of_other_tasks(family, reading_model):
+    checkpoint = reading_model(family)
+    found = probe(checkpoint, CORPUS)
+    nll, predicted = document_losses(checkpoint.load(), text_for(checkpoint, CORPUS))
+    np.testing.assert_allclose(nll, found.nll, rtol=1e-5)
+    np.testing.assert_array_equal(predicted, found.predicted)
+    assert found.unigrams.sum() == predicted.sum()
+
+
+def test_the_same_bytes_twice_and_other_draws_from_another_seed(measured, llama):
+    again = probe(llama, CORPUS, schemes=(SCHEME,))
+    other = probe(llama, CORPUS, request=TextRequest(seed=1), schemes=(SCHEME,))
+    assert again.damage[SCHEME]["token"].tobytes() == measured.damage[SCHEME]["token"].tobytes()
+    assert again.norm.tobytes() == measured.norm.tobytes()
+    by_seed = [each.damage[SCHEME]["token"].sum() for each in (again, other)]
+    assert by_seed[0] != by_seed[1]
+    assert by_seed[0] == pytest.approx(by_seed[1], rel=0.5)
+
+
+def test_fewer_bits_are_predicted_to_hurt_more(measured):
+    coarse, fine = (measured.damage[scheme]["token"].sum() for scheme in (SCHEME, FINER))
+    assert coarse > 3 * fine > 0
+
+
+def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
+    monkeypatch.setattr(run, "positions_at_once", lambda _model, _split: 1)  # every window alone
+    alone = probe(llama, CORPUS, second_moments=True)
+    for name in ("norm", "square", "nll", "entropy"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(measured, name), rtol=1e-5, err_msg=name)
+    for name, each in measured.inputs.items():
+        np.testing.assert_allclose(alone.inputs[name], each, rtol=1e-3, atol=1e-5 * np.abs(each).max(), err_msg=name)
+
+
+def test_progress_reaches_the_end(reading_model):
+    seen = []
+    for family in ("llama", "mt5"):
+        probe(reading_model(family), CORPUS, progress=lambda _, done, total: seen.append((done, total)))
+        done, total = seen[-1]
+        assert done == total
+        assert seen == sorted(seen)
+        seen.clear()
+    losses = []
+    text = text_for(reading_model("llama"), CORPUS)
+    document_losses(reading_model("llama").load(), text, progress=lambda _, done, total: losses.append((done, total)))
+    assert losses[-1] == (len(text.windows), len(text.windows))
+
+
+def test_nothing_of_the_pass_stays_on_the_model(reading_model, monkeypatch):
+    checkpoint = reading_model("llama")
+    model = checkpoint.load()
+    monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
+    probe(checkpoint, CORPUS)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_groups_that_do_not_divide_the_inputs_are_refused(llama):
+    with pytest.raises(InputError, match="groups of 96 do not divide"):
+        probe(llama, CORPUS, schemes=(Scheme(4, 96),))
+
+
+@pytest.mark.parametrize("scheme", [Scheme(4, 16, "exact", objective="mean"), Scheme(4, 16, rounding="gptq")])
+def test_schemes_that_read_text_are_refused(llama, scheme):
+    with pytest.raises(InputError, match=r"the scheme \(W4 group 16 .*\) reads text"):
+        probe(llama, CORPUS, schemes=(scheme,))
+
+
+def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
+    checkpoint = reading_model("llama")
+    model = checkpoint.load()
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
+    with pytest.raises(InputError, match="NaN or infinity"):
+        probe(checkpoint, CORPUS)
+
+
+def test_parallel_text_keeps_its_numbers(llama):
+    found = probe(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
+    numbers = [found.document[found.lang == code].tolist() for code in found.languages]
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert len(numbers[0]) >= 5

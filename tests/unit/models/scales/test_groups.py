@@ -1,0 +1,245 @@
+"""Weights in groups: the scales of plain clips, the error of rounding, and scales fitted to codes."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import choose_scales, error_of, fit_scales
+from fairbits.models.scales.scheme import Scheme
+
+GRIDS = ("symmetric", "twos", "signed")
+
+
+def weights(seed=0, shape=(6, 48)):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_t(3, shape).astype(np.float32))
+
+
+def scales_of(W, scheme):
+    return choose_scales(W, scheme, dtype=torch.float32)[0]
+
+
+def levels(bits, grid):
+    return Grid(bits, "twos" if grid == "signed" else grid)
+
+
+def by_theory(W, scales, bits, grid):
+    """ΔW by the only definition of the grids, group by group."""
+    groups = W.double().numpy().reshape(*scales.shape, -1)
+    rounded = levels(bits, grid).quantize(groups, scales.double().numpy()[:, :, None])
+    return (rounded - groups).reshape(W.shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    bits=st.integers(2, 8),
+    group=st.sampled_from([None, 2, 16, 48]),
+    grid=st.sampled_from(GRIDS),
+    clip=st.sampled_from(["absmax", "exact"]),
+)
+def test_error_is_that_of_the_grid(seed, bits, group, grid, clip):
+    scheme, W = Scheme(bits, group, clip, grid), weights(seed)
+    scales = scales_of(W, scheme)
+    assert scales.dtype == torch.float32
+    assert scales.shape == (6, 1 if group is None else 48 // group)
+    expected = by_theory(W, scales, bits, grid)
+    found = error_of(W, scheme).numpy()
+    differ = ~np.isclose(expected, found, atol=2e-5)
+    # float32 may choose the other of two levels that are equally near
+    half = scales.abs().repeat_interleave(48 // scales.shape[1], 1).numpy() / 2
+    np.testing.assert_allclose(np.abs(found[differ]), half[differ], rtol=1e-5)
+    torch.testing.assert_close(error_of(W, scheme, scales), error_of(W, scheme), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_absmax_scales(bits):
+    W, n = weights(), 2 ** (bits - 1) - 1
+    largest = W.reshape(6, 3, 16).abs().amax(2)
+    torch.testing.assert_close(scales_of(W, Scheme(bits, 16)), largest / n)
+    torch.testing.assert_close(scales_of(W, Scheme(bits, 16, grid="twos")), largest / (n + 0.5))
+    error = error_of(W, Scheme(bits, 16))
+    assert (error.abs() <= scales_of(W, Scheme(bits, 16)).repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
+    flat = error.reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
+    assert flat.abs().max() <= 1e-6 * W.abs().max()  # the largest weight is a level
+    written = Scheme(bits, 16, grid="twos")
+    scales = scales_of(W, written)
+    at_largest = error_of(W, written).reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
+    torch.testing.assert_close(at_largest.abs()[..., 0], scales / 2)  # here it lies half a scale from its level
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("group", [None, 16])
+def test_exact_clip_is_the_optimum_and_never_worse_than_absmax(grid, bits, group):
+    W = weights(shape=(16, 64))
+    exact, largest = Scheme(bits, group, "exact", grid), Scheme(bits, group, "absmax", grid)
+    size = group or 64
+    errors = [error_of(W, scheme).double().square().reshape(16, -1, size).sum(2) for scheme in (exact, largest)]
+    assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
+    assert errors[0].sum() < errors[1].sum()
+    for row in range(3):
+        block = W[row, :size].double().numpy()
+        scales = np.linspace(1e-3, 1.1, 3000)[:, None] * np.abs(block).max()
+        scales = np.concatenate([scales, -scales]) if grid == "signed" else scales
+        scanned = np.square(levels(bits, grid).quantize(block, scales) - block).sum(1).min()
+        assert float(errors[0][row, 0]) <= scanned * (1 + 1e-5)
+        assert float(errors[0][row, 0]) >= 0.99 * scanned - 1e-9
+
+
+@pytest.mark.parametrize("clip", ["absmax", "exact"])
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_scales_of_either_sign_are_never_worse(clip, bits):
+    W = weights(shape=(64, 64))
+    one, either = Scheme(bits, 16, clip, "twos"), Scheme(bits, 16, clip, "signed")
+    errors = [error_of(W, each).double().square().reshape(64, 4, 16).sum(2) for each in (one, either)]
+    scales = scales_of(W, either)
+    assert 0.3 < float((scales < 0).double().mean()) < 0.7
+    assert errors[1].sum() < errors[0].sum()
+    if clip == "exact":
+        assert (errors[1] <= errors[0] * (1 + 1e-6)).all()
+        mirrored = error_of(-W, either).double().square().reshape(64, 4, 16).sum(2)
+        torch.testing.assert_close(mirrored, errors[1], rtol=1e-5, atol=0)
+    else:
+        assert (scales.abs() <= scales_of(W, one)).all()
+        assert (error_of(W, either).abs() <= scales.abs().repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
+
+
+def test_negative_scales_are_kept_in_the_range_of_their_type():
+    W = torch.tensor([[1e-9, -2e-10], [3e6, -1e6]])
+    scales, notes = choose_scales(W, Scheme(4, "channel", "absmax", "signed"), dtype=torch.float16)
+    assert (scales < 0).all()
+    assert torch.isfinite(scales).all()
+    assert len(notes) == 2
+
+
+def test_one_scale_of_a_tensor_for_the_worst_language_has_no_sign():
+    with pytest.raises(InputError, match="either sign"):
+        choose_scales(
+            weights(), Scheme(4, "tensor", "exact", "signed", "worst"), importance=np.ones((2, 48)), dtype=torch.float32
+        )
+
+
+@pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
+def test_languages_weigh_scales_of_either_sign(objective):
+    W, h = weights(), np.random.default_rng(0).lognormal(size=(3, 48))
+    found = []
+    for grid in ("twos", "signed"):
+        scheme = Scheme(3, 16, "exact", grid, objective)
+        scales, _ = choose_scales(W, scheme, importance=h, dtype=torch.float32)
+        squares = error_of(W, scheme, scales).double().square().numpy()
+        found.append((squares * (h / h.mean(1, keepdims=True))[:, None]).reshape(3, 6, 3, 16).sum(3))
+    assert (scales < 0).any()
+    if objective == "mean":
+        assert (found[1].mean(0) <= found[0].mean(0) * (1 + 1e-6)).all()
+    elif objective == "worst":
+        assert (found[1].max(0) <= found[0].max(0) * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("clip", ["absmax", "exact"])
+def test_groups_do_not_see_each_other(clip):
+    W = weights()
+    scheme = Scheme(3, 16, clip)
+    before = error_of(W, scheme)
+    W[:, 16:32] *= 1000
+    after = error_of(W, scheme)
+    torch.testing.assert_close(after[:, :16], before[:, :16], rtol=0, atol=0)
+    torch.testing.assert_close(after[:, 32:], before[:, 32:], rtol=0, atol=0)
+    torch.testing.assert_close(error_of(weights()[:, :16], scheme), before[:, :16], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("clip", ["absmax", "exact"])
+def test_groups_of_zeros_stay_zero(clip, grid):
+    W = weights()
+    W[2, 16:32] = 0
+    error = error_of(W, Scheme(4, 16, clip, grid))
+    assert torch.isfinite(error).all()
+    assert (error[2, 16:32] == 0).all()
+    assert (error[2, :16] != 0).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("clip", ["absmax", "exact"])
+def test_weights_of_any_float_type_are_rounded_in_float32(dtype, clip):
+    W = weights().to(dtype)
+    scheme = Scheme(4, None, clip)
+    error = error_of(W, scheme)
+    assert error.dtype == torch.float32
+    torch.testing.assert_close(error, error_of(W.float(), scheme), rtol=0, atol=0)
+
+
+def test_views_that_are_not_contiguous():
+    W = weights(shape=(48, 6)).T  # as Conv1D stores them
+    for clip in ("absmax", "exact"):
+        torch.testing.assert_close(error_of(W, Scheme(3, 16, clip)), error_of(W.contiguous(), Scheme(3, 16, clip)))
+
+
+def test_the_weights_are_not_written_to():
+    W = weights()
+    for clip in ("absmax", "exact"):
+        error_of(W, Scheme(3, None, clip))
+    torch.testing.assert_close(W, weights(), rtol=0, atol=0)
+    mapped = Checkpoint("embedded:tiny").read("transformer.h.0.mlp.dense_h_to_4h.weight")
+    assert error_of(mapped, Scheme(4, 64)).abs().max() > 0
+
+
+def test_rows_that_do_not_divide_are_refused():
+    with pytest.raises(InputError, match="rows of 48 weights cannot be cut into groups of 32"):
+        error_of(weights(), Scheme(4, 32))
+
+
+@pytest.mark.parametrize("clip", ["absmax", "exact", "gaussian"])
+def test_one_scale_of_a_tensor_is_that_of_a_single_row(clip):
+    W = weights()
+    error = error_of(W, Scheme(4, "tensor", clip))
+    torch.testing.assert_close(error, error_of(W.reshape(1, -1), Scheme(4, "channel", clip)).reshape(W.shape))
+    assert len(scales_of(W, Scheme(4, "tensor", clip)).unique()) == 1
+
+
+def test_scales_that_do_not_fit_are_refused():
+    for scales in (torch.ones(6, 5), torch.ones(5, 3)):
+        with pytest.raises(InputError, match=r"they must be \(out, groups\)"):
+            error_of(weights(), Scheme(), scales)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_fitted_scales_are_those_that_a_search_finds(groups: int) -> None:
+    rng = torch.Generator().manual_seed(groups)
+    W, X = torch.randn(12, 16, generator=rng), torch.randn(40, 16, generator=rng) @ torch.randn(16, 16, generator=rng)
+    H, size = X.T @ X / 40, 16 // groups
+    old = W.reshape(12, groups, size).abs().amax(2) / 4
+    codes = (W.reshape(12, groups, size) / old[:, :, None]).round().reshape(12, 16).to(torch.int8)
+    scales = fit_scales(W, codes, old, H=H)
+    tried = torch.linspace(0, 2, 1001) * float(old.max())
+    for group in range(groups):
+        part = slice(group * size, (group + 1) * size)
+
+        def error(scale: Tensor, part: slice = part) -> Tensor:
+            """Returns the errors of all rows for scales (…, 1)."""
+            left = W[:, part] - scale[..., None] * codes[:, part]
+            return ((left @ H[part, part]) * left).sum(-1)
+
+        searched = torch.stack([error(scale.expand(12)) for scale in tried])
+        fitted = error(scales[:, group])
+        assert (fitted <= searched.amin(0) * (1 + 1e-4) + 1e-5).all()
+        nearest = tried[searched.argmin(0)]
+        assert torch.allclose(scales[:, group], nearest, atol=float(tried[1]))
+
+
+def test_fitted_scales_keep_their_sign() -> None:
+    codes = torch.tensor([[-1, -2]], dtype=torch.int8)
+    found = fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[-0.4]]), H=torch.eye(2))
+    assert found.tolist() == [[-0.5]]
+
+
+def test_a_scale_stays_where_no_other_helps() -> None:
+    codes, scales = torch.tensor([[0, 0], [1, 1], [1, 2]], dtype=torch.int8), torch.full((3, 1), 0.25)
+    W = torch.tensor([[0.1, 0.1], [-0.5, -0.5], [0.5, 1.0]])
+    assert fit_scales(W, codes, scales, H=torch.eye(2)).tolist() == [[0.25], [0.25], [0.5]]

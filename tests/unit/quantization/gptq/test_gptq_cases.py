@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from fairbits.core.errors import InputError
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.quantization.gptq.columns import factorize, gptq
+
+GRID = Grid(3, "twos")
+
+
+@pytest.fixture
+def problem():
+    rng = torch.Generator().manual_seed(0)
+    X = torch.randn(200, 24, generator=rng) @ torch.randn(24, 24, generator=rng)
+    W = torch.randn(10, 24, generator=rng)
+    return W, X.T @ X / 200, W.abs().amax(1, keepdim=True) / 3
+
+
+def test_dead_inputs_are_rounded_to_nearest_and_touch_nothing(problem):
+    W, H, scales = problem
+    H[5], H[:, 5] = 0, 0
+    alive = torch.arange(24) != 5
+    found = gptq(W, H, scales, grid=GRID)
+    without = gptq(W[:, alive], H[alive][:, alive], scales, grid=GRID, damp=0.01 * 23 / 24)  # the same in all
+    assert torch.equal(found.codes.codes[:, 5], round_to_nearest(W, scales, grid=GRID).codes[:, 5])
+    assert torch.equal(found.codes.codes[:, alive], without.codes.codes)
+
+
+def test_an_indefinite_h_is_damped_more_and_more_and_that_is_said(problem):
+    W, H, scales = problem
+    lowest = torch.linalg.eigvalsh(H)[0]
+    found = gptq(W, H - (lowest + 0.05 * H.diagonal().mean()) * torch.eye(24), scales, grid=GRID)
+    assert found.notes == ("H is not positive definite: the damping was raised to 0.1 of its mean diagonal",)
+    hopeless = torch.ones(24, 24) * -1e9
+    hopeless.diagonal().fill_(1.0)
+    found = gptq(W, hopeless, scales, grid=GRID)
+    assert torch.equal(found.codes.codes, round_to_nearest(W, scales, grid=GRID).codes)
+    assert found.kept_nearest == 10
+    assert "rounded to nearest" in found.notes[0]
+
+
+def test_no_damping_can_be_asked_for(problem):
+    assert factorize(problem[1], damp=0.0)[0].damp == 0
+    factor, notes = factorize(torch.ones(24, 24), damp=0.0)
+    assert factor.damp == pytest.approx(1e-4)
+    assert "raised to 0.0001" in notes[0]
+
+
+def test_the_codes_make_up_for_what_the_stored_type_rounds(problem):
+    """ŵ = code·scale is rounded to bfloat16 as a loader does; nobody's row may be worse for it."""
+    W, H, scales = problem
+    scales = (scales * 3 / 127).bfloat16()
+    grid = Grid(8, "twos")
+    found = gptq(W, H, scales, grid=grid)
+
+    def damage(codes):
+        e = codes.dequantized.double() - W
+        return ((e @ H.double()) * e).sum(1)
+
+    plain = damage(round_to_nearest(W, scales, grid=grid))
+    assert (damage(found.codes) <= plain * (1 + 1e-6)).all()
+    assert damage(found.codes).sum() < 0.7 * plain.sum()
+
+
+def test_a_shared_factor_gives_the_same(problem):
+    W, H, scales = problem
+    factor, _ = factorize(H)
+    assert torch.equal(
+        gptq(W, H, scales, grid=GRID).codes.codes, gptq(W, H, scales, grid=GRID, factor=factor).codes.codes
+    )
+
+
+def test_rows_of_zeros(problem):
+    W, H, scales = problem
+    W[3], scales[3] = 0, 0
+    assert not gptq(W, H, scales, grid=GRID).codes.codes[3].any()
+
+
+def test_refusals(problem):
+    W, H, scales = problem
+    with pytest.raises(InputError, match="must be \\(in, in\\)"):
+        gptq(W, H[:3, :3], scales, grid=GRID)
+    H[0, 0] = torch.nan
+    with pytest.raises(InputError, match="finite"):
+        gptq(W, H, scales, grid=GRID)
+
+
+def test_scales_of_either_sign_mirror_the_weights() -> None:
+    """A negative scale rounds w as its size rounds −w."""
+    generator = torch.Generator().manual_seed(0)
+    W, X = torch.randn(12, 32, generator=generator), torch.randn(256, 32, generator=generator)
+    H, scales = X.T @ X / len(X), torch.full((12, 2), 0.4)
+    one, other = (gptq(sign * W, H, sign * scales, grid=Grid(3, "twos")).codes for sign in (1, -1))
+    assert torch.equal(one.codes, other.codes)
+    assert torch.equal(one.dequantized, -other.dequantized)

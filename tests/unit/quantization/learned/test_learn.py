@@ -1,0 +1,87 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fairbits.core.errors import InputError
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.quantization.learned.learn import distill
+from fairbits.quantization.learned.learnable_codes import LearnableCodes
+from fairbits.quantization.plan import Learning
+
+STEPS = 20
+
+
+class TargetWeights:
+    """A `Distillation` of one language whose damage is the distance to some weights; some steps have bad gradients."""
+
+    single_backward, count = True, 1
+
+    def __init__(self, codes, target, *, bad_steps=(), bad=float("nan")):
+        self.codes, self.target, self.bad_steps, self.bad = codes, target, set(bad_steps), bad
+
+    def batches(self):
+        yield from range(STEPS)
+
+    def distance(self):
+        return (self.codes(torch.empty(0)) - self.target).square().sum()
+
+    def backward(self, batch, weights):
+        factor = self.bad if batch in self.bad_steps else float(weights[0])
+        (self.distance() * factor).backward()
+
+    def damage(self):
+        return self.distance().detach().double().numpy().reshape(1)
+
+    def report(self, state):
+        pass
+
+
+def learned(saved=None, **bad):
+    rng = torch.Generator().manual_seed(0)
+    W = torch.randn(6, 8, generator=rng)
+    grid = Grid(3, "twos")
+    codes = LearnableCodes(W, round_to_nearest(W, torch.full((6, 2), 0.25), grid=grid), grid=grid, transposed=False)
+    distillation = TargetWeights(codes, W + 0.3 * torch.randn(6, 8, generator=rng), **bad)
+    return distill({"map": codes}, distillation, learning=Learning(), steps=STEPS, rate=0.1, saved=saved)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_step_without_finite_gradients_is_left_out(bad):
+    state = learned(bad_steps=[3, 11], bad=bad)
+    assert state.step == STEPS
+    assert state.best is not None
+    assert state.best.damage[0] < 0.8 * state.start[0]
+
+
+def test_learning_stops_if_many_steps_have_no_finite_gradients():
+    with pytest.raises(InputError, match="3 of its first 8 steps have gradients that are NaN or infinite"):
+        learned(bad_steps=[1, 4, 7, 9])
+
+
+DAMAGED = {
+    "is missing": lambda found: {name: each for name, each in found.items() if name != "course.shares"},
+    r"map\|offsets is torch.float32": lambda found: found | {"map|offsets": found["map|offsets"].float()},
+    r"map\|logs is .*\[1\]; it must be": lambda found: found | {"map|logs": torch.zeros(1)},
+    "course.damage has numbers that are not finite": lambda found: (
+        found | {"course.damage": found["course.damage"] * float("nan")}
+    ),
+    r"course.shares is .*\[2\]; it must be torch.float64 \[1\]": lambda found: (
+        found | {"course.shares": torch.ones(2, dtype=torch.float64)}
+    ),
+    "they must rise from 0": lambda found: found | {"course.step": torch.tensor(1)},
+    "course.taken is 1; it must be one of": lambda found: found | {"course.taken": torch.tensor(1)},
+    "has codes beyond -4 … 3": lambda found: found | {"map|best.codes": found["map|best.codes"] + 4},
+    "weight of a language that is negative": lambda found: found | {"course.shares": -found["course.shares"]},
+}
+
+
+@pytest.mark.parametrize("said", DAMAGED)
+def test_a_state_that_is_damaged_is_refused(tmp_path, said):
+    file = tmp_path / "learning" / "state.safetensors"
+    first = learned(file)
+    again = learned(file)  # continues after the last step
+    assert again.best_codes["map"].codes.equal(first.best_codes["map"].codes)
+    save_file({name: each.contiguous() for name, each in DAMAGED[said](load_file(file)).items()}, file)
+    with pytest.raises(InputError, match=f"state.safetensors is damaged: .*{said}.*; delete the directory"):
+        learned(file)

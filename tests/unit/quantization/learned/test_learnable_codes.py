@@ -1,0 +1,113 @@
+import pytest
+import torch
+import transformers as t
+
+from fairbits.core.errors import InputError
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.groups import round_to_nearest
+from fairbits.quantization.learned.learnable_codes import MAX_OFFSET, LearnableCodes, learnable_codes
+
+
+def learnable_of(W, *, bits=3, groups=2, kind="twos", transposed=False):
+    grid = Grid(bits, kind)
+    scales = torch.full((len(W), groups), 0.25, dtype=torch.float16)
+    codes = round_to_nearest(W, scales, grid=grid)
+    return codes, LearnableCodes(W, codes, grid=grid, transposed=transposed)
+
+
+@pytest.fixture
+def W():
+    return torch.randn(6, 8, generator=torch.Generator().manual_seed(0)) * 0.3
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_before_anything_is_learned_the_codes_are_those_given(W, transposed):
+    codes, learnable = learnable_of(W, transposed=transposed)
+    made = learnable(torch.empty(0))
+    assert torch.equal(made.T if transposed else made, codes.dequantized.float())
+    found = learnable.current()
+    assert torch.equal(found.codes, codes.codes)
+    assert torch.equal(found.scales, codes.scales)
+    assert (found.bits, found.scales.dtype) == (3, torch.float16)
+
+
+def test_gradients_pass_straight_through(W):
+    codes, learnable = learnable_of(W)
+    pull = torch.randn(W.shape, generator=torch.Generator().manual_seed(1))
+    (learnable(torch.empty(0)) * pull).sum().backward()
+    scale = 0.25
+    assert torch.equal(learnable.offsets.grad.reshape(W.shape), (pull * scale).bfloat16())
+    by_group = (pull * codes.dequantized.float()).reshape(6, 2, 4).sum(2)  # ∂W/∂r = W
+    assert torch.allclose(learnable.log_scales.grad[:, :, 0], by_group, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "lowest"), [("twos", -4), ("symmetric", -3)])
+def test_no_code_leaves_its_grid_or_goes_beyond_its_neighbours(W, kind, lowest):
+    codes, learnable = learnable_of(3 * W, kind=kind)
+    for far in (-100.0, 100.0):
+        learnable.offsets.data.fill_(far).clamp_(-MAX_OFFSET, MAX_OFFSET)
+        found = learnable.current().codes
+        assert lowest <= found.min()
+        assert found.max() <= 3
+        assert (found.int() - codes.codes.int()).abs().max() == 1
+
+
+def test_steps_are_learned_in_the_type_that_is_stored(W):
+    _, learnable = learnable_of(W)
+    learnable.log_scales.data.fill_(1e-5)  # less than float16 can represent
+    assert torch.equal(learnable.current().scales, torch.full((6, 2), 0.25, dtype=torch.float16))
+    learnable.log_scales.data.fill_(0.1)
+    assert torch.allclose(
+        learnable.current().scales.float(), torch.full((6, 2), 0.25) * torch.tensor(0.1).exp(), rtol=1e-3
+    )
+
+
+def test_a_group_of_zeros_stays_zero():
+    W = torch.zeros(2, 4)
+    grid = Grid(4, "twos")
+    codes = round_to_nearest(W, torch.zeros(2, 1, dtype=torch.float16), grid=grid)
+    learnable = LearnableCodes(W, codes, grid=grid, transposed=False)
+    assert torch.isfinite(learnable.offsets).all()
+    assert not learnable(torch.empty(0)).any()
+
+
+def test_learnable_codes_take_the_place_of_weights_and_release_them(reading_model):
+    checkpoint = reading_model("gpt2")
+    model = checkpoint.load()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    weights = {name: each for name, each in checkpoint.architecture.weights.items() if each.linear and each.block == 0}
+    start = {}
+    for name, weight in weights.items():
+        W = checkpoint.read(name).float()
+        W = W.T if weight.transposed else W
+        grid = Grid(4, "twos")
+        scales = (W.abs().amax(1, keepdim=True) / 7).half()
+        start[name] = round_to_nearest(W, scales, grid=grid), grid
+    ids = torch.tensor([[1, 2, 3]])
+    with learnable_codes(model, checkpoint.architecture.weights, start) as learnable, torch.no_grad():
+        assert set(learnable) == set(weights)
+        assert [name for name, each in model.named_parameters() if each.requires_grad]
+        quantized = model(ids).logits
+        for name, (codes, _) in start.items():
+            module = model.get_submodule(weights[name].module)
+            made = module.weight.T if weights[name].transposed else module.weight
+            assert torch.equal(made, codes.dequantized.float())
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    for name, each in after.items():
+        assert each.numel() == 0 if name in start else torch.equal(each, before[name])
+    swapped = checkpoint.load()
+    assert not torch.equal(quantized, swapped(ids).logits)
+
+
+def test_a_weight_that_no_module_has_is_refused(reading_model):
+    checkpoint = reading_model("llama")
+    model = checkpoint.load()
+    name, weight = next((n, w) for n, w in checkpoint.architecture.weights.items() if w.block == 0 and w.linear)
+    codes = round_to_nearest(checkpoint.read(name).float(), torch.ones(weight.shape[0], 1).half(), grid=Grid(4, "twos"))
+    model.set_submodule(weight.module, t.activations.ACT2FN["relu"])
+    with (
+        pytest.raises(InputError, match="cannot be learned; use"),
+        learnable_codes(model, checkpoint.architecture.weights, {name: (codes, Grid(4, "twos"))}),
+    ):
+        pass

@@ -1,0 +1,124 @@
+"""What blocks cost: measured in memory and put back exactly, or predicted; on small random models."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fairbits.forward.collect import document_losses
+from fairbits.forward.tokenize import text_for
+from fairbits.forward.windows import Text
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.scheme import Scheme
+from fairbits.quantization.search.block_sensitivity import (
+    LossTrial,
+    WidthTrial,
+    measured_damage,
+    measured_sensitivity,
+    per_token,
+    predicted_sensitivity,
+    schemes_for,
+)
+from fairbits.text.corpus import Corpus
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
+
+LANGUAGES = ("eng_Latn", "heb_Hebr")
+REQUEST = TextRequest("calibration", 64, 32)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return udhr(LANGUAGES)
+
+
+@pytest.fixture(scope="module")
+def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
+    return reading_model("llama")
+
+
+@pytest.fixture(scope="module")
+def text(llama: Checkpoint, corpus: Corpus) -> Text:
+    return text_for(llama, corpus, request=REQUEST)
+
+
+def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], group: int | None) -> np.ndarray:
+    """Returns the damage of another copy of the model, rounded without the workbench."""
+    model = checkpoint.load()
+    before, predicted = document_losses(model, text)
+    with torch.no_grad():
+        for block, width in bits.items():
+            for weight in checkpoint.architecture.blocks[block].linears.values():
+                target = model.get_submodule(weight.module).weight
+                W = target.T if weight.transposed else target
+                target += (lambda e: e.T if weight.transposed else e)(
+                    error_of(W, Scheme(width, group, "absmax", "twos"))
+                )
+    return per_token(document_losses(model, text)[0] - before, predicted, text)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_measured_is_the_loss_of_the_rounded_model(
+    reading_model: Callable[[str], Checkpoint], corpus: Corpus, family: str
+) -> None:
+    checkpoint = reading_model(family)
+    text = text_for(checkpoint, corpus, request=REQUEST)
+    trial = WidthTrial(checkpoint, text, group=16)
+    table = measured_sensitivity(trial, widths=(2, 8), group=16)
+    assert (table.how, table.languages, table.widths) == ("measured", LANGUAGES, (2, 8))
+    assert table.at(2)[:, 1] == pytest.approx(rounded_by_hand(checkpoint, text, {1: 2}, 16), abs=1e-6)
+    whole = measured_damage(trial, [(2, 8), (8, 2)])
+    assert whole[1] == pytest.approx(rounded_by_hand(checkpoint, text, {0: 8, 1: 2}, 16), abs=1e-6)
+    assert np.abs(table.at(8)).max() < 0.1 * np.abs(table.at(2)).max()
+
+
+def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
+    trial = WidthTrial(llama, text, group="channel")
+    first = trial.damage({0: 2})
+    trial.damage((3, 3))
+    assert trial.damage({}).tolist() == [0.0, 0.0]  # all is restored exactly
+    assert trial.damage({0: 2}).tolist() == first.tolist()
+
+
+def test_progress_counts_every_block_and_width(llama: Checkpoint, text: Text) -> None:
+    seen: list[tuple[str, float, float]] = []
+    trial = WidthTrial(llama, text, group="channel")
+    measured_sensitivity(trial, widths=(3, 4), group="channel", progress=lambda *at: seen.append(at))
+    assert seen == [("measuring blocks", done, 4) for done in (1, 2, 3, 4)]
+
+
+def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None:
+    table = predicted_sensitivity(llama, corpus, widths=(2, 4), group=16, request=REQUEST)
+    assert table.damage.shape == (2, 2, 2)
+    assert (table.at(2) > 4 * table.at(4)).all()
+    assert (table.at(4) > 0).all()
+
+
+def test_predicted_leaves_out_what_is_not_rounded(reading_model: Callable[[str], Checkpoint], corpus: Corpus) -> None:
+    mixtral = reading_model("mixtral")
+    table = predicted_sensitivity(mixtral, corpus, widths=(4,), group="channel", request=REQUEST)
+    assert table.damage.shape == (2, 2, 1)
+    assert (table.damage > 0).all()
+
+
+def test_one_step_per_tensor_is_looked_at_per_channel() -> None:
+    schemes, notes = schemes_for((3, 4), "tensor")
+    assert [(each.bits, each.group, each.clip, each.grid) for each in schemes] == [
+        (3, "channel", "absmax", "twos"),
+        (4, "channel", "absmax", "twos"),
+    ]
+    assert "per channel" in notes[0]
+    assert schemes_for((4,), 16)[1] == ()
+
+
+def test_a_trial_restores_what_it_is_given(llama: Checkpoint, text: Text) -> None:
+    trial = LossTrial(llama, text)
+    one, other = (f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj"))
+    trial.swapped.replace({name: torch.zeros(llama.architecture.weights[name].shape) for name in (one, other)})
+    both = trial.damage()
+    trial.swapped.restore([one])
+    assert trial.damage().tolist() != both.tolist()
+    trial.swapped.restore()
+    assert not trial.added_nll().any()

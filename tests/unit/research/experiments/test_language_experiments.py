@@ -1,0 +1,271 @@
+"""The experiments that correlate traits of languages: what is chosen, and how it is judged."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fairbits.core.errors import InputError
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
+from fairbits.text.included_texts import udhr, udhr_languages
+from fairbits_research.experiments import language_screening
+from fairbits_research.experiments.correlations import _judge_listed, _judge_mt5, is_fivefold, times_as_much
+from fairbits_research.experiments.finer_tokenization import TokenizationEffect, mean_over_languages
+from fairbits_research.experiments.laboratory import Laboratory, Setting
+from fairbits_research.experiments.mediation_experiment import Chain, fit_chain, judge_chain
+from fairbits_research.experiments.redundancy_experiment import judge_proxy, judge_survival
+from fairbits_research.experiments.result import Answer, all_of
+from fairbits_research.experiments.training_data import judge_spread
+from fairbits_research.experiments.trait_correlation import correlate, correlation_table, has_sign, languages_needed
+from fairbits_research.experiments.traits_experiment import ACTIVATION, LanguageTraits, combine_languages
+
+DOCUMENTS = 6
+CODES = tuple(language.code for language in udhr_languages())
+YES, NO, OPEN = Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED
+
+
+def about(value: float, reach: float = 0.1) -> Estimate:
+    return Estimate(value, value - reach, value + reach, 40)
+
+
+def frame(level: dict[str, float], spread: float = 0.01) -> LanguageFrame:
+    """One number per language, with a little noise over its documents."""
+    rng = np.random.default_rng(0)
+    lang, document = np.repeat(list(level), DOCUMENTS), np.tile(np.arange(DOCUMENTS), len(level))
+    noise = rng.normal(0, spread, len(lang))
+    return LanguageFrame(
+        lang, document, values=np.repeat(list(level.values()), DOCUMENTS) + noise, weights=np.ones(len(lang))
+    )
+
+
+def traits(a: np.ndarray, damage: np.ndarray, *, lost: np.ndarray, quality: np.ndarray | None = None) -> LanguageTraits:
+    """Traits of as many languages as there are numbers, with shares that rise with `a`."""
+    codes = tuple(sorted(CODES[: len(a)]))
+    rng = np.random.default_rng(1)
+    measured = {name: frame(dict(zip(codes, x, strict=True)), 1e-4) for name, x in (("D", damage), ("lost", lost))}
+    return LanguageTraits(
+        among="own",
+        languages=codes,
+        damage={"nearest, 3 bits": measured["D"]},
+        dropout=measured["lost"],
+        outlier_share=frame(dict(zip(codes, a, strict=True)), 1e-4),
+        activation={ACTIVATION: a},
+        kappa={ACTIVATION: 100 * a},
+        base_bits=rng.uniform(1, 2, len(a)),
+        bytes_per_token=rng.uniform(3, 4, len(a)),
+        quality=rng.uniform(0.3, 1, len(a)) if quality is None else quality,
+        proxies={},
+        shares=np.exp(20 * a + rng.normal(0, 0.05, len(a))),
+    )
+
+
+def example(sign: float = 1.0, n: int = 40) -> LanguageTraits:
+    """Languages of which those with more outlier activation bear dropped columns better, and lose less."""
+    rng = np.random.default_rng(2)
+    a = rng.uniform(0.1, 0.2, n)
+    lost = 1 - sign * 4 * (a - 0.15) + rng.normal(0, 0.02, n)
+    return traits(a, 0.3 * lost + rng.normal(0, 0.005, n), lost=lost)
+
+
+class TestTraitCorrelation:
+    def test_a_sign_holds_fails_or_is_open(self) -> None:
+        assert [has_sign(about(r, reach), -1) for r, reach in ((-0.6, 0.2), (0.1, 0.2), (-0.3, 0.4))] == [YES, NO, OPEN]
+        assert [has_sign(about(r, reach), 1) for r, reach in ((0.6, 0.2), (-0.1, 0.2), (0.3, 0.4))] == [YES, NO, OPEN]
+
+    def test_few_languages_decide_nothing(self) -> None:
+        assert has_sign(Estimate(1.0, 1.0, 1.0, 5), 1) is OPEN
+
+    def test_one_part_that_fails_is_enough(self) -> None:
+        assert all_of([YES, YES]) is YES
+        assert all_of([YES, OPEN]) is OPEN
+        assert all_of([OPEN, NO, YES]) is NO
+
+    def test_what_is_held_fixed_must_vary_and_leave_languages(self) -> None:
+        rng = np.random.default_rng(0)
+        x, y, z = rng.normal(size=(3, 12))
+        found = correlate(("x", x), ("y", y), among="own", given={"z": z, "constant": np.ones(12)})
+        assert found.given == ("z",)
+        assert correlate(("x", x[:6]), ("y", y[:6]), among="own", given={"z": z[:6]}).partial is None
+
+    def test_a_common_cause_disappears_when_it_is_held_fixed(self) -> None:
+        rng = np.random.default_rng(0)
+        cause = rng.normal(size=60)
+        x, y = cause + 0.3 * rng.normal(size=(2, 60))
+        found = correlate(("x", x), ("y", y), among="many", given={"cause": cause})
+        assert found.r.low > 0.5
+        assert found.partial is not None
+        assert not found.partial.estimate.excludes(0.0)
+
+    def test_the_table_adjusts_for_all_its_rows(self) -> None:
+        rng = np.random.default_rng(0)
+        found = [correlate(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)]
+        table = correlation_table("correlations", found)
+        p, adjusted = (
+            np.array([float(row[table.columns.index(name)]) for row in table.rows]) for name in ("p", "p, Holm")
+        )
+        assert adjusted.min() == pytest.approx(min(1.0, 5 * p.min()), rel=1e-3)
+
+    def test_only_what_is_open_needs_more_languages(self) -> None:
+        assert "r(a)" not in languages_needed({"r(a)": about(0.5), "r(b)": about(0.3, 0.4)})
+        assert "85" in languages_needed({"r(b)": about(0.3, 0.4)})
+
+
+class TestManyLanguages:
+    def test_every_script_and_family_has_its_turn(self) -> None:
+        chosen = language_screening.draw_languages(CODES, 60, seed=0)
+        assert len(set(chosen)) == 60
+        strata = {(each.script, each.family) for each in udhr_languages()}
+        found = {(each.script, each.family) for each in udhr_languages() if each.code in chosen}
+        assert len(found) == min(60, len(strata))
+        assert chosen != language_screening.draw_languages(CODES, 60, seed=1)
+
+    def test_named_languages_and_own_text_are_all_there_is(self) -> None:
+        assert language_screening.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
+
+    def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = language_screening.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
+        monkeypatch.setattr(language_screening, "screen_languages", lambda *_: known)
+        found = language_screening.many_languages(Laboratory(Setting(tokens=4096)))
+        assert found is not None
+        asked = found[0].setting
+        assert len(asked.languages or ()) == language_screening.MOST
+        assert set(asked.languages or ()) <= set(CODES[:150])
+        assert asked.tokens == language_screening.TOKENS
+
+    def test_the_next_ones_fill_up_and_it_is_said(self) -> None:
+        loss = dict(zip(CODES[:100], np.linspace(0.9, 1.9, 100).tolist(), strict=True))
+        found = language_screening.LanguageScreening(loss)
+        assert len(found.known) == 10
+        assert found.choose(0) == sorted(CODES[:60])
+        assert "10 of the 100" in found.note()
+        assert "50 next best" in found.note()
+
+    def test_a_model_knows_its_own_language_and_not_a_foreign_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        few = udhr(["eng_Latn", "fra_Latn", "aar_Latn"])
+        monkeypatch.setattr(language_screening, "udhr", lambda: few)
+        language_screening._screen.cache_clear()
+        found = language_screening.screen_languages("embedded:tiny", 64, 0, "cpu")
+        language_screening._screen.cache_clear()
+        assert set(found.known) == {"eng_Latn", "fra_Latn"}
+
+
+def test_without_damage_there_is_no_redundancy() -> None:
+    whole = example()
+    lost = np.where(np.arange(40) < 3, -0.5, 0.5)
+    some = replace(whole, dropout=frame(dict(zip(whole.languages, lost, strict=True)))).with_redundancy()
+    assert some.languages == whole.languages[3:]
+
+
+def test_some_of_the_languages_keep_their_traits() -> None:
+    whole = example()
+    codes = whole.languages[3:20:2]
+    some = whole.restrict(codes, "known")
+    at = [whole.languages.index(code) for code in codes]
+    assert some.languages == codes == some.damage["nearest, 3 bits"].languages
+    assert np.array_equal(some.a, whole.a[at])
+    assert some.robustness == pytest.approx(whole.robustness[at])
+
+
+class TestCorrelations:
+    def test_fivefold_has_three_answers(self) -> None:
+        assert [is_fivefold(Estimate(4, low, high, 9)) for low, high in ((2, 6), (2, 4.5), (0.5, 6))] == [YES, NO, OPEN]
+
+    def test_the_ratio_is_that_of_the_two_languages(self) -> None:
+        damage = frame({"arb_Arab": 1.0, "eng_Latn": 0.2, "fra_Latn": 0.5})
+        times = times_as_much(damage, "arb_Arab", "eng_Latn")
+        assert times is not None
+        assert times.low < 5 < times.high
+        assert times_as_much(damage, "arb_Arab", "heb_Hebr") is None
+        assert times_as_much(frame({"arb_Arab": 1.0, "eng_Latn": 0.0}), "arb_Arab", "eng_Latn") is None
+
+    @pytest.mark.parametrize(("more", "answer"), [(0.1, YES), (-0.1, NO), (0.014, OPEN)])
+    def test_the_listed_rows_are_contrasted(self, more: float, answer: Answer) -> None:
+        share = frame({"arb_Arab": 0.2, "eng_Latn": 0.2 + more, "fra_Latn": 0.2 + more, "hin_Deva": 0.2}, 0.02)
+        assert _judge_listed(share).answer is answer
+
+    def test_a_missing_language_leaves_it_open(self) -> None:
+        assert _judge_listed(frame({"eng_Latn": 0.2, "fra_Latn": 0.1})).answer is OPEN
+        assert combine_languages(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
+
+    def test_attention_has_three_answers(self) -> None:
+        assert [_judge_mt5(each).answer for each in (about(-0.8), about(0.0), about(-0.5), None)] == [
+            YES,
+            NO,
+            OPEN,
+            OPEN,
+        ]
+
+
+class TestTrainingData:
+    def test_spread_and_cause_are_both_needed(self) -> None:
+        wide, narrow = about(0.08, 0.01), about(0.01, 0.005)
+        assert judge_spread(wide, about(0.6)).answer is YES
+        assert judge_spread(narrow, about(0.6)).answer is NO
+        assert judge_spread(wide, about(-0.6)).answer is NO
+        assert judge_spread(wide, about(0.2, 0.4)).answer is OPEN
+
+
+class TestRedundancy:
+    def test_a_true_proxy_is_seen_and_a_false_one_too(self) -> None:
+        assert judge_proxy(example()).answer is YES
+        assert judge_proxy(example(-1.0)).answer is NO
+        assert judge_proxy(example(n=5)).answer is OPEN
+
+    def test_survival_needs_both_links_and_the_shares(self) -> None:
+        assert judge_survival(example()).answer is YES
+        assert judge_survival(example(-1.0)).answer is NO
+        assert judge_survival(replace(example(), shares=None)).answer is OPEN
+
+
+def chain_of(p: float, effect: Estimate, power: float) -> Chain:
+    return Chain(SimpleNamespace(chain=effect), "families", {}, {"T and R given A": p, "T and D given R": 0.9}, power)  # type: ignore[arg-type]
+
+
+def moved_by(damage: float, lost: float, activation: float, base: float = 1.1) -> TokenizationEffect:
+    D, lost_too = (frame(dict.fromkeys(("eng_Latn", "heb_Hebr"), each)) for each in (damage, lost))
+    return TokenizationEffect(D, lost_too, about(activation, 0.05), 0.25, base)
+
+
+class TestMediation:
+    AGREES = moved_by(0.5, 0.5, -0.2)
+
+    def test_the_chain_has_three_answers(self) -> None:
+        effect, none = about(0.5), about(0.0)
+        assert judge_chain(chain_of(0.5, effect, 0.9), self.AGREES) is YES
+        assert judge_chain(chain_of(0.01, effect, 0.9), self.AGREES) is NO
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.5, 0.5, 0.2)) is NO
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.5, -0.5, -0.2)) is NO
+        assert judge_chain(chain_of(0.5, none, 0.9), self.AGREES) is OPEN
+        assert judge_chain(chain_of(0.5, effect, 0.5), self.AGREES) is OPEN
+        assert judge_chain(chain_of(0.5, effect, 0.9), moved_by(0.0, 0.0, 0.0)) is OPEN
+
+    def test_foreign_text_decides_nothing(self) -> None:
+        assert judge_chain(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, 0.5, -0.2, base=2.0)) is OPEN
+        assert judge_chain(chain_of(0.5, about(0.5), 0.9), moved_by(0.5, -0.5, -0.2, base=2.0)) is OPEN
+
+    def test_a_way_beside_the_chain_contradicts_it(self) -> None:
+        rng = np.random.default_rng(3)
+        n = 60
+        T = rng.uniform(0.3, 1, n)
+        a = 0.1 + 0.1 * T + rng.normal(0, 0.01, n)
+        lost = 1 / (1 + 4 * a + rng.normal(0, 0.02, n))
+        beside = 0.5 * lost - 0.3 * T + rng.normal(0, 0.01, n)
+        alone = 0.5 * lost + rng.normal(0, 0.01, n)
+        found = {
+            way: fit_chain(traits(a, D, lost=lost, quality=T), seed=0)
+            for way, D in (("beside", beside), ("alone", alone))
+        }
+        assert found["beside"].p["T and D given R"] < 0.01
+        assert min(found["alone"].p.values()) > 0.05
+        assert found["alone"].fit.chain.low > 0
+
+    def test_few_languages_are_refused(self) -> None:
+        with pytest.raises(InputError, match="name at least 12"):
+            fit_chain(example(n=8), seed=0)
+
+    def test_the_mean_over_languages_has_an_interval(self) -> None:
+        found = mean_over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
+        assert found.value == pytest.approx(0.2)
+        assert 0 < found.low < 0.2 < found.high < 0.4

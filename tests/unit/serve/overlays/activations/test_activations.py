@@ -1,0 +1,235 @@
+"""Thresholds of activations: the table found on text, its rows in a model, and what is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fairbits.core.records import check_record
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import clip_sample
+from fairbits.serve.overlays.activation_table import ActivationTable, Magnitudes, SavedTable, bin_counts
+from fairbits.serve.overlays.activations import ActivationQuantizer, record_activations, text_of
+
+LANGUAGES = ["eng_Latn", "heb_Hebr"]
+
+
+def captured(model: nn.Module, module: str, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+    """Returns what a module is given without and with the hooks that are there before this one."""
+    seen: list[Tensor] = []
+    own = model.get_submodule(module)
+    handles = [
+        own.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()), prepend=first)
+        for first in (True, False)
+    ]
+    run()
+    for handle in handles:
+        handle.remove()
+    return seen[0], seen[1]
+
+
+def shared(table: ActivationTable) -> tuple[str, ...]:
+    """Returns query, key and value of a block."""
+    return next(each for each in table.modules.values() if len(each) == 3)
+
+
+def rounded(x: Tensor, alpha: float, bits: int) -> Tensor:
+    grid = Grid(bits)
+    step = np.float32(alpha) / np.float32(grid.highest)
+    return torch.from_numpy(grid.quantize(x.numpy(), step)).float()
+
+
+def error(x: np.ndarray, alpha: float, bits: int) -> float:
+    grid = Grid(bits)
+    return float(np.square(x - grid.quantize(x, grid.step(alpha))).sum())
+
+
+@pytest.mark.parametrize("bits", [8, 6, 4, 2])
+@pytest.mark.parametrize("column", [1, 3, 15])
+def test_a_threshold_costs_no_more_than_half_a_percent_above_the_exact_one(tiny: Any, bits: int, column: int) -> None:
+    table = tiny.table(bits)
+    x = tiny.inputs(table.modules[table.points[column]][0], text_of(tiny.text, "heb_Hebr"))
+    exact = clip_sample(x, Grid(bits))
+    assert exact.value <= error(x, table.row("heb_Hebr")[column], bits) * (1 + 1e-6)
+    assert error(x, table.row("heb_Hebr")[column], bits) <= 1.005 * exact.value
+
+
+def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
+    text = replace(
+        tiny.text, windows=text_of(tiny.text, "eng_Latn").windows + text_of(tiny.text, "heb_Hebr").windows[:1]
+    )
+    table = record_activations(tiny.model, tiny.checkpoint.architecture, text).table(4)
+    column = 7
+    parts = [tiny.inputs(table.modules[table.points[column]][0], text_of(text, code)) for code in LANGUAGES]
+    h = np.concatenate([np.full(part.size, 1 / part.size) for part in parts])
+    exact = clip_sample(np.concatenate(parts), Grid(4), importance=h)
+    found = sum(error(part, table.blind[column], 4) / part.size for part in parts)
+    assert found == pytest.approx(exact.value, rel=5e-3)
+    assert len(parts[1]) < len(parts[0]) / 3
+    assert table.blind[column] == pytest.approx(float(Grid(4).alpha(exact.step)), rel=0.02)
+
+
+def test_formulas_take_the_moments_of_the_activations(tiny: Any) -> None:
+    laplace, gaussian, absmax = (tiny.record.table(4, clip) for clip in ("laplace", "gaussian", "absmax"))
+    x = tiny.inputs(laplace.modules[laplace.points[2]][0], text_of(tiny.text, "eng_Latn")).astype(np.float64)
+    assert laplace.row("eng_Latn")[2] == pytest.approx(banner_laplace(np.abs(x).mean(), 4), rel=1e-3)
+    assert gaussian.row("eng_Latn")[2] == pytest.approx(banner_gaussian(np.sqrt(np.square(x).mean()), 4), rel=1e-3)
+    assert absmax.row("eng_Latn")[2] == pytest.approx(np.abs(x).max(), rel=2e-3)
+
+
+def test_magnitudes_know_their_error() -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    found = Magnitudes.of(bin_counts(x))
+    assert found.error(2.5, 4) == pytest.approx(error(x.numpy(), 2.5, 4) / 5000, rel=1e-3)
+    assert Magnitudes.of(bin_counts(torch.zeros(3))).alpha(8) == 0
+
+
+def test_every_input_of_the_blocks_is_a_point_and_the_head_is_none(tiny: Any, case: Callable[[str], Any]) -> None:
+    assert len(tiny.record.modules) == 16  # attention, its output, and two of the mlp, in 4 blocks
+    assert not tiny.record.left_out
+    llama = case("llama").record
+    assert sorted(len(each) for each in llama.modules.values()) == [1, 1, 1, 1, 2, 2, 3, 3]  # o, down; gate up; q k v
+    assert not any("head" in module for each in llama.modules.values() for module in each)
+
+
+def test_what_modules_do_not_show_is_left_out_with_a_reason(case: Callable[[str], Any]) -> None:
+    found = case("mixtral").record
+    assert any("experts" in reason for reason in found.left_out.values())
+    assert all("attn" in module for each in found.modules.values() for module in each)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mt5", "xlmr", "gemma3"])
+def test_other_families_switch_and_come_back(case: Callable[[str], Any], family: str) -> None:
+    own = case(family)
+    before = own.logits()
+    with ActivationQuantizer(own.model, own.record.table(3)) as quantizer:
+        blind = own.logits()
+        quantizer.use("heb_Hebr")
+        hebrew = own.logits()
+    assert not torch.equal(before, blind)
+    assert not torch.equal(blind, hebrew)
+    assert torch.equal(before, own.logits())
+
+
+@pytest.mark.parametrize("language", ["heb_Hebr", None])
+def test_a_row_is_looked_up_and_no_hook_is_made(tiny: Any, language: str | None) -> None:
+    table = tiny.table(4)
+    point, module = table.points[6], table.modules[table.points[6]][0]
+    with ActivationQuantizer(tiny.model, table) as quantizer:
+        own = tiny.model.get_submodule(module)
+        hooks, place = dict(own._forward_pre_hooks), quantizer._row.data_ptr()
+        quantizer.use("eng_Latn")
+        quantizer.use(language)
+        assert dict(own._forward_pre_hooks) == hooks
+        assert quantizer._row.data_ptr() == place
+        x, given = captured(tiny.model, module, tiny.logits)
+    expected = rounded(x, table.row(language)[table.points.index(point)], 4)
+    torch.testing.assert_close(given, expected, rtol=1e-6, atol=0)
+    assert not torch.equal(x, given)
+
+
+def test_rows_of_languages_differ(tiny: Any) -> None:
+    table = tiny.table(4)
+    assert not np.array_equal(table.row("eng_Latn"), table.row("heb_Hebr"))
+    assert table.extra_bytes == 2 * 16 * 4
+
+
+def test_every_position_has_a_threshold_of_its_own_where_it_is_dynamic(tiny: Any) -> None:
+    table = tiny.table(6)
+    module = table.modules[table.points[3]][0]
+    with ActivationQuantizer(tiny.model, table) as quantizer:
+        quantizer.dynamic()
+        x, given = captured(tiny.model, module, tiny.logits)
+        quantizer.use("eng_Latn")
+        back = captured(tiny.model, module, tiny.logits)
+    by_hand = torch.stack([rounded(row, row.abs().max().item(), 6) for row in x[0]])
+    torch.testing.assert_close(given[0], by_hand, rtol=1e-6, atol=0)
+    torch.testing.assert_close(back[1], rounded(back[0], table.row("eng_Latn")[3], 6), rtol=1e-6, atol=0)
+
+
+def test_zeros_stay_zeros_where_it_is_dynamic(tiny: Any) -> None:
+    table = tiny.table(8)
+    linear = tiny.model.get_submodule(table.modules[table.points[0]][0])
+    zeros = torch.zeros(1, 2, linear.weight.shape[1])
+    with ActivationQuantizer(tiny.model, table) as quantizer:
+        quantizer.dynamic()
+        assert torch.equal(linear(zeros)[0, 0], linear.bias)
+
+
+def test_maps_that_share_an_input_get_one_rounded_tensor(case: Callable[[str], Any]) -> None:
+    own = case("llama")
+    table = own.record.table(4)
+    given: list[Tensor] = []
+    with ActivationQuantizer(own.model, table):
+        handles = [
+            own.model.get_submodule(name).register_forward_pre_hook(lambda _, args: given.append(args[0]))
+            for name in shared(table)
+        ]
+        own.logits()
+    for handle in handles:
+        handle.remove()
+    assert len(given) == 3
+    assert given[0] is given[1] is given[2]
+
+
+def test_an_input_changed_in_place_is_rounded_again(case: Callable[[str], Any]) -> None:
+    own = case("llama")
+    table = own.record.table(4)
+    first, second = (own.model.get_submodule(name) for name in shared(table)[:2])
+    x = torch.ones(1, 1, 32)
+    with torch.no_grad(), ActivationQuantizer(own.model, table):
+        first(x)
+        x.zero_()
+        assert not second(x).any()
+
+
+def test_inference_mode_gives_the_same(tiny: Any) -> None:
+    ids = torch.tensor([tiny.text.windows[0].main.ids])
+    with ActivationQuantizer(tiny.model, tiny.table(4)) as quantizer:
+        quantizer.use("heb_Hebr")
+        expected = tiny.logits()
+        with torch.inference_mode():
+            assert torch.equal(tiny.model(input_ids=ids).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_rounding_keeps_the_type(tiny: Any, dtype: torch.dtype) -> None:
+    table = tiny.table(4)
+    module = tiny.model.get_submodule(table.modules[table.points[0]][0])
+    x = torch.linspace(-3, 3, 256).to(dtype)[None]
+    with ActivationQuantizer(tiny.model, table):
+        (hook,) = module._forward_pre_hooks.values()
+        (given,), _ = hook(module, (x,), {})
+    step = table.blind[0] / 7
+    assert given.dtype == dtype
+    torch.testing.assert_close((given.double() / step).round(), given.double() / step, rtol=0.01, atol=0)
+    assert (given.double() - x.double()).abs().max() <= max(0.51 * step, 3.0 - 6.9 * step)
+
+
+def test_closing_removes_every_hook_and_gives_the_same_logits(tiny: Any) -> None:
+    before, table = tiny.logits(), tiny.table(4)
+    quantizer = ActivationQuantizer(tiny.model, table)
+    assert not torch.equal(before, tiny.logits())
+    quantizer.close()
+    quantizer.close()  # twice is as good as once
+    assert torch.equal(before, tiny.logits())
+    assert not any(module._forward_pre_hooks for module in tiny.model.modules())
+    assert not any(module._forward_pre_hooks_with_kwargs for module in tiny.model.modules())
+
+
+def test_a_table_survives_its_files(tiny: Any, tmp_path: Path) -> None:
+    table = tiny.table(6)
+    save_file(table.tensors(), tmp_path / "a.safetensors")
+    saved = check_record(SavedTable, json.loads(json.dumps(asdict(table.saved()))))
+    found = ActivationTable.of(load_file(tmp_path / "a.safetensors"), saved)
+    assert (found.bits, found.clip, found.languages, found.modules) == (6, "exact", tuple(LANGUAGES), table.modules)
+    for code in (*LANGUAGES, None):
+        assert np.array_equal(found.row(code), table.row(code))
