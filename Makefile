@@ -29,7 +29,7 @@ test-classes: .venv/developing  # half an hour on 2 cores: a small model of ever
 test-sweeps: .venv/developing  # ten minutes on 2 cores: commands run twice, checkpoints with a tensor left out or a setting changed
 	$(PYTEST) tests/sweeps
 
-faults: .venv/developing  # half an hour on 2 idle cores; Linux, with cc: every verb that writes, killed and failed at the changes that it makes to the disk
+faults: .venv/developing  # half an hour on 2 idle cores; Linux, with cc: every command that writes, killed and failed at the changes that it makes to the disk
 	$(BIN)/python tests/faults/fault_suite.py
 
 fuzz: .venv/developing  # mutated files and requests for every reader; MINUTES=5 SEED=…; failures are kept in build/fuzz

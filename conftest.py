@@ -2,9 +2,6 @@
 
 from importlib.util import find_spec
 
-import fairbits.stats
-import fairbits.theory  # noqa: F401
-
 NEEDS = {"src/fairbits/models/scales/clip_triton.py": "triton", "src/fairbits/core/ray_pool.py": "ray"}
 """Modules that cannot be imported, and searched for doctests, without a package that is optional."""
 

@@ -20,7 +20,7 @@ from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as planned
 from fairbits.core.array_checks import Floats
 from fairbits.forward.collect import document_losses
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.swapped_model import SwappedModel
@@ -92,7 +92,9 @@ class Bench:
         return found
 
     def _text(self, split: str, tokens: int) -> Text:
-        return text_for(self.checkpoint, self.corpus, request=TextRequest(split, tokens=tokens, seed=self.options.seed))
+        return tokenize_corpus(
+            self.checkpoint, self.corpus, request=TextRequest(split, tokens=tokens, seed=self.options.seed)
+        )
 
 
 def farthest(table: ActivationTable) -> dict[str, str]:

@@ -29,9 +29,9 @@ from fairbits.api.quantize import quantize
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.array_checks import Floats
 from fairbits.core.units import bits_per_byte
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.serve.overlays.activations import text_of
 from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, clusters
@@ -63,7 +63,7 @@ class Judge:
 
     def __init__(self, checkpoint: Checkpoint, options: argparse.Namespace, keep: ExitStack) -> None:
         self.corpus = corpus_for(checkpoint, languages=options.languages and options.languages.split(","), text=None)
-        self.text = text_for(
+        self.text = tokenize_corpus(
             checkpoint, self.corpus, request=TextRequest("evaluation", tokens=options.tokens, seed=options.seed)
         )
         self._seed, self._device = options.seed, options.device
@@ -78,7 +78,7 @@ class Judge:
         switch.to(BASE if overlay is None else overlay.name)
         sums = np.zeros((4, len(self.text.lang)))
         for code in cluster:
-            found = answers_of(overlay_base.model, self._said[code], device=self._device)
+            found = compare_models(overlay_base.model, self._said[code], device=self._device)
             sums += found.predicted, found.nll_reference, found.nll_quantized, found.kl
         switch.to(BASE)
         return sums
@@ -144,7 +144,9 @@ class Table:
 def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int, options: argparse.Namespace) -> None:
     """Prints the tables of one width."""
     title = f"{checkpoint.target}, {bits} bits"
-    words = text_for(checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed))
+    words = tokenize_corpus(
+        checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed)
+    )
     with Reference.of(checkpoint, words, device=options.device) as reference:
         overlay_base = OverlayBase(checkpoint, base, device=options.device)
         builder = OverlayBuilder(overlay_base, reference, seed=options.seed)

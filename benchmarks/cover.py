@@ -21,7 +21,7 @@ import numpy as np
 import cover_tables
 from cover_sets import largest, random_sets
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.models.device import resolve_device
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.included_texts import udhr
@@ -51,7 +51,7 @@ def measure_moments(trial: Trial, options: argparse.Namespace, path: Path) -> No
     scheme = Scheme(trial.setting.bits, trial.setting.group, "absmax")
     request = TextRequest("calibration", options.audit_tokens, 512)
     given = {"request": request, "schemes": (scheme,), "device": trial.device}
-    found = probe(trial.bench.checkpoint, trial.corpus, **given)
+    found = collect_statistics(trial.bench.checkpoint, trial.corpus, **given)
     own = [found.lang == code for code in found.languages]
     nats = found.damage[scheme]["kronecker"].sum(axis=1)
     inputs = [point.name for point in found.points if point.kind == "input"]

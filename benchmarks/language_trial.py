@@ -15,7 +15,7 @@ from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.core.units import bits
 from fairbits.forward.collect import document_losses
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.device import resolve_device
 from fairbits.models.embedded import LANGUAGES
 from fairbits.text.corpus import Corpus
@@ -119,7 +119,7 @@ def known_languages(model: str, *, most: int, device: str) -> dict[str, float]:
 def section_bits(checkpoint: Checkpoint, languages: Iterable[str], *, device: str) -> Mapping[str, float]:
     """Returns the bits that a few evaluation sections cost in every language."""
     corpus = udhr(languages)
-    text = text_for(checkpoint, corpus, request=TextRequest("evaluation", SCREENED_TOKENS, 512))
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", SCREENED_TOKENS, 512))
     nll, _ = document_losses(checkpoint.load(device=resolve_device(device)), text)
     totals = np.bincount(text.language_of, bits(nll), len(text.languages))
     return dict(zip(text.languages, totals.tolist(), strict=True))

@@ -20,7 +20,7 @@ import torch
 from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.device import is_gpu, resolve_device
 from fairbits.models.scales.groups import grid_of
 from fairbits.quantization.execute import execute_plan
@@ -69,7 +69,7 @@ def model_stage(options: argparse.Namespace, checkpoint: Checkpoint, place: Path
     how = Learning(block_steps=0, model_steps=options.steps, rows=options.rows)
     tokens = max(2 * options.rows * SEQUENCE // LANGUAGES, 2 * SEQUENCE)
     corpus = open_corpus(str(write_text(place / "text", languages=LANGUAGES, tokens=tokens, document=SEQUENCE)), None)
-    text = text_for(checkpoint, corpus, request=TextRequest("calibration", tokens, SEQUENCE, 0))
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("calibration", tokens, SEQUENCE, 0))
     split = HoldoutSplit.of(text, seed=0)
     plan = make_plan(checkpoint, policy="rtn", bits=4, group=128)
     watch.restart()
@@ -121,7 +121,7 @@ def blocks_stage(options: argparse.Namespace, checkpoint: Checkpoint, place: Pat
         rows=options.rows,
         **read,
     )
-    text = text_for(checkpoint, corpus, request=TextRequest("calibration", options.tokens, SEQUENCE, 0))
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("calibration", options.tokens, SEQUENCE, 0))
     watch.restart()
     for done in execute_plan(checkpoint, plan, text=text, device=device):
         if done.index is not None:

@@ -1,4 +1,4 @@
-"""Time and memory of every verb on multilingual classes of real size with random weights, on this machine's CPU.
+"""Time and memory of every command on multilingual classes of real size with random weights, on this machine's CPU.
 
     python benchmarks/multilingual.py --models bloom-560m xlm-r-base mt5-small whisper-small
 
@@ -24,7 +24,7 @@ import torch
 import fairbits
 from fairbits import Checkpoint
 from fairbits.forward.batches import batches
-from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import weight_moments
@@ -166,7 +166,7 @@ def forward(path: Path, text_of: Path | None) -> None:
     """Passes the text of the audit through the model in transformers."""
     checkpoint = Checkpoint(path)
     corpus = open_corpus_for(checkpoint, text_of, LANGUAGES)
-    text = text_for(checkpoint, corpus, request=TextRequest("calibration", TOKENS, 512, SEED), least=1)
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("calibration", TOKENS, 512, SEED), least=1)
     model = model_class(checkpoint.config).from_pretrained(path, dtype=torch.float32).eval()
     for batch in batches(text, positions=AT_ONCE):
         model(**batch.inputs, use_cache=False)

@@ -4,7 +4,7 @@
 
 Each method runs in a process of its own, each peer in a virtual environment of its own, made in DIR where it is
 missing. All get the same token ids, as many of each language, and give back the weights that a loader would make of
-what they store. These are put into the model and measured on evaluation text. Quantized are the linear maps of blocks.
+what they store. These are put into the model and measured on evaluation text. Quantized are the layers of blocks.
 
 Seconds are of quantizing alone, the least of the repetitions. Peers have loaded the model before, which does not count;
 fairbits reads it as it goes, which does. Bits per weight count codes as they are stored, and 16 for every scale and
@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from environments import python_of
 from fairbits import Checkpoint
 from fairbits.comparison.plan_trial import PlanTrial, corpus_for
-from fairbits.evaluation.divergence import Answers, answers_of
+from fairbits.evaluation.divergence import DocumentSums, compare_models
 from fairbits.quantization.evidence import is_rounded
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.mix import build_mix
@@ -122,14 +122,14 @@ class Contest:
         return Row(f"{worker} {method}", cost, {unit: self._frame(answers, unit) for unit in UNITS})
 
     @torch.no_grad()
-    def _answers(self, weights: Mapping[str, torch.Tensor]) -> Answers:
+    def _answers(self, weights: Mapping[str, torch.Tensor]) -> DocumentSums:
         with self.trial.swapped as swapped:
             for each in self.linears:
                 W = weights[each.module]
                 swapped.replace({each.name: W.T if each.transposed else W})
-            return answers_of(swapped.model, self.trial.reference)
+            return compare_models(swapped.model, self.trial.reference)
 
-    def _frame(self, answers: Answers, unit: str) -> LanguageFrame:
+    def _frame(self, answers: DocumentSums, unit: str) -> LanguageFrame:
         text = self.trial.reference.text
         return LanguageFrame.from_nats(
             text.lang,

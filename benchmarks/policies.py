@@ -5,7 +5,7 @@
 `--evaluation TEXT` evaluates on other text than the evaluation split of `--text`. Calibrated policies are run once for
 every seed, which draws other calibration documents: the table gives the mean over seeds, its 95 % interval over
 documents, and the range over seeds. "better" and "worse" count the languages that differ from the baseline by a paired
-test, Holm-corrected over languages; "weights" is −10 log₁₀ of ‖ΔW‖²/‖W‖², the mean over linear maps.
+test, Holm-corrected over languages; "weights" is −10 log₁₀ of ‖ΔW‖²/‖W‖², the mean over linear layers.
 Damage is added nats per token, `--unit` says otherwise.
 """
 

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 
 from fairbits import Audit, Checkpoint, Scheme
-from fairbits.api.audit import conclude
+from fairbits.api.audit import build_audit
 from fairbits.core.array_checks import Floats
-from fairbits.forward.collect import document_losses, probe
+from fairbits.forward.collect import collect_statistics, document_losses
 from fairbits.forward.recorder import probed_linears
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.scales.groups import error_of
@@ -203,7 +203,7 @@ def main() -> None:
     groups = [None if name == "channel" else int(name) for name in options.group]
     schemes = [Scheme(*each) for each in itertools.product(options.bits, groups, options.clip)]
     start = time.perf_counter()
-    text = text_for(
+    text = tokenize_corpus(
         checkpoint, corpus, request=TextRequest("evaluation", tokens=options.measured_tokens, sequence=options.sequence)
     )
     measured = Measured(checkpoint, text)
@@ -214,10 +214,10 @@ def main() -> None:
         f"windows of {options.sequence}; seed 0; torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
     request = TextRequest("calibration", options.tokens, options.sequence)
-    seen = probe(checkpoint, corpus, request=request, schemes=tuple(schemes))
+    seen = collect_statistics(checkpoint, corpus, request=request, schemes=tuple(schemes))
     moments = weight_moments(checkpoint)
     for scheme in schemes:
-        found = conclude(checkpoint, corpus, measured=seen, moments=moments, scheme=scheme, request=request)
+        found = build_audit(checkpoint, corpus, measured=seen, moments=moments, scheme=scheme, request=request)
         report(scheme, found, measured.damage(scheme), shares)
         if options.blocks and scheme == schemes[0]:
             report_blocks(scheme, found, measured)

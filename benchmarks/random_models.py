@@ -36,11 +36,11 @@ class Shape:
 
     @property
     def block_weights(self) -> int:
-        """The number of weights in the linear maps of a block."""
+        """The number of weights in the linear layers of a block."""
         return sum(math.prod(shape) for shape in self.linears().values())
 
     def linears(self) -> dict[str, tuple[int, int]]:
-        """Returns the linear maps of a block by their names in a checkpoint."""
+        """Returns the linear layers of a block by their names in a checkpoint."""
         head = self.hidden // self.heads
         keys = self.kv_heads * head
         return {

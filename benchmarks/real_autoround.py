@@ -8,7 +8,7 @@ It gets the tokens that `fair` gets. AutoRound takes rows of one length and drop
 language follow each other in rows of `--sequence` tokens, each of which begins with the tokenizer's start token. The
 last row of a language is filled up with its text from the beginning.
 
-It rounds all linear maps of the blocks, symmetric, with one 16-bit scale for a group. Its scales may be negative, which
+It rounds all layers of the blocks, symmetric, with one 16-bit scale for a group. Its scales may be negative, which
 fairbits' are not; they take the same bytes. Seconds are of quantizing alone: AutoRound has loaded the model before,
 which does not count; fairbits reads it as it goes, which does. It runs in a process of its own, under
 `--autoround-python`.

@@ -1,4 +1,4 @@
-"""Time and memory of every verb at the sizes that people serve: Llama shapes with random weights.
+"""Time and memory of every command at the sizes that people serve: Llama shapes with random weights.
 
     python benchmarks/scale.py --shape 8b --blocks 2 6 --jobs rtn mse gptq audit evaluate --device cuda
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Job:
-    """A verb with its options: languages × tokens of text, the longest window, and what it is compared with."""
+    """A command with its options: languages × tokens of text, the longest window, and what it is compared with."""
 
     name: str
     languages: int = 0

@@ -17,7 +17,7 @@ from fairbits.api.dry_run.planning import stand_in_plan
 from fairbits.api.dry_run.rates import measure_rates
 from fairbits.api.dry_run.sizes import TextSize
 from fairbits.api.dry_run.work import Rates, Stage
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import read_corpus
 from fairbits.text.text_request import TextRequest
@@ -53,10 +53,11 @@ def write_headers(directory: Path, shape: Shape) -> Checkpoint:
 
 
 def stages_of(checkpoint: Checkpoint, corpus: Corpus, device: str) -> dict[str, Stage]:
-    """Returns the stages by the name of the verb."""
+    """Returns the stages by the name of the command."""
     counter = counter_for(checkpoint, device)
     calibration, evaluation = (
-        TextSize.of(text_for(checkpoint, corpus, request=request, least=1)) for request in (CALIBRATION, EVALUATION)
+        TextSize.of(tokenize_corpus(checkpoint, corpus, request=request, least=1))
+        for request in (CALIBRATION, EVALUATION)
     )
     options = {"bits": 4, "group": 128}
     plans = {

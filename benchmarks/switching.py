@@ -4,7 +4,7 @@ python benchmarks/switching.py                                      the embedded
 python benchmarks/switching.py --base ./w4 --overlays ./overlays    a model of yours
 python benchmarks/switching.py --random 16x1024                     switching alone, in a random Llama of that size
 
-Synthetic overlays hold rows of all linear maps in 8 bits, about SHARE of the bytes of the base. The static model is the
+Synthetic overlays hold rows of all layers in 8 bits, about SHARE of the bytes of the base. The static model is the
 base without overlays; both are in memory at once and are asked in turn, which of them first by a coin, and both count
 tokenizing and decoding. Overheads are medians of the ratios of neighbours in time, with bootstrap intervals (95 %);
 times of switching are medians, between the times that 90 % of them lie between.

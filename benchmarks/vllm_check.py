@@ -85,7 +85,7 @@ def serve(
 ) -> dict[Case, Answer]:
     """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
 
-    Answers to the same question are kept: an interrupted run continues, and answers may come from another machine.
+    DocumentSums to the same question are kept: an interrupted run continues, and answers may come from another machine.
     """
     job = {
         "models": {case.name: [str(path.resolve()), case.dtype, case.tokenizer] for case, path in models.items()},
@@ -149,14 +149,14 @@ def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) 
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("run", "table"))
+    parser.add_argument("command", choices=("run", "table"))
     parser.add_argument("--environment", type=Path, default=ROOT / "build/vllm-environment", help="vLLM's own")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--gpu", type=Path, metavar="PYTHON", help="of an environment whose vLLM computes on a GPU")
     parser.add_argument("--only", help="a family: all cases of it, in files of their own")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
-    if options.verb == "run":
+    if options.command == "run":
         run(options)
     else:
         write_table(options.out / f"{RESULTS}{file_ending(options)}.json", options.page, gpu=options.gpu is not None)

@@ -3,7 +3,7 @@
     python vllm_worker.py JOB OUT
 
 JOB names the models, and prompts and texts for each tokenizer. Of each model OUT gets NAME.json (tokens, losses, or
-what vLLM said) and NAME.npz (the logits after each prompt). Linear maps that no CPU kernel of vLLM computes are
+what vLLM said) and NAME.npz (the logits after each prompt). Linear layers that no CPU kernel of vLLM computes are
 computed by `PlainKernel`. On a GPU kernels of vLLM compute everything.
 """
 

@@ -34,10 +34,10 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def command_line() -> str:
-    """Returns the page on the command line: every verb, its examples, arguments and options."""
+    """Returns the page on the command line: every command, its examples, arguments and options."""
     group: Any = typer.main.get_command(app)
-    verbs = (line for name, verb in group.commands.items() for line in _verb(name, verb))
-    return "\n".join([HEAD, *_parameters(group.params), *verbs])
+    commands = (line for name, command in group.commands.items() for line in _verb(name, command))
+    return "\n".join([HEAD, *_parameters(group.params), *commands])
 
 
 def python_names() -> str:
@@ -58,14 +58,14 @@ def _exported(module: str) -> dict[str, str]:
     return {name: f"{each.__module__}.{each.__qualname__}" for name, each in found.items() if callable(each)}
 
 
-def _verb(name: str, verb: Any) -> Iterator[str]:
-    if verb.hidden:
+def _verb(name: str, command: Any) -> Iterator[str]:
+    if command.hidden:
         return
-    said, _, examples = _plain(verb.help or "").partition("Examples:\n")
-    arguments = [_shape(each) for each in verb.params if not _is_option(each)]
+    said, _, examples = _plain(command.help or "").partition("Examples:\n")
+    arguments = [_shape(each) for each in command.params if not _is_option(each)]
     yield from (f"## {name}", "", said.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
     yield from ("", *(line.strip() for line in examples.strip().splitlines()), "```", "")
-    yield from _parameters(verb.params)
+    yield from _parameters(command.params)
 
 
 def _parameters(parameters: list[Any]) -> Iterator[str]:
@@ -108,10 +108,9 @@ HEAD = """# Command line
 
 Look up every command and option here; `fairbits VERB --help` shows the same. Results go to stdout; notes, progress and
 errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
-bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the verb:
+bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
 """
 PYTHON = """# Python
 
-Look up every public name here. `import fairbits as fb` gives you the verbs and their arguments; the packages below it
-have the parts.
+Look up every public name here. `import fairbits as fb` gives you the commands and their arguments.
 """

@@ -45,7 +45,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear maps with GELU (its tanh form) between."""
+    """Two linear layers with GELU (its tanh form) between."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ STORED_BITS = 16
 
 @dataclass(frozen=True)
 class Job:
-    """Linear maps of a model that a method shall quantize.
+    """Linear layers of a model that a method shall quantize.
 
     `modules`  dotted paths of the maps in the transformers model
     `samples`  token ids to calibrate on, each of one of the `languages`

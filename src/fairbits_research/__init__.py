@@ -1,1 +1,1 @@
-"""The claims of the founding documents, the experiments on them, and their theory; nothing else imports it."""
+"""The claims of the research notes, the experiments on them, and their theory; nothing else imports it."""

@@ -1,4 +1,4 @@
-"""The verb `research` on the command line.
+"""The command `research` on the command line.
 
 Experiments in the terminal: a list of all with their results, or one result with its tables.
 """
@@ -94,7 +94,7 @@ def research(
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/results.md.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Test a prediction of the founding documents on a model: question, tables with intervals, verdict.
+    """Test a prediction of the research notes on a model: question, tables with intervals, verdict.
 
     Examples:
       fairbits research
@@ -102,7 +102,7 @@ def research(
       fairbits research outliers --model ./model --text texts --device cpu
     """
     cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    # heavy: only when the verb runs
+    # heavy: only when the command runs
     from fairbits_research.experiments import EXPERIMENTS, experiments_named
     from fairbits_research.experiments.experiment_tasks import finished_before
     from fairbits_research.experiments.stored_results import all_records, as_markdown

@@ -1,6 +1,6 @@
-"""The verb `theory` on the command line.
+"""The command `theory` on the command line.
 
-The claims of the founding documents in the terminal: a table of all, or one of them explained.
+The claims of the research notes in the terminal: a table of all, or one of them explained.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ def theory(
     as_json: Json = False,
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/theory.md.")] = False,
 ) -> None:
-    """Recompute the verdict on every claim of the founding documents.
+    """Recompute the verdict on every claim of the research notes.
 
     Examples:
       fairbits theory
       fairbits theory --claim 000-07
       fairbits theory --json > claims.json
     """
-    # heavy: only when the verb runs
+    # heavy: only when the command runs
     from fairbits_research.claims import all_claims, find_claim
     from fairbits_research.claims.claim_page import as_data, as_markdown
 

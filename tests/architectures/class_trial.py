@@ -14,9 +14,9 @@ from transformers import WhisperFeatureExtractor
 import fairbits as fb
 from fairbits.core.errors import FairbitsError
 from fairbits.evaluation import hidden_states as features
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.meta_model import SOUND, model_class
 from fairbits.models.scales.scheme import Scheme
@@ -85,7 +85,7 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
     }
     check_reload(checkpoint, packed)
     corpus = open_corpus_for(checkpoint, text, LANGUAGES)
-    words = text_for(checkpoint, corpus, request=TextRequest("evaluation", TOKENS, TOKENS), least=1)
+    words = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", TOKENS, TOKENS), least=1)
     for each in (checkpoint, fb.Checkpoint(packed)):
         check_itself(each, words)
     share = sum(count for each, count in inside.items() if each in rounded) / sum(inside.values())
@@ -109,7 +109,7 @@ def check_itself(checkpoint: fb.Checkpoint, words: Text) -> None:
         found: list[Any] = []
         for whole in (True, True, False):
             with patch.object(features, "fits_whole", lambda *_, whole=whole: whole):
-                found.append(answers_of(checkpoint, reference))
+                found.append(compare_models(checkpoint, reference))
     first, second, in_blocks = found
     assert np.array_equal(first.kl, second.kl)
     assert first.kl.sum() < ITSELF * first.predicted.sum(), f"{first.kl.sum() / first.predicted.sum()} as a whole"

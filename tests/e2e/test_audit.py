@@ -110,7 +110,7 @@ def test_the_table_names_everyone_and_fits(call, made) -> None:
     assert damage == sorted(damage, reverse=True)
     for title in (
         "Where the damage comes from",
-        "What the founding documents predict",
+        "What the research notes predict",
         "What is proven",
         "Notes",
         "Blocks",

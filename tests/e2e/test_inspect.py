@@ -57,7 +57,7 @@ def with_config(model: Path, **entries: object) -> Path:
 
 
 def safe(text: str) -> bool:
-    """Returns whether nothing in the text steers a terminal."""
+    """Returns whether nothing in the text is_control a terminal."""
     return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
 

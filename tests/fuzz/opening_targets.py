@@ -151,7 +151,7 @@ def tokenizer_target() -> Target:
         with pytest.MonkeyPatch.context() as changed:
             changed.setenv("XDG_CACHE_HOME", cache_place)  # verdicts on what was tried
             changed.setattr(trial, "_child", CHILDREN.try_file)
-            trial.try_tokenizer(place)
+            trial.check_tokenizer(place)
 
     return target(
         "tokenizer.json",

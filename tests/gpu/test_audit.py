@@ -11,9 +11,9 @@ import torch
 import fairbits
 from fairbits import Checkpoint
 from fairbits.forward import collect as run
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.forward.fisher import SignDraws
-from fairbits.forward.statistics import Measurements, column_errors
+from fairbits.forward.statistics import ActivationStatistics, column_errors
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import open_corpus
 from fairbits.text.text_request import TextRequest
@@ -35,14 +35,14 @@ def bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return Checkpoint(directory)
 
 
-def measured(checkpoint: Checkpoint, device: str, *, blocks: bool, **options: Any) -> Measurements:
+def measured(checkpoint: Checkpoint, device: str, *, blocks: bool, **options: Any) -> ActivationStatistics:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "WHOLE_MODEL_BYTES", 0 if blocks else 2**60)
         corpus = open_corpus(None, LANGUAGES, model=EMBEDDED)
-        return probe(checkpoint, corpus, request=REQUEST, schemes=(SCHEME,), device=device, **options)
+        return collect_statistics(checkpoint, corpus, request=REQUEST, schemes=(SCHEME,), device=device, **options)
 
 
-def check_close(found: Measurements, expected: Measurements, rtol: float) -> None:
+def check_close(found: ActivationStatistics, expected: ActivationStatistics, rtol: float) -> None:
     """Compares sums over languages, in which errors of rounding average out."""
     assert found.notes == ()
     np.testing.assert_allclose(found.nll, expected.nll, rtol=rtol)

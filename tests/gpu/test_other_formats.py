@@ -7,9 +7,9 @@ import pytest
 import torch
 from other_tools import FORMATS
 
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_divergence_is_that_on_a_cpu(reading_model: Any, tmp_path: Path, name: str) -> None:
     model = reading_model("wide_llama")
     FORMATS[name](model.directory, tmp_path / "written")
-    text = text_for(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 256, 64), least=1)
+    text = tokenize_corpus(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 256, 64), least=1)
     kl = []
     for device in ("cpu", "cuda"):
         with Reference.of(model, text, device=device) as reference:
-            found = answers_of(Checkpoint(tmp_path / "written"), reference, device=device)
+            found = compare_models(Checkpoint(tmp_path / "written"), reference, device=device)
         kl.append(found.kl.sum() / found.predicted.sum())
     assert kl[1] == pytest.approx(kl[0], rel=0.02)

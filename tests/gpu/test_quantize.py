@@ -9,9 +9,9 @@ import torch
 import fairbits
 from fairbits import Checkpoint, Plan
 from fairbits.api.quantize import calibration_text
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors
 from fairbits.models.swapped_model import SwappedModel
@@ -51,13 +51,13 @@ def equal_share(one: dict[str, Codes], other: dict[str, Codes]) -> float:
 def divergences(checkpoint: Checkpoint, rounded: list[dict[str, Codes]]) -> list[float]:
     """Returns the mean KL(p ‖ p̂) per token of a text that calibration has not seen, for each of these codes."""
     corpus = fairbits.udhr(LANGUAGES)
-    text = text_for(checkpoint, corpus, request=TextRequest("evaluation", 2048, 256), least=1)
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", 2048, 256), least=1)
     found = []
     with Reference.of(checkpoint, text, device="cuda") as reference:
         for layers in rounded:
             swapped = SwappedModel.load(checkpoint, device="cuda")
             swapped.replace(layers)
-            answers = answers_of(swapped.model, reference, device="cuda")
+            answers = compare_models(swapped.model, reference, device="cuda")
             found.append(float(answers.kl.sum() / answers.predicted.sum()))
     return found
 

@@ -1,4 +1,4 @@
-"""Rigorous bounds are never violated; the founding documents' bounds are, where they should be."""
+"""Rigorous bounds are never violated; the research notes' bounds are, where they should be."""
 
 import numpy as np
 import pytest

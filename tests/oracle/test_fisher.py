@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.forward.fisher import SignDraws, fisher_direction
 from fairbits.forward.recorder import FORMS, Recorder, points_of, probed_linears
 from fairbits.forward.statistics import column_errors, weight_errors
@@ -118,7 +118,7 @@ def _frozen(checkpoint: Checkpoint) -> Any:
 
 
 def change(checkpoint: Checkpoint, name: str) -> np.ndarray:
-    """ΔW of a linear map as (out, in), by the grid of the theory."""
+    """ΔW of a linear layer as (out, in), by the grid of the theory."""
     W = checkpoint.read(name).double().numpy()
     groups = (W.T if checkpoint.architecture.weights[name].transposed else W).reshape(-1, 16)
     grid = Grid(3)
@@ -209,7 +209,9 @@ def test_the_mean_over_draws_is_the_fisher_information(toy):
     """One text 1500 times: every copy has a draw of its own, and their mean must be the sum over all labels."""
     checkpoint, copies = toy("llama"), 1500
     corpus = Corpus("copies", {"eng": ["w5 w9 w7"] * copies}, {})
-    measured = probe(checkpoint, corpus, request=TextRequest(tokens=10**5), schemes=(SCHEME,), dtype=torch.float64)
+    measured = collect_statistics(
+        checkpoint, corpus, request=TextRequest(tokens=10**5), schemes=(SCHEME,), dtype=torch.float64
+    )
     expected = label_by_label(checkpoint, CAUSAL[0])
     assert measured.predicted.tolist() == [3] * copies
     for column, name in enumerate(measured.linears):

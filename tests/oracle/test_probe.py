@@ -10,9 +10,9 @@ import torch
 
 from fairbits.forward import collect as run
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import probe
-from fairbits.forward.statistics import Measurements
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Window
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
@@ -115,7 +115,7 @@ class Plain:
 
 @torch.no_grad()
 def plain(checkpoint: Checkpoint, corpus: Corpus, where: dict[str, Place], order: list[str]) -> Plain:
-    text, model = text_for(checkpoint, corpus, request=TextRequest(**SETTINGS)), checkpoint.load()
+    text, model = tokenize_corpus(checkpoint, corpus, request=TextRequest(**SETTINGS)), checkpoint.load()
     modules, seen = dict(model.named_modules()), {}
 
     def keep(name: str, given: bool) -> Any:
@@ -169,7 +169,7 @@ def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_sum_equals_the_plain_one(family, reading_model):
     checkpoint = Checkpoint("embedded:tiny") if family == "tiny" else reading_model(family)
     corpus, where = Corpus("mixed", MIXED, {}), places(family)
-    measured = probe(checkpoint, corpus, request=TextRequest(**SETTINGS), second_moments=True)
+    measured = collect_statistics(checkpoint, corpus, request=TextRequest(**SETTINGS), second_moments=True)
     order = [point.name for point in measured.points]
     assert set(order) == set(where)
     slow = plain(checkpoint, corpus, where, order)
@@ -193,8 +193,8 @@ def test_every_sum_equals_the_plain_one(family, reading_model):
 
 def test_block_points_are_the_hidden_states_that_transformers_gives():
     checkpoint, corpus = Checkpoint("embedded:tiny"), Corpus("mixed", MIXED, {})
-    measured = probe(checkpoint, corpus, request=TextRequest(**SETTINGS))
-    text, model = text_for(checkpoint, corpus, request=TextRequest(**SETTINGS)), checkpoint.load()
+    measured = collect_statistics(checkpoint, corpus, request=TextRequest(**SETTINGS))
+    text, model = tokenize_corpus(checkpoint, corpus, request=TextRequest(**SETTINGS)), checkpoint.load()
     sums = np.zeros((len(text.lang), 11))  # the last one that transformers gives is normed
     with torch.no_grad():
         for window in text.windows:
@@ -207,8 +207,10 @@ def test_block_points_are_the_hidden_states_that_transformers_gives():
 @pytest.mark.usefixtures("one_batch")
 @pytest.mark.parametrize("family", ["llama", "xlmr", "mt5"])
 def test_a_long_neighbour_changes_nothing(family, reading_model):
-    def of(corpus: dict[str, tuple[str, ...]]) -> Measurements:
-        return probe(reading_model(family), Corpus("mixed", corpus, {}), request=TextRequest(tokens=1000, sequence=60))
+    def of(corpus: dict[str, tuple[str, ...]]) -> ActivationStatistics:
+        return collect_statistics(
+            reading_model(family), Corpus("mixed", corpus, {}), request=TextRequest(tokens=1000, sequence=60)
+        )
 
     long = " ".join(ENGLISH * 3)
     short = {"heb": HEBREW, "hin": HINDI}
@@ -223,7 +225,7 @@ def test_a_long_neighbour_changes_nothing(family, reading_model):
 
 
 def test_batches_mix_languages():
-    text = text_for(Checkpoint("embedded:tiny"), Corpus("mixed", MIXED, {}), request=TextRequest(**SETTINGS))
+    text = tokenize_corpus(Checkpoint("embedded:tiny"), Corpus("mixed", MIXED, {}), request=TextRequest(**SETTINGS))
     several = [set(text.lang[batch.document.numpy()]) for batch in batches(text, positions=200)]
     assert len(several) > 1
     assert max(map(len, several)) == 3

@@ -46,7 +46,7 @@ E4M3_MAX, BLOCK, WEIGHTS = 448.0, 128, "model.safetensors"
 
 
 def write_preset(model: Path, preset: str, out: Path, *, kv: bool = False) -> None:
-    """Writes a model with a preset scheme of compressed-tensors on all linear maps but the head, "" for none.
+    """Writes a model with a preset scheme of compressed-tensors on all linear layers but the head, "" for none.
 
     `kv` adds FP8 keys and values, as `kv_cache_scheme`.
     """
@@ -135,7 +135,7 @@ def write_modelopt(model: Path, out: Path, *, in_config: bool) -> None:
 
 
 def _convert(model: Path, out: Path, convert: Callable[[str, Tensor], dict[str, Tensor]]) -> None:
-    """Writes a model whose linear maps, except for the head, are converted to other tensors."""
+    """Writes a model whose linear layers, except for the head, are converted to other tensors."""
     copytree(model, out)
     tensors = load_file(model / WEIGHTS)
     found: dict[str, Tensor] = {}

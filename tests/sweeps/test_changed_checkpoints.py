@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
@@ -73,7 +73,7 @@ WRITERS = {"fairbits": write_own} | {name: write for name, write in FORMATS.item
 
 @pytest.fixture(scope="module")
 def text(reading_model: Any) -> Text:
-    return text_for(reading_model("wide_llama"), CORPUS, request=TextRequest("evaluation"), least=1)
+    return tokenize_corpus(reading_model("wide_llama"), CORPUS, request=TextRequest("evaluation"), least=1)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import pytest
 from class_trial import check_itself
 from other_tools import FORMATS
 
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -17,5 +17,5 @@ from fairbits.text.text_request import TextRequest
 def test_a_checkpoint_is_like_itself(reading_model: Any, tmp_path: Path, name: str) -> None:
     model = reading_model("wide_llama")
     FORMATS[name](model.directory, tmp_path / "written")
-    words = text_for(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 64, 32), least=1)
+    words = tokenize_corpus(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 64, 32), least=1)
     check_itself(Checkpoint(tmp_path / "written"), words)

@@ -16,9 +16,9 @@ from fairbits.auditing.record import HEADLINE, Audit
 from fairbits.core.checks import instance
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.forward.recorder import FORMS, PointKind
-from fairbits.forward.statistics import Measure, Measurements, column_errors
+from fairbits.forward.statistics import ActivationStatistics, Measure, column_errors
 from fairbits.forward.tokenize import estimated_size_notes, open_corpus_for
 from fairbits.kurtosis.certificate import activation_weighted, certificate
 from fairbits.kurtosis.checklist import founding_view
@@ -76,7 +76,7 @@ def audit(
         within_memory(workload, device=device, progress=progress) as show,
         _hash_meanwhile(checkpoint) as hashing,
     ):
-        measured = probe(
+        measured = collect_statistics(
             checkpoint,
             corpus,
             request=request,
@@ -89,7 +89,7 @@ def audit(
         moments = weight_moments(checkpoint, progress=show)
         show("computing results", 0, 1)
         hashing.join()
-        return conclude(
+        return build_audit(
             checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
         )
 
@@ -115,11 +115,11 @@ def _hash_meanwhile(checkpoint: Checkpoint) -> Iterator[threading.Thread]:
         raise
 
 
-def conclude(
+def build_audit(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,
-    measured: Measurements,
+    measured: ActivationStatistics,
     moments: ModelMoments,
     scheme: Scheme,
     request: TextRequest,
@@ -162,7 +162,7 @@ def conclude(
     )
 
 
-def _pattern(measured: Measurements, kind: PointKind, measure: Measure) -> Pattern:
+def _pattern(measured: ActivationStatistics, kind: PointKind, measure: Measure) -> Pattern:
     return Pattern(
         measured.lang,
         measured.document,
@@ -172,7 +172,7 @@ def _pattern(measured: Measurements, kind: PointKind, measure: Measure) -> Patte
     )
 
 
-def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
+def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
     frame = LanguageFrame(
         measured.lang,
         measured.document,
@@ -184,7 +184,7 @@ def _bits_per_byte(measured: Measurements) -> dict[str, Estimate]:
     return {code: found[code] for code in measured.languages}
 
 
-def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
+def redundancy_of(measured: ActivationStatistics) -> dict[str, Redundancy]:
     """Returns proxies of each language's redundancy from the measurements of one pass over text."""
     return redundancy(
         measured.languages,
@@ -203,7 +203,7 @@ def redundancy_of(measured: Measurements) -> dict[str, Redundancy]:
 def _subject(
     checkpoint: Checkpoint,
     corpus: Corpus,
-    measured: Measurements,
+    measured: ActivationStatistics,
     *,
     notes: Iterable[str],
     request: TextRequest,

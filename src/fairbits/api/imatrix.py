@@ -11,7 +11,7 @@ from fairbits.core.checks import one_of, sequence
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.progress import Progress
-from fairbits.forward.tokenize import open_corpus_for, short_text_notes, task_of, text_for
+from fairbits.forward.tokenize import open_corpus_for, short_text_notes, task_of, tokenize_corpus
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.gguf_file import check_gguf, gguf_names
@@ -89,7 +89,7 @@ def imatrix(
     names = _names(checkpoint)  # before anything that takes time
     corpus = open_corpus_for(checkpoint, text, languages)
     shares = _shares(weights, list(corpus.calibration))
-    words = text_for(checkpoint, corpus, request=request, least=1)
+    words = tokenize_corpus(checkpoint, corpus, request=request, least=1)
     found = channel_importance(checkpoint, words, device=device, progress=progress)
     each = {
         code: Imatrix(
@@ -121,7 +121,7 @@ def _with_summary(mix: Imatrix, corpus: str) -> Imatrix:
 
 
 def _names(checkpoint: Checkpoint) -> dict[str, str]:
-    """Returns llama.cpp's names of the linear maps in the blocks; raises if the model has no place in llama.cpp."""
+    """Returns llama.cpp's names of the linear layers in the blocks; raises if the model has no place in llama.cpp."""
     check_gguf("an imatrix")
     packed = next((note for note in checkpoint.notes if note.startswith(QUANTIZED)), None)
     if packed is not None:

@@ -13,7 +13,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.forward.tokenize import open_corpus_for, short_text_notes, text_for
+from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -198,7 +198,7 @@ class Source:
         return self._read(self.corpus, self.calibration.request)
 
     def _read(self, corpus: Corpus, request: TextRequest) -> Text:
-        return text_for(self.checkpoint, corpus, request=request)
+        return tokenize_corpus(self.checkpoint, corpus, request=request)
 
     @cached_property
     def _trial(self) -> WidthTrial:

@@ -10,7 +10,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -62,7 +62,7 @@ def overlay(
     place = check_directory(below.directory / "overlays" if out is None else Path(out))
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
-    words = text_for(checkpoint, corpus, request=request)
+    words = tokenize_corpus(checkpoint, corpus, request=request)
     with open_for_writing(place):  # from here on, so that a second run is refused before it computes anything
         result = _make(
             checkpoint,

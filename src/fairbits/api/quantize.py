@@ -20,7 +20,7 @@ from fairbits.core.locks import check_free, lock_file
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, parse_object
 from fairbits.core.version import __version__
-from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -306,7 +306,7 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
             f"the plan was made with other text in {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
             "give the same text, or make a new plan"
         )
-    return text_for(checkpoint, corpus, request=calibration.request)
+    return tokenize_corpus(checkpoint, corpus, request=calibration.request)
 
 
 def _record(block: RoundedBlock) -> bytes:

@@ -1,4 +1,4 @@
-"""Screen: many models, one row each: outlier blocks, and what the founding documents predict for the model.
+"""Screen: many models, one row each: outlier blocks, and what the research notes predict for the model.
 
 Their risk class depends on max κ alone (3.1 of the second document). It is shown so that it can be tested, not because
 it holds: a model with max κ < 5 can have a gap too (001-09), and no data support the thresholds (001-23).
@@ -42,7 +42,7 @@ FOUNDING_MODELS = {
 """The models of the published census: id on the Hub -> name in `founding_statistics().max_kurtosis`."""
 
 CAVEAT = (
-    "class, C1, C2: the founding documents' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
+    "class, C1, C2: the research notes' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
     "no language suffers (001-09). max κ is that of all linear layers of a block together, tensor κ that of the worst "
     "one alone. D̂: predicted nats per token, one scale per channel, no clipping."
 )
@@ -181,7 +181,7 @@ def screen(
 
 
 def published_kappa(checkpoint: Checkpoint) -> Published | None:
-    """Returns the published maximum κ of a model in the founding documents; None for any other.
+    """Returns the published maximum κ of a model in the research notes; None for any other.
 
     A model is recognized by its full id on the Hub, by the name of its directory, or by the origin in config.json. A
     GGUF file or an embedded model never is: its weights are different.

@@ -51,7 +51,7 @@ class Sweep:
     """One policy at several widths, ascending, on the same text.
 
     `frames` holds the damage by width, on the same documents, `sizes` the bytes of the quantized model. `max_kappa` is
-    the largest excess kurtosis of a block, from which the founding documents predict the critical width.
+    the largest excess kurtosis of a block, from which the research notes predict the critical width.
     """
 
     model: str
@@ -136,12 +136,12 @@ class Sweep:
 
     @property
     def predicted(self) -> float:
-        """The width below which the founding documents expect a gap between languages."""
+        """The width below which the research notes expect a gap between languages."""
         return critical_width(self.max_kappa)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """Sentences on the widths that languages need, and on the founding documents' width."""
+        """Sentences on the widths that languages need, and on the research notes' width."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
         founding = founding_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
         named = {language_of(code).name: width for code, width in self.widths.items()}

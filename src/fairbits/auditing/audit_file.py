@@ -157,11 +157,11 @@ class SavedError:
     damage: Mapping[Code, Number]
 
     def __post_init__(self) -> None:
-        """Checks that every language has an entry for every block and linear map."""
+        """Checks that every language has an entry for every block and linear layer."""
         for name in ("by_block", "by_linear"):
             check_same_keys(name, getattr(self, name), "damage", self.damage)
         _check_rows("by_block", self.by_block, len(self.blocks))
-        _check_rows("by_linear", self.by_linear, len(self.linears), each="linear map")
+        _check_rows("by_linear", self.by_linear, len(self.linears), each="linear layer")
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class AuditFile:
         self._check_languages()
         for form, each in self.damage.items():
             _check_rows(f"damage.{form}.by_block", each.by_block, len(self.blocks))
-            _check_rows(f"damage.{form}.by_linear", each.by_linear, len(self.linears), each="linear map")
+            _check_rows(f"damage.{form}.by_linear", each.by_linear, len(self.linears), each="linear layer")
         for name, pattern in self.patterns.items():
             check_within(
                 f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", map(str, range(len(self.blocks)))
@@ -287,7 +287,7 @@ class AuditFile:
 
     @property
     def pattern(self) -> SavedPattern:
-        """The activation pattern of the founding documents, a_l = E‖h_l‖."""
+        """The activation pattern of the research notes, a_l = E‖h_l‖."""
         return self.patterns[PATTERN]
 
     @property

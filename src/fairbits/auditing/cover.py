@@ -224,6 +224,6 @@ def transfer_costs(distances: Floats, damage: Floats) -> Floats:
 
 
 def _input_moments(path: Path, found: AuditFile) -> list[Floats]:
-    """Returns E_λ[x_j²] of every input of linear maps, from the second file of an audit."""
+    """Returns E_λ[x_j²] of every input of linear layers, from the second file of an audit."""
     names = [f"channels/{point.name}" for point in found.points if point.kind == "input"]
     return stored_arrays(path, found, names)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.units import NATS_PER_BIT
-from fairbits.forward.statistics import Measurements
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits.models.scales.scheme import Scheme
 from fairbits.stats.frame import LanguageFrame, interval_notes
 from fairbits.stats.intervals import Estimate
@@ -29,7 +29,7 @@ class PredictedDamage:
     form: str
     languages: tuple[str, ...]
     linears: tuple[str, ...]
-    blocks: tuple[int, ...]  # one per linear map
+    blocks: tuple[int, ...]  # one per linear layer
     lang: Any
     document: Any
     sums: Floats
@@ -49,7 +49,7 @@ class PredictedDamage:
 
     @cached_property
     def by_linear(self) -> Floats:
-        """D̂(λ) in nats per token for each linear map alone, (languages, linears)."""
+        """D̂(λ) in nats per token for each linear layer alone, (languages, linears)."""
         rows = [self.lang == code for code in self.languages]
         table: Floats = np.array([self.sums[own].sum(0) / self.predicted[own].sum() for own in rows])
         return table
@@ -103,7 +103,7 @@ class PredictedDamage:
 
 
 def predicted_damage(
-    measured: Measurements, scheme: Scheme, *, form: str, block_of: Mapping[str, int]
+    measured: ActivationStatistics, scheme: Scheme, *, form: str, block_of: Mapping[str, int]
 ) -> PredictedDamage:
     """Returns D̂(λ) from the measurements of a scheme."""
     return PredictedDamage(

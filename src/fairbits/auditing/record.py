@@ -26,7 +26,7 @@ from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import to_json
 from fairbits.core.table import Shown, Table, data_frame
 from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import Measure, Measurements
+from fairbits.forward.statistics import ActivationStatistics, Measure
 from fairbits.kurtosis.certificate import Certificate, WeightedError
 from fairbits.kurtosis.checklist import FoundingView
 from fairbits.kurtosis.outlier_blocks import OutlierBlocks
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
-"""The pattern from which κ_eff and R̂ are computed: the founding documents define a_l = E‖h_l‖ (000-10)."""
+"""The pattern from which κ_eff and R̂ are computed: the research notes define a_l = E‖h_l‖ (000-10)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +57,7 @@ class Audit(Shown):
 
     subject: AuditedModel
     scheme: Scheme
-    measured: Measurements
+    measured: ActivationStatistics
     moments: ModelMoments
     robust: OutlierBlocks
     patterns: Mapping[tuple[PointKind, Measure], Pattern]

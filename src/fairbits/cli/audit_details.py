@@ -16,7 +16,7 @@ from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_of
 
 PATTERNS = (
-    "κ_eff: Σ ā κ over blocks, as the founding documents define it. κ mix: excess kurtosis of the mixture of the "
+    "κ_eff: Σ ā κ over blocks, as the research notes define it. κ mix: excess kurtosis of the mixture of the "
     "blocks' weights. R̂: share of the activation in outlier blocks, by their threshold."
 )
 TOKENS = (
@@ -24,7 +24,7 @@ TOKENS = (
     "tokens for text that is not in the vocabulary."
 )
 PROXIES = (
-    "In bits per token, which cannot be compared between languages. R: H(Y) − 2·loss, the founding documents' "
+    "In bits per token, which cannot be compared between languages. R: H(Y) − 2·loss, the research notes' "
     "redundancy. H(Y): entropy of single tokens. entropy: of the predictions. gap: loss − entropy. dim.: effective "
     "number of channels of the residual stream. None of them is known to predict damage."
 )
@@ -47,7 +47,7 @@ def audit_details(audit: Audit) -> Group:
         *section("Predicted damage by form", [_forms(audit, order), Text(shown, style="dim")]),
         *section("Blocks", [_blocks(audit), Text(BLOCKS, style="dim")]),
         *([] if audit.experts is None else section("Experts by language", [experts_table(audit.experts, order)])),
-        *section("Remarks on the founding documents' conditions", remarks),
+        *section("Remarks on the research notes' conditions", remarks),
     )
 
 

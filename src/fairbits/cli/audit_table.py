@@ -126,7 +126,7 @@ def audit_table(audit: Audit) -> Group:
         *_gaps(audit),
         *section("Where the damage comes from", [_carriers(audit), BLANK, _outliers(audit)]),
         *([] if audit.experts is None else section("Experts", experts_section(audit.experts))),
-        *section("What the founding documents predict", _founders(audit)),
+        *section("What the research notes predict", _founders(audit)),
         *section("What is proven", _certificate(audit)),
         *notes_section(audit.subject.notes),
     )
@@ -239,7 +239,7 @@ def _carriers(audit: Audit) -> Table:
 def _outliers(audit: Audit) -> Text:
     """Returns the outlier blocks by both rules."""
     return Text(
-        f"Outlier blocks: {_blocks(audit.founders.outliers)} by the founding documents' threshold, "
+        f"Outlier blocks: {_blocks(audit.founders.outliers)} by the research notes' threshold, "
         f"{_blocks(audit.robust)} compared with the model's other blocks."
     )
 
@@ -251,7 +251,7 @@ def _blocks(found: OutlierBlocks) -> str:
 
 
 def _founders(audit: Audit) -> Iterator[RenderableType]:
-    """Yields risk class, strategy, conditions and checklist of the founding documents, with short remarks."""
+    """Yields risk class, strategy, conditions and checklist of the research notes, with short remarks."""
     view = audit.founders
     strategy = view.strategy.text.rstrip(".")
     if len(view.strategy.options) > 1:

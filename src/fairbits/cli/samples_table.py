@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fairbits.cli.table_parts import columns, interval_text, language_name
 from fairbits.core.errors import count_of, printable
-from fairbits.evaluation.lm_eval.gate_samples import LEVEL, LanguageLoss, SamplesVerdict
+from fairbits.evaluation.lm_eval.gate_samples import LEVEL, LanguageLoss, SamplesGateResult
 
 ITEMS_LEGEND = (
     "Loss: before minus after, in points of 100, with Tango's 95 % interval. p: McNemar's exact test, corrected for "
@@ -20,7 +20,7 @@ BOOTSTRAP_LEGEND = (
 )
 
 
-def samples_table(found: SamplesVerdict) -> Group:
+def samples_table(found: SamplesGateResult) -> Group:
     """Returns the scores of every language before and after, and what the worst would lose by chance."""
     items = found.verdict.unit == "per_item"
     percent = items and all(row.lost is not None for row in found.languages)
@@ -42,7 +42,7 @@ def samples_table(found: SamplesVerdict) -> Group:
     )
 
 
-def _languages(found: SamplesVerdict, factor: float, number: Callable[[float], str]) -> Table:
+def _languages(found: SamplesGateResult, factor: float, number: Callable[[float], str]) -> Table:
     table = columns(
         "language", "code", "n", "before", "after", "loss (95 % interval)", "p", "noise", "recovery", left=(1,)
     )

@@ -43,7 +43,7 @@ def screen(
     trust_remote_code: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Compare models, one row each: outlier blocks, risk class of the founding documents, and predicted damage.
+    """Compare models, one row each: outlier blocks, risk class of the research notes, and predicted damage.
 
     Examples:
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"

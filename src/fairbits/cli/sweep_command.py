@@ -146,7 +146,7 @@ def sweep_table(found: Sweep) -> Group:
         Text(_title(found), style="bold"),
         _table(found),
         Text(LEGEND, style="dim"),
-        *section("Verdict", (Text(printable(each)) for each in found.verdict)),
+        *section("GateResult", (Text(printable(each)) for each in found.verdict)),
         *notes_section(found.all_notes),
     )
 

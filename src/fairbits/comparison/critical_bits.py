@@ -94,14 +94,14 @@ def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: s
 
 
 def founding_sentence(own: Width, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
-    """Returns how the founding documents' width compares with the one at which the gap crosses the threshold."""
+    """Returns how the research notes' width compares with the one at which the gap crosses the threshold."""
     found = critical_width(max_kappa)
     below, above = own.value <= bits[0], own.value >= bits[-1]
     where = f"below {bits[0]} bits if at all" if below else f"at {own.text(bits)} bits"
     if above:
         where = f"above {bits[-1]} bits"
     start = (
-        f"The founding documents expect a gap below {found:.1f} bits, because max κ is {max_kappa:.3g}; "
+        f"The research notes expect a gap below {found:.1f} bits, because max κ is {max_kappa:.3g}; "
         f"the measured gap crosses {limit} {where}: "
     )
     if own.high < bits[-1] and found > own.high:

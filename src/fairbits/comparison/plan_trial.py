@@ -16,7 +16,7 @@ from fairbits.evaluation.reference import Reference
 from fairbits.evaluation.reference_answers import ReferenceAnswers
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
-from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.swapped_model import SwappedModel
@@ -111,7 +111,7 @@ class PlanTrial:
         if plan.calibration is None:
             return None
         own = self.corpus.restrict(plan.languages)
-        return text_for(self.checkpoint, own, request=plan.calibration.request)
+        return tokenize_corpus(self.checkpoint, own, request=plan.calibration.request)
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:

@@ -46,7 +46,7 @@ class AlreadyReportedError(FairbitsError):
 
 
 class MemoryLimitError(InputError):
-    """Work that stopped because memory ran out; what is finished is kept where a verb can be resumed."""
+    """Work that stopped because memory ran out; what is finished is kept where a command can be resumed."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.evaluation.hidden_states import EvaluatedModel, Features, evaluated_model, predicted_positions
+from fairbits.evaluation.hidden_states import EvaluatedModel, HiddenStates, evaluated_model, predicted_positions
 from fairbits.evaluation.reference import Reference
 from fairbits.models.checkpoint import Checkpoint
 
@@ -25,7 +25,7 @@ COMPARED_PARTS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class DocumentSums:
     """Sums over the predicted tokens of every document, for both models on the same text.
 
     `predicted`      number of predicted tokens
@@ -49,13 +49,13 @@ class Answers:
 
 
 @torch.no_grad()
-def answers_of(
+def compare_models(
     model: "PreTrainedModel | Checkpoint",
     reference: Reference,
     *,
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Answers:
+) -> DocumentSums:
     """Returns the answers of a quantized model on the text of its reference, after one pass."""
     text = reference.text
     evaluated = evaluated_model(model, text, device=device)
@@ -78,7 +78,7 @@ def answers_of(
             done = own.stop
     predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
     tokens = token_kl.numpy(), token_margin.numpy(), token_document.numpy()
-    return Answers(predicted, nll_reference, nll_quantized, kl, flips, *tokens, evaluated.notes)
+    return DocumentSums(predicted, nll_reference, nll_quantized, kl, flips, *tokens, evaluated.notes)
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
@@ -118,9 +118,9 @@ def _compare(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([*losses, kl.clamp_min_(0), flips.float(), margin]).double()
 
 
-def _parts(whole: Features, size: int) -> Iterator[Features]:
+def _parts(whole: HiddenStates, size: int) -> Iterator[HiddenStates]:
     fields = (torch.split(each, size) for each in (whole.features, whole.labels, whole.documents))
-    return (Features(*part) for part in zip(*fields, strict=True))
+    return (HiddenStates(*part) for part in zip(*fields, strict=True))
 
 
 def _check_vocabulary(a: Tensor, b: Tensor, reference: Reference, model: EvaluatedModel) -> None:

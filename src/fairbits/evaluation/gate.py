@@ -1,6 +1,6 @@
 """Gate: whether the damage of a release is certainly within given limits.
 
-Verdict: the requirements of a gate, whether they are met, and the same as JUnit XML.
+GateResult: the requirements of a gate, whether they are met, and the same as JUnit XML.
 
 Limits of a gate: whether an estimate is certainly within one, certainly above it, or neither.
 """
@@ -39,7 +39,7 @@ class Check:
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict(Shown):
+class GateResult(Shown):
     """All requirements of a gate; `improved` are the languages with significantly less damage than the baseline."""
 
     target: str
@@ -101,7 +101,7 @@ class Verdict(Shown):
         }
 
 
-def junit(verdict: Verdict) -> bytes:
+def junit(verdict: GateResult) -> bytes:
     """Returns the verdict as JUnit XML: one test case per requirement; an undecided one counts as a failure."""
     missed = [check for check in verdict.checks if check.outcome != "pass"]
     counts = {"tests": str(len(verdict.checks)), "failures": str(len(missed)), "errors": "0", "skipped": "0"}
@@ -215,7 +215,7 @@ def gate(
     unit: str = "bits_per_byte",
     against: Scores | str | Path | None = None,
     max_worse: float | None = None,
-) -> Verdict:
+) -> GateResult:
     """Returns whether the damage is within limits, and whether it is no worse than that of a baseline.
 
     Scores are the result of `evaluate`, or its path. The damage is the divergence from the reference model, or the
@@ -246,7 +246,7 @@ def gate(
     notes = (*own.notes, *interval_notes(frame))
     checks = [limit_check(frame, name, limit) for name, limit in given.items()]
     if against is None:
-        return Verdict(own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=signature)
+        return GateResult(own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=signature)
     baseline = _scores("the baseline", against)
     own.check_same_text(baseline)
     theirs = baseline.frame(unit, measure=measure)
@@ -258,7 +258,7 @@ def gate(
         other = baseline.reference.target
         notes += (f"the baseline was made from another model, {other}: each is compared with its own reference",)
     improved = tuple(sorted(_worse(theirs, frame)))
-    return Verdict(own.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
+    return GateResult(own.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
 
 
 def _scores(name: str, given: Scores | str | Path) -> Scores:

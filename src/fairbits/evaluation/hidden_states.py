@@ -41,7 +41,7 @@ LOADED_FACTOR = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class HiddenStates:
     """Positions that predict a token: `features` (positions, width), and the label and document of each."""
 
     features: Tensor
@@ -67,7 +67,7 @@ class EvaluatedModel(Protocol):
     def head(self) -> Callable[[Tensor], Tensor]:
         """The function from features to logits; in blocks, once the first features are there."""
 
-    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
         """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
 
         `progress` is called with `stage`, the windows done and the number of windows.
@@ -114,7 +114,7 @@ class WholeModel:
         return self._split.head
 
     @torch.no_grad()
-    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
         """Yields all predicting positions; see `EvaluatedModel`."""
         room, total, done = positions_at_once(self._model, self._split), len(self._text.windows), 0
         least = evaluation_positions(self._device)
@@ -150,7 +150,7 @@ class StreamedModel:
         return self._split.head
 
     @torch.no_grad()
-    def features(self, stage: str, progress: Progress | None) -> Iterator[Features]:
+    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
         """Yields all predicting positions; see `EvaluatedModel`."""
         chosen = [batch.on(self._device) for batch in batches(self._text, positions=evaluation_positions(self._device))]
         total, visits = len(self._text.windows), len(chosen) * len(self._loader.blocks)
@@ -180,7 +180,7 @@ class StreamedModel:
             taken += size
         yield part
 
-    def _pass(self, part: list[Batch], visit: Callable[[Batch], None]) -> Generator[Features, None, None]:
+    def _pass(self, part: list[Batch], visit: Callable[[Batch], None]) -> Generator[HiddenStates, None, None]:
         """Yields the features of a part of the text.
 
         The two samples walk along, one of them through the model with its head: they show what the head is.
@@ -210,9 +210,9 @@ class StreamedModel:
             ) from None
 
 
-def _features(states: Tensor, batch: Batch) -> Features:
+def _features(states: Tensor, batch: Batch) -> HiddenStates:
     rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
-    return Features(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
+    return HiddenStates(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
 
 
 def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:

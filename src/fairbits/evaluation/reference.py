@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.evaluation.hidden_states import EvaluatedModel, Features, evaluated_model, predicted_positions
+from fairbits.evaluation.hidden_states import EvaluatedModel, HiddenStates, evaluated_model, predicted_positions
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 
@@ -106,7 +106,9 @@ class Reference:
         self.close()
 
 
-def _write_features(file: IO[bytes], answers: Iterator[Features], text: Text) -> tuple[NDArray[np.uint8], torch.dtype]:
+def _write_features(
+    file: IO[bytes], answers: Iterator[HiddenStates], text: Text
+) -> tuple[NDArray[np.uint8], torch.dtype]:
     """Returns the bytes of the features of all positions, written to the file and mapped read-only, and their type."""
     positions, written = predicted_positions(text), 0
     try:

@@ -5,11 +5,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fairbits.core.progress import Progress
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
-from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, text_for
+from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -47,7 +47,7 @@ class ReferenceAnswers:
     ) -> "ReferenceAnswers":
         """Returns the answers of a model, after one pass over the requested text."""
         setting = EvaluationSetting.of(checkpoint, corpus, request)
-        text = text_for(checkpoint, corpus, request=request, least=1)
+        text = tokenize_corpus(checkpoint, corpus, request=request, least=1)
         short = short_text_notes(text, request, parallel=corpus.parallel)
         on_text = (*short, *estimated_size_notes(text.estimated, len(text.lang)))
         identity = Identity.of(checkpoint)
@@ -64,7 +64,7 @@ class ReferenceAnswers:
         progress: Progress | None = None,
     ) -> Scores:
         """Returns the scores of a quantized model, loaded or not; `notes` are those of the models and come first."""
-        answers = answers_of(model, self.reference, device=device, progress=progress)
+        answers = compare_models(model, self.reference, device=device, progress=progress)
         return Scores.of(
             answers,
             self.reference.text,

@@ -33,7 +33,7 @@ from fairbits.text.language_codes import language_of
 if TYPE_CHECKING:
     import pandas
 
-    from fairbits.evaluation.divergence import Answers
+    from fairbits.evaluation.divergence import DocumentSums
     from fairbits.forward.windows import Text
 
 
@@ -132,7 +132,7 @@ class Scores(Shown):
     @classmethod
     def of(
         cls,
-        answers: "Answers",
+        answers: "DocumentSums",
         text: "Text",
         *,
         quantized: Identity,
@@ -177,7 +177,7 @@ class Scores(Shown):
 
     @cached_property
     def relative_perplexity(self) -> dict[str, Estimate]:
-        """The founding documents' D: perplexity per token of the quantized model over that of the reference, less 1.
+        """The research notes' D: perplexity per token of the quantized model over that of the reference, less 1.
 
         D = exp(ΔNLL per token) − 1. Comparable only within a language: a token holds different amounts of text in
         different languages.

@@ -1,1 +1,1 @@
-"""One pass over text: what every language does inside a model, and how much each linear map matters to its loss."""
+"""One pass over text: what every language does inside a model, and how much each linear layer matters to its loss."""

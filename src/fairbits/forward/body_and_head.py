@@ -32,7 +32,7 @@ class Split:
 
 @torch.no_grad()
 def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
-    """Returns the model split before its last linear map, if that map alone produces the logits of this batch.
+    """Returns the model split before its last linear layer, if that map alone produces the logits of this batch.
 
     Some families scale or clip logits after that map. For these the body is the whole model and the head is the
     identity.

@@ -1,4 +1,4 @@
-"""The pass itself: from text to Measurements. One forward and one backward pass per batch yield everything.
+"""The pass itself: from text to ActivationStatistics. One forward and one backward pass per batch yield everything.
 
 What the backward pass starts from is explained in `fisher`. A small model is in memory as a whole (`_whole_pass`); of a
 large one, only one block is (`streaming`).
@@ -21,9 +21,9 @@ from fairbits.forward.body_and_head import Split, input_gradients, recompute_in_
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.pass_settings import SAVED_PER_BLOCK, Job
 from fairbits.forward.recorder import Recorder
-from fairbits.forward.statistics import Measurements
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
-from fairbits.forward.tokenize import task_of, text_for
+from fairbits.forward.tokenize import task_of, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Text, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
@@ -40,7 +40,7 @@ LOGITS_KEPT = 3
 """Numbers per position and vocabulary entry if the head cannot be separated from the model."""
 
 
-def probe(
+def collect_statistics(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,
@@ -51,7 +51,7 @@ def probe(
     least: int = LEAST_DOCUMENTS,
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Measurements:
+) -> ActivationStatistics:
     """Returns the measurements of a model on the requested text of each language of a corpus.
 
     A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
@@ -60,7 +60,7 @@ def probe(
     """
     for scheme in schemes:
         _check_scheme(scheme, checkpoint)  # before anything slow
-    text = text_for(checkpoint, corpus, request=request, least=least)
+    text = tokenize_corpus(checkpoint, corpus, request=request, least=least)
     job = Job(
         checkpoint,
         text,
@@ -86,7 +86,7 @@ def observe(job: Job) -> tuple[Recorder, LossSums, tuple[str, ...]]:
 
 
 def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
-    """Returns the type that a model is measured in: on a GPU bfloat16 if its linear maps are stored so, else float32.
+    """Returns the type that a model is measured in: on a GPU bfloat16 if its linear layers are stored so, else float32.
 
     On the CPU, bfloat16 is slow. The range of float16 is too small for gradients.
     """
@@ -142,7 +142,7 @@ def _refused_if_unusual(model: "PreTrainedModel", begun: Callable[[], bool]) -> 
         ) from problem
 
 
-def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[str, ...]) -> Measurements:
+def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[str, ...]) -> ActivationStatistics:
     text = job.text
     recorder.collect()
     predicted, nll, entropy = scores.sums.numpy()
@@ -151,7 +151,7 @@ def _measurements(job: Job, recorder: Recorder, scores: LossSums, notes: tuple[s
     seen = torch.zeros(shape, dtype=torch.float64).index_add_(0, languages, recorder.positions)
     index = {point.name: i for i, point in enumerate(recorder.points)}
     predicted_tokens = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
-    return Measurements(
+    return ActivationStatistics(
         task=task_of(job.checkpoint),
         languages=text.languages,
         lang=text.lang,
@@ -208,7 +208,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
         name: weight.shape[1]
         for block in blocks
         for name, weight in block.linears.items()
-        if weight.stacked is None and not weight.steers
+        if weight.stacked is None and not weight.is_control
     }
     for name, width in columns.items():
         if not scheme.fits(width):

@@ -2,7 +2,7 @@
 
 Damage is predicted by the Fisher information F of the logits: KL(p ‖ p′) ≈ ½ (Δlogits)ᵀ F (Δlogits), with F = diag p −
 p pᵀ at every predicted position. F is never formed. A random direction ξ with E[ξ ξᵀ] = F is drawn at each
-position, and one backward pass of logits · ξ gives the gradient g at the output of every linear map. To first order a
+position, and one backward pass of logits · ξ gives the gradient g at the output of every linear layer. To first order a
 change Δy of that output changes logits · ξ by g · Δy, so E[(g · Δy)²] is the quadratic form above. ξ depends on the
 model's own probabilities only: no label is used, so this is the Fisher information and not its empirical variant.
 """

@@ -37,7 +37,7 @@ class Job:
         """Returns a recorder for the modules of this model, which need not have weights yet."""
         linears, left_out = probed_linears(self.checkpoint.architecture, model)
         if not linears:
-            raise InputError(f"{self.checkpoint.target} has no linear map whose activations can be observed")
+            raise InputError(f"{self.checkpoint.target} has no linear layer whose activations can be observed")
         languages = torch.from_numpy(self.text.language_of)
         return Recorder(
             model,

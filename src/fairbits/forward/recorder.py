@@ -2,7 +2,7 @@
 
 What a layer sees or gives, in the shape (rows, length, width).
 
-What a recorder keeps of one batch: the sums of its rows, and which linear maps were applied.
+What a recorder keeps of one batch: the sums of its rows, and which linear layers were applied.
 
 A place in a model where activations are measured.
 """
@@ -67,7 +67,7 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class Application:
-    """That a linear map was applied in a batch: what it saw and gave has these shapes."""
+    """That a linear layer was applied in a batch: what it saw and gave has these shapes."""
 
     column: int
     name: str
@@ -92,7 +92,7 @@ class Point:
     `block`      the residual stream after the block
     `mlp`        the output of the down projection, before the residual sum
     `attention`  the output of the attention's output projection
-    `input`      the input of a linear map; maps with the same input share the point
+    `input`      the input of a linear layer; maps with the same input share the point
     """
 
     name: str
@@ -104,7 +104,7 @@ class Point:
 
 KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")
 OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_out"}
-"""The role of the linear map whose output is the point: what a block adds to its stream, before any later norm."""
+"""The role of the linear layer whose output is the point: what a block adds to its stream, before any later norm."""
 
 
 def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
@@ -129,12 +129,12 @@ def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]
 
 
 def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[str, Weight], dict[str, str]]:
-    """Returns the linear maps of the blocks whose inputs and gradients can be observed, and why the others cannot."""
+    """Returns the linear layers of the blocks whose inputs and gradients can be observed, and why the others cannot."""
     modules = dict(model.named_modules())
     seen, left_out = {}, {}
     for block in architecture.blocks:
         for name, weight in block.linears.items():
-            if weight.steers:
+            if weight.is_control:
                 left_out[name] = f"a {weight.role} is not quantized"
             elif not is_observable(weight, modules):
                 left_out[name] = "experts stacked in one tensor have no modules of their own"
@@ -144,7 +144,7 @@ def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[s
 
 
 def is_observable(weight: Weight, modules: Mapping[str, nn.Module]) -> bool:
-    """Returns whether this linear map has a module of its own."""
+    """Returns whether this linear layer has a module of its own."""
     module = modules.get(weight.module)
     return weight.sees is not None and weight.stacked is None and getattr(module, "weight", None) is not None
 
@@ -158,7 +158,7 @@ class Recorder:
 
     Within `attached`, per batch: `start`, run the model, `finish`. In the end: `collect`.
 
-    Activations x are recorded at the points, Fisher gradients g at the output of every linear map. To first order, a
+    Activations x are recorded at the points, Fisher gradients g at the output of every linear layer. To first order, a
     weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage (see `run`).
     The forms differ in their treatment of the products between positions. For a window of T positions they are
     "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x independent within the
@@ -182,7 +182,7 @@ class Recorder:
     ) -> None:
         """`documents` holds the language of each document, by index; `device` is by default that of the model.
 
-        `left_out` says which linear maps are not measured, and why; `experts` counts what reaches each expert.
+        `left_out` says which linear layers are not measured, and why; `experts` counts what reaches each expert.
         """
         self.left_out, self.experts = left_out or {}, experts
         self._languages = documents
@@ -257,7 +257,7 @@ class Recorder:
 
     @contextmanager
     def attached(self, block: int | None = None) -> Iterator[None]:
-        """Attaches the hooks of all points and linear maps, or of those of one block, whose weights must be there."""
+        """Attaches the hooks of all points and linear layers, or of those of one block, whose weights must be there."""
         self._point_columns = [i for i, each in enumerate(self.points) if block is None or each.block == block]
         own = {name: each for name, each in self.linears.items() if block is None or each.block == block}
         self._linear_columns = [i for i, name in enumerate(self.linears) if name in own]
@@ -376,7 +376,7 @@ class Recorder:
         return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
 
     def _matrix(self, weight: Weight) -> Tensor:
-        """Returns the weights of a linear map as (out, in)."""
+        """Returns the weights of a linear layer as (out, in)."""
         W: Tensor = self._modules[weight.module].weight.detach()
         return W.T if weight.transposed else W
 

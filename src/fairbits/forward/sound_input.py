@@ -42,7 +42,7 @@ class Listener:
 class Sound:
     """A clip for an encoder of `positions` positions, of which the first `heard` hold sound and the others silence.
 
-    Features are made when they are asked for: those of a whole corpus would fill the memory.
+    HiddenStates are made when they are asked for: those of a whole corpus would fill the memory.
     """
 
     clip: Clip

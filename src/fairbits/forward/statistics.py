@@ -1,4 +1,4 @@
-"""Measurements: the sums from one pass over text, per document and language, and the rounding errors of the weights."""
+"""ActivationStatistics: sums of one pass over text, per document and language, and rounding errors of the weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ Measure = Literal["positions", "norm", "square"]
 
 
 @dataclass(frozen=True, eq=False)
-class Measurements:
-    """Measurements of a model on the text of each language. Sums are float64 and run over positions that hold text.
+class ActivationStatistics:
+    """What was measured of a model on the text of each language. Sums are float64 and run over positions that hold text.
 
     Per document: `predicted` (the number of predicted tokens), `nll` and `entropy` (nats, summed over those tokens),
     `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
@@ -34,7 +34,7 @@ class Measurements:
     predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, width, width): E[x
     xᵀ] of every input point, in float32.
 
-    `seen_by` names the point that is the input of each linear map; `left_out` says which maps were not measured, and
+    `seen_by` names the point that is the input of each linear layer; `left_out` says which maps were not measured, and
     why.
 
     `estimated` is how many documents have an estimated size, as in `Text`; `dtype` is what the model computed in, and
@@ -82,7 +82,7 @@ class Measurements:
 def weight_errors(
     checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme, device: str = "cpu"
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields ΔW (out, in) of every linear map, one at a time, on the device."""
+    """Yields ΔW (out, in) of every linear layer, one at a time, on the device."""
     with ReadAhead(checkpoint, device, [[name] for name in linears]) as reader:
         for name in linears:
             W = reader.read(name).float()
@@ -92,7 +92,7 @@ def weight_errors(
 def column_errors(
     checkpoint: Checkpoint, linears: tuple[str, ...], *, scheme: Scheme, device: str = "cpu"
 ) -> dict[str, Floats]:
-    """Returns m_j = Σ_i ΔW_ij² of every input channel j of every linear map."""
+    """Returns m_j = Σ_i ΔW_ij² of every input channel j of every linear layer."""
     # allocated first: results placed between large arrays would keep the system from reclaiming their memory
     columns: dict[str, Floats] = {name: np.zeros(checkpoint.architecture.weights[name].shape[1]) for name in linears}
     for name, error in weight_errors(checkpoint, linears, scheme=scheme, device=device):

@@ -102,7 +102,7 @@ class NotStreamableError(Exception):
 class StreamedBody:
     """The model without its head, as a function of a batch; one batch passes the whole model.
 
-    The head is the last linear map, if that alone gives the logits. Otherwise it is what the model computes from the
+    The head is the last linear layer, if that alone gives the logits. Otherwise it is what the model computes from the
     result of its body: the model's own code is called with the result replaced. So logits that are scaled or clipped,
     or features that are transformed first, are computed as always.
     """

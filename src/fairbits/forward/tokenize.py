@@ -27,7 +27,7 @@ NAMED = 3
 """The largest number of languages that such a note names."""
 
 
-def text_for(
+def tokenize_corpus(
     checkpoint: Checkpoint,
     corpus: Corpus,
     *,

@@ -19,9 +19,9 @@ from fairbits.core.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class WeightedError:
-    """Σ_j h_j(λ)·m_j per language, for every linear map and summed over each block (None: outside all blocks).
+    """Σ_j h_j(λ)·m_j per language, for every linear layer and summed over each block (None: outside all blocks).
 
-    `damage` is D_λ = Σ_kj p_kj(λ)·m_kj with p = h/Σh over the channels of all linear maps, so that languages with large
+    `damage` is D_λ = Σ_kj p_kj(λ)·m_kj with p = h/Σh over the channels of all layers, so that languages with large
     and small activations are comparable.
     """
 
@@ -74,7 +74,7 @@ class Certificate:
 
     @property
     def certified(self) -> float:
-        """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear map of any pair."""
+        """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear layer of any pair."""
         return float(self.bound_by_linear.max())
 
     def gap(self, worse: int, better: int) -> Gap:
@@ -111,9 +111,9 @@ def activation_weighted(
     block_of: Mapping[str, int | None],
     languages: Sequence[str],
 ) -> WeightedError:
-    """Returns Σ_j h_j(λ)·m_j per language, by linear map and by block, and the normalised D_λ.
+    """Returns Σ_j h_j(λ)·m_j per language, by linear layer and by block, and the normalised D_λ.
 
-    By the name of the linear map, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
+    By the name of the linear layer, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
 
     >>> h, error = {"a": [[1.0, 3.0], [3.0, 1.0]], "b": [[4.0], [4.0]]}, {"a": [0.1, 0.2], "b": [0.5]}
     >>> found = activation_weighted(h, error, block_of={"a": 0, "b": 0}, languages=["eng", "heb"])
@@ -138,9 +138,9 @@ def certificate(
 ) -> Certificate:
     """Returns |D_λ − D_λ′| for all pairs of languages, with two bounds that hold for any h without assumptions.
 
-    `bound` = TV(p, p′)·(max m − min m) over all channels of all linear maps (B1; `theory.tv_bound`).
+    `bound` = TV(p, p′)·(max m − min m) over all channels of all linear layers (B1; `theory.tv_bound`).
     `bound_by_linear` = min(bound, |Σ_k (P_k − P′_k)c_k| + Σ_k ½‖p_k − p′_k‖₁·r_k), with P_k = Σ_j p_kj the share of
-    linear map k, c_k the midpoint and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
+    layer k, c_k the midpoint and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
     Σ_k (P_k − P′_k)c_k, and |m_kj − c_k| ≤ r_k/2 bounds the second. Both are attained.
 
     >>> h, error = {"a": [[0.9, 0.1], [0.1, 0.9]]}, {"a": [1.0, 3.0]}
@@ -183,7 +183,7 @@ def _languages(languages: Sequence[str]) -> tuple[str, ...]:
 def _linears(
     h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, size: int
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Returns (h, m) of every linear map after checking them."""
+    """Returns (h, m) of every linear layer after checking them."""
     for name, value in (("h", h), ("column_error", column_error)):
         instance(name, value, Mapping)
     if not h or set(h) != set(column_error):

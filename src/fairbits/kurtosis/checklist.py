@@ -1,4 +1,4 @@
-"""The founding documents' assessment of a model before it is quantized, and the table of measurements they published.
+"""The research notes' assessment of a model before it is quantized, and the table of measurements they published.
 
 `founding_view` applies the documents as they are written: conditions C1–C3 (section 2.3 of document 001), the risk
 class of their table of models (3.1), the strategy (7.2) and the checklist (7.1). Each remark states what this project
@@ -77,7 +77,7 @@ class ChecklistItem:
 
 @dataclass(frozen=True)
 class FoundingView:
-    """Everything that the founding documents conclude about one model at one width.
+    """Everything that the research notes build_audit about one model at one width.
 
     `risk` follows κ alone, as in their table; `expects_disparity` follows C1–C3: False if one fails, None if one is
     unknown. The two can disagree: BLOOM-560M is HIGH in the table and fails C2 by its own shares.
@@ -162,7 +162,7 @@ def strategy_for(max_kappa: float) -> Strategy:
 
 
 def critical_width(max_kappa: float) -> float:
-    """Returns the bits below which the founding documents expect disparity (001-17), read as linear in ln κ.
+    """Returns the bits below which the research notes expect disparity (001-17), read as linear in ln κ.
 
     The line goes through the upper ends of their two ranges, 3 bits at κ = 2 and 6 at κ = 164 ("threshold ∝ log κ",
     002-14). It never falls below 3, because the documents say nothing about κ < 2.
@@ -229,7 +229,7 @@ def _checklist(
 
 @dataclass(frozen=True)
 class FoundingStatistics:
-    """The measurements that the founding documents published for 14 languages. Nothing is fitted to them."""
+    """The measurements that the research notes published for 14 languages. Nothing is fitted to them."""
 
     provenance: str
     languages: tuple[str, ...]

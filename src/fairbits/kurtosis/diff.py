@@ -1,6 +1,6 @@
 """Diff: two models side by side: their architecture, and the weights of their blocks.
 
-The founding documents ask why BLOOM has outlier weights and XGLM has none, and want the configurations compared (6.2 of
+The research notes ask why BLOOM has outlier weights and XGLM has none, and want the configurations compared (6.2 of
 the second). Two models differ in many traits at once, so a table like this suggests causes and proves none.
 """
 

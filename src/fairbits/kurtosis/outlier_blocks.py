@@ -1,4 +1,4 @@
-"""Which blocks are outlier blocks, judged by excess kurtosis: the founding documents' rule and a robust rule."""
+"""Which blocks are outlier blocks, judged by excess kurtosis: the research notes' rule and a robust rule."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,7 +41,7 @@ class OutlierBlocks:
 
 
 def founding_outliers(kappa: ArrayLike, *, threshold: float = FOUNDING_THRESHOLD) -> OutlierBlocks:
-    """Returns the blocks with κ_l > 100: the founding documents' outlier layers (001-03).
+    """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03).
 
     >>> founding_outliers([8.1, 125.9, 44.8, 164.3]).blocks
     (1, 3)
@@ -52,7 +52,7 @@ def founding_outliers(kappa: ArrayLike, *, threshold: float = FOUNDING_THRESHOLD
         "founders",
         threshold,
         _above(values, threshold),
-        "The founding documents' threshold (001-03), set by hand; a handful of weights can cause such a κ.",
+        "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ.",
     )
 
 

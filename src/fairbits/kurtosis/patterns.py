@@ -113,7 +113,7 @@ class Pattern:
         return self._by_block(self._levelled, np.repeat(self._levelled.sum(axis=1)[:, None], self.blocks, axis=1))
 
     def kappa_weighted(self, kappa: ArrayLike) -> dict[str, Estimate]:
-        """Returns the founding documents' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12).
+        """Returns the research notes' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12).
 
         It is the kurtosis of the mixture only if all σ_l and all means are equal; see `kappa_mixture`.
         """

@@ -1,4 +1,4 @@
-"""Proxies for a language's redundancy: the founding documents' R, the effective dimension and the prediction entropy.
+"""Proxies for a language's redundancy: the research notes' R, the effective dimension and the prediction entropy.
 
 None of them measures how much is stored twice, and none is known to predict damage. They are reported next to the
 measured damage so that readers can judge. Bits per token depend on the tokenizer and cannot rank languages.
@@ -32,7 +32,7 @@ predicted. The threshold is a heuristic.
 class Redundancy:
     """Proxies of one language; entropies and losses are in bits per token.
 
-    `as_written` is the founding documents' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
+    `as_written` is the research notes' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
     H(Y) and `loss`, the model's cross entropy, for H(Y|X). It measures how predictable the text is. It is ill-posed: if
     the loss exceeds half of H(Y) it is negative, and the bound C_b/(R + δ) of theorem 1 is meaningless. It is biased
     downwards, because a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds

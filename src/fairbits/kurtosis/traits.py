@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from fairbits.models.architecture.meta_model import Call, model_class, skeleton, trace
+from fairbits.models.architecture.meta_model import Call, meta_model, model_class, trace
 from fairbits.models.architecture.records import Architecture, Block, Role
 from fairbits.models.architecture.roles import is_norm
 from fairbits.models.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ Trait = int | float | str | None  # also bool
 Calls = Mapping[str, list[Call]]
 
 UNKNOWABLE = ("optimizer", "learning rate", "weight decay", "training data")
-"""Traits that the founding documents also compare (6.2 of the second) but that no checkpoint records."""
+"""Traits that the research notes also compare (6.2 of the second) but that no checkpoint records."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "ReLU": functional.relu,
@@ -61,7 +61,7 @@ class Traits:
     positions: Trait  # alibi, rotary, learned, sinusoidal, relative bias
     rotary_base: Trait
     rotary_dimensions: Trait  # of each head
-    biases: str  # of the linear maps of the blocks: "all", "none", or the roles that have one
+    biases: str  # of the linear layers of the blocks: "all", "none", or the roles that have one
     tied_head: bool | None
     initializer_range: Trait
     vocabulary: Trait
@@ -81,7 +81,9 @@ class Traits:
 def traits(checkpoint: Checkpoint) -> Traits:
     """Returns the traits of a model. No weights are read, except to see whether the head is tied."""
     architecture = checkpoint.architecture
-    model = skeleton(checkpoint.config, model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code))
+    model = meta_model(
+        checkpoint.config, model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
+    )
     calls = trace(model)
     config = checkpoint.config.get_text_config()
     stacks = [block.stack for block in architecture.blocks]

@@ -34,7 +34,7 @@ from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
 from fairbits.models.source import Kind, find_source
 from fairbits.models.untrusted.quantization_check import check_quantization
-from fairbits.models.untrusted.tokenizer_sandbox import try_tokenizer
+from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -226,7 +226,7 @@ class Checkpoint:
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
         if self.kind not in ("embedded", "memory"):
-            try_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
+            check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
 
     def load(

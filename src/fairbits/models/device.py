@@ -1,6 +1,6 @@
 """Devices: which are available, moving a model to one, and the type in which it computes there.
 
-A device is resolved once, where a verb begins; functions further down take it as it is, and files record it.
+A device is resolved once, where a command begins; functions further down take it as it is, and files record it.
 """
 
 import os

@@ -97,12 +97,12 @@ def load_model(
     and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
     removed: they would keep the model on the CPU.
     """
-    from fairbits.models.architecture.meta_model import check_values, model_class, skeleton
+    from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
     from fairbits.models.architecture.tensor_names import left_aside
 
     check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
-    check_values(skeleton(config, cls), stored)
+    check_values(meta_model(config, cls), stored)
     try:
         with no_progress_bars():
             model, report = cls.from_pretrained(

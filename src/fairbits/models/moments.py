@@ -130,7 +130,7 @@ def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = 
 
 
 def kappa_weighted(activation: ArrayLike, kappa: ArrayLike) -> float:
-    """Returns the founding documents' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12); `activation` is normalised to ā.
+    """Returns the research notes' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12); `activation` is normalised to ā.
 
     It is the kurtosis of the mixture only when all σ_l and all means are equal: see `kappa_mixture`.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Model: TypeAlias = Union[str, Path, Checkpoint, "PreTrainedModel"]
-"""What a verb takes: a directory, a `.gguf` file, an id on the Hub, an opened checkpoint, or a loaded model."""
+"""What a command takes: a directory, a `.gguf` file, an id on the Hub, an opened checkpoint, or a loaded model."""
 
 
 def open_checkpoint(

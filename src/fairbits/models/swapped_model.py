@@ -1,4 +1,4 @@
-"""SwappedModel: a loaded model whose linear maps are replaced in place, and restored bit for bit."""
+"""SwappedModel: a loaded model whose linear layers are replaced in place, and restored bit for bit."""
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -38,7 +38,7 @@ class SwappedModel:
         return cls(checkpoint, checkpoint.load(device=device))
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
-        """Replaces linear maps or embeddings, named as in the checkpoint, by matrices (out, in).
+        """Replaces linear layers or embeddings, named as in the checkpoint, by matrices (out, in).
 
         Codes become the weights that a loader would compute. A head that is tied to the embedding changes with it.
         """

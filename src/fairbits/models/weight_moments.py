@@ -101,7 +101,7 @@ class WeightMoments:
 
 @dataclass(frozen=True)
 class ModelMoments:
-    """The moments of a model: of every tensor, and of the linear maps of every block together.
+    """The moments of a model: of every tensor, and of the linear layers of every block together.
 
     `skipped` says why a tensor has none: it is empty, or does not hold floating-point weights.
     """
@@ -152,7 +152,7 @@ def moments_of(tensor: torch.Tensor, *, name: str = "tensor") -> WeightMoments:
 def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None) -> ModelMoments:
     """Returns the moments of every tensor and block of a model; the file is read once, one tensor at a time.
 
-    A block's moments are those of all weights of its linear maps together, without norms and biases. `progress` is
+    A block's moments are those of all weights of its linear layers together, without norms and biases. `progress` is
     called after each tensor with the bytes read so far and the bytes of the whole model.
     """
     blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read

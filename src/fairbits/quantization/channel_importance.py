@@ -1,4 +1,4 @@
-"""The importance of input channels: E[x²] of every linear map in every language, with one block in memory at a time."""
+"""The importance of input channels: E[x²] of every layer in every language, with one block in memory at a time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SCATTERED = "each expert sees only some of the tokens"
 
 @dataclass(frozen=True, eq=False)
 class ChannelImportance:
-    """E_λ[x²] of the inputs of linear maps in the blocks, over the positions of text.
+    """E_λ[x²] of the inputs of linear layers in the blocks, over the positions of text.
 
     `squares`    (languages, in) by the name of the weight
     `positions`  how many positions of text each language has

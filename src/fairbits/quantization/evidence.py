@@ -82,7 +82,7 @@ def _unknown(*_: object) -> Any:
 class Evidence:
     """A model, the languages of its calibration text (none without text), and what can be computed about them.
 
-    `kappa()`               κ_l of the linear maps of every block
+    `kappa()`               κ_l of the linear layers of every block
     `sensitivity(widths, how)`  the damage of each block to each language at each width
     `damage(allocations)`   measured nats per token (allocations, languages), each allocation one width per block
     `minimax()`             the mix of languages for which calibrated rounding damages the worst language least
@@ -113,11 +113,11 @@ class Evidence:
 
 
 def is_rounded(weight: "Weight") -> bool:
-    """Returns whether this is a linear map of a block that policies may round.
+    """Returns whether this is a linear layer of a block that policies may round.
 
     Maps that steer others stay, being small and decisive; so do experts that no file can hold one by one.
     """
-    return weight.linear and weight.block is not None and not weight.steers and weight.stacked is None
+    return weight.linear and weight.block is not None and not weight.is_control and weight.stacked is None
 
 
 def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":

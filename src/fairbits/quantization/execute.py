@@ -143,7 +143,7 @@ class _ModelLearner:
         return layers, notes
 
     def _learn(self, rounded: Layers) -> LearningState:
-        """Returns the state after learning the linear maps of all blocks; experts and other layers keep their codes."""
+        """Returns the state after learning the layers of all blocks; experts and other layers keep their codes."""
         weights = self.checkpoint.architecture.weights
         inside = {
             name: (codes, grid_of(self.plan.schemes[name]))

@@ -1,4 +1,4 @@
-"""Plan: the decision for every linear map of a model, and its results once the model is quantized."""
+"""Plan: the decision for every linear layer of a model, and its results once the model is quantized."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The decision for one linear map, embedding or head: its scheme, or None if it is kept as it is in the model."""
+    """The decision for one linear layer, embedding or head: its scheme, or None if it is kept as it is in the model."""
 
     name: str
     block: int | None
@@ -105,7 +105,7 @@ def schemes_of(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """The result of rounding one linear map.
+    """The result of rounding one linear layer.
 
     `alpha`         smallest, median and largest clipping threshold of its groups
     `weight_error`  ‖ΔW‖² / ‖W‖²
@@ -203,7 +203,7 @@ class Learning:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """The decision for every linear map, embedding and head, in the order of the model.
+    """The decision for every linear layer, embedding and head, in the order of the model.
 
     `languages`    the weights π of the languages, which sum to 1; empty if no text is read
     `calibration`  the text that the decisions are for

@@ -1,4 +1,4 @@
-"""Which k blocks to keep in high precision: exact search, and the founding documents' gateway rule."""
+"""Which k blocks to keep in high precision: exact search, and the research notes' gateway rule."""
 
 import itertools
 import math
@@ -68,7 +68,7 @@ def protect(
 
 
 def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:
-    """Returns the founding documents' set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
+    """Returns the research notes' set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
 
     A rule, not an optimum: its derivation does not use the damages. Ties go to the lower block, inside the
     bottleneck L/2 … 3L/4 that the documents assume.
@@ -116,7 +116,7 @@ def gateway_misses(
 
 
 def amplification_sensitivity(errors: ArrayLike, norms: ArrayLike) -> Floats:
-    """Returns the founding documents' terms ε_i·Π_{j>i} ‖W_j‖, one per layer (004-23).
+    """Returns the research notes' terms ε_i·Π_{j>i} ‖W_j‖, one per layer (004-23).
 
     As written; wrong for pre-LN residual networks, whose blocks add to the residual stream. With equal errors it
     selects the first layers if ‖W‖ > 1 and the last if ‖W‖ < 1, never both ends.

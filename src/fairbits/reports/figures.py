@@ -15,7 +15,7 @@ LEAST_LANGUAGES = 4
 
 
 def blocks(audit: AuditFile) -> dict[str, Any]:
-    """Returns κ of every block, and which of them stand out by the founding documents' rule and by the robust one."""
+    """Returns κ of every block, and which of them stand out by the research notes' rule and by the robust one."""
     names = ("kappa", "sigma", "largest")
     return {
         "blocks": [
@@ -142,7 +142,7 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
 
 
 def checklist(audit: AuditFile) -> dict[str, Any]:
-    """Returns the founding documents' checklist, conditions, class and strategy, with the number behind each."""
+    """Returns the research notes' checklist, conditions, class and strategy, with the number behind each."""
     found = audit.founders
     return {
         "risk": found.risk,

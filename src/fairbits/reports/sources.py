@@ -77,7 +77,7 @@ class SavedWidth:
 
 @dataclass(frozen=True)
 class FoundersWidth:
-    """The largest excess kurtosis of a block, and the width that the founding documents derive from it."""
+    """The largest excess kurtosis of a block, and the width that the research notes derive from it."""
 
     max_kappa: Number
     critical_width: Number

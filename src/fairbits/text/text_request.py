@@ -37,7 +37,7 @@ class TextRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The amounts and the seed, named as in files and as the arguments of the verbs."""
+        """The amounts and the seed, named as in files and as the arguments of the commands."""
         return {"tokens": self.tokens, "sequence": self.sequence, "seed": self.seed}
 
 

@@ -57,7 +57,7 @@ class Tokenization:
     def quality(self) -> Estimate | None:
         """T(λ) = Σ tokens of the reference / Σ tokens: 1 for the reference, 0.5 where a language takes twice as many.
 
-        The tokenization quality of theorem 4 (004-27), which the founding documents do not define: higher is better.
+        The tokenization quality of theorem 4 (004-27), which the research notes do not define: higher is better.
         It is by content and not by bytes, as a character has one byte in English and three in Hindi. That T causes
         disparity is not shown (004-33): script and training share affect both.
         """

@@ -1,4 +1,4 @@
-"""Every claim of the founding documents, with a verdict that can be recomputed; one module per part of a document."""
+"""Every claim of the research notes, with a verdict that can be recomputed; one module per part of a document."""
 
 from collections.abc import Iterator
 from importlib import import_module

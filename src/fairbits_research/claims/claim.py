@@ -1,4 +1,4 @@
-"""A claim of the founding documents, and the finding on it: computed here, or measured by experiments."""
+"""A claim of the research notes, and the finding on it: computed here, or measured by experiments."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def document(self) -> str:
-        """The number of the founding document."""
+        """The number of the research note."""
         return self.id.split("-")[0]
 
 

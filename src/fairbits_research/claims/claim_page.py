@@ -78,7 +78,7 @@ def as_markdown(results: Results) -> str:
     lines = [
         "# The founding theory, recomputed",
         "",
-        "Look up here whether a claim of the five founding documents holds. Each claim has its statement, a verdict,",
+        "Look up here whether a claim of the five research notes holds. Each claim has its statement, a verdict,",
         "the numbers that decide it, and what is correct instead. The code in `src/fairbits/science/claims/`",
         "recomputes the numbers; `fairbits theory --claim ID` explains one claim. Experiments test the claims about",
         "models (`fairbits research`, docs/results.md). Their results hold for the models named there, not for",
@@ -163,7 +163,7 @@ def constants_markdown() -> list[str]:
     lines = [
         "## Constants",
         "",
-        "Banner's constants under his own noise model, and the founding documents' form refitted (heuristic):",
+        "Banner's constants under his own noise model, and the research notes' form refitted (heuristic):",
         "",
     ]
     lines += ["| bits | Gaussian α/σ | Laplace α/b | refitted c_B | refitted d_B |", "|---|---|---|---|---|"]

@@ -68,7 +68,7 @@ def threshold_from_two_moments() -> Finding:
     "004-12",
     statement="A threshold tuned to a high-resource language induces a disparity proportional to |κ_λ/κ_HR − 1|.",
     derivation="The excess error is quadratic in the deviation near the optimum, as the last step of the proof "
-    "itself says, so the exponent is 2 and not 1. In the table of the founding documents the factor of "
+    "itself says, so the exponent is 2 and not 1. In the table of the research notes the factor of "
     "proportionality differs fivefold between German and Japanese, and damage falls with κ.",
 )
 def linear_disparity() -> Finding:

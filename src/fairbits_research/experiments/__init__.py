@@ -1,4 +1,4 @@
-"""READ FIRST. Tests of the founding documents' predictions: one module per experiment, with a function of the same name
+"""READ FIRST. Tests of the research notes' predictions: one module per experiment, with a function of the same name
 that takes a Laboratory and returns a Result.
 
 | module               | holds                                                                        |

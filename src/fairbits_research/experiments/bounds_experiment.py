@@ -1,4 +1,4 @@
-"""Bounds: those of the founding documents and the proved one, compared with the measured disparity."""
+"""Bounds: those of the research notes and the proved one, compared with the measured disparity."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

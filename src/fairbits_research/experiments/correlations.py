@@ -29,9 +29,9 @@ from fairbits_research.experiments.traits_experiment import MANY, LanguageTraits
 
 NAME = "correlations"
 PRIMARY = "nearest, 4 bits"
-"""The damage that decides: the founding documents consider quantization to 4 bits."""
+"""The damage that decides: the research notes consider quantization to 4 bits."""
 FOUND = -0.83
-"""The founding documents' r of outlier activation and damage, over 14 languages."""
+"""The research notes' r of outlier activation and damage, over 14 languages."""
 MORE, LESS = ("eng_Latn", "fra_Latn"), ("hin_Deva", "arb_Arab")
 FIVEFOLD = 5.0
 

@@ -15,9 +15,9 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.collect import probe
-from fairbits.forward.statistics import Measurements
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ from fairbits_research.outliers.outlier_writer import directory_with_outliers
 
 UNIT = "bits_per_byte"
 OUTLIER_KAPPA = 125.0, 148.0
-"""The excess kurtosis that the founding documents report for two outlier layers of BLOOM-560M."""
+"""The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
 Blocks = tuple[int, ...]
 """A set of blocks, sorted."""
 
@@ -88,7 +88,7 @@ class ModelLab:
     @cached_property
     def text(self) -> Text:
         """The evaluation text."""
-        return text_for(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
+        return tokenize_corpus(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
 
     @cached_property
     def trial(self) -> LossTrial:
@@ -98,7 +98,7 @@ class ModelLab:
 
     @cached_property
     def linear_maps(self) -> list[list[Weight]]:
-        """The linear maps of every block that are rounded."""
+        """The linear layers of every block that are rounded."""
         return [list(filter(is_rounded, block.linears.values())) for block in self.checkpoint.architecture.blocks]
 
     @property
@@ -117,9 +117,11 @@ class ModelLab:
         return np.array([block.kappa for block in self.moments.blocks])
 
     @cached_property
-    def measurements(self) -> Measurements:
+    def measurements(self) -> ActivationStatistics:
         """The measurements of one pass over the calibration text."""
-        return probe(self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.report)
+        return collect_statistics(
+            self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.report
+        )
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ class ModelLab:
         return self._found[key]
 
     def replace_rounded(self, block: int, scheme: Scheme) -> None:
-        """Replaces the linear maps of a block by their weights rounded as a scheme says."""
+        """Replaces the linear layers of a block by their weights rounded as a scheme says."""
         self.trial.replace_rounded(self.linear_maps[block], scheme)
 
     def policy_damage(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
@@ -178,14 +180,14 @@ class ModelLab:
             # text of languages with weight 0 would only cost time
             found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
             corpus = self.corpus.restrict(found.languages)
-            text = text_for(self.checkpoint, corpus, request=calibration.request)
+            text = tokenize_corpus(self.checkpoint, corpus, request=calibration.request)
         with self.trial.swapped as swapped:
             for block in execute_plan(self.checkpoint, found, text=text, device=self.setting.device):
                 swapped.replace(block.layers)
             return self.damage()
 
     def weights_damage(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
-        """Returns the damage of other weights (out, in) in place of the named linear maps."""
+        """Returns the damage of other weights (out, in) in place of the named linear layers."""
         with self.trial.swapped as swapped:
             for name, W in weights:
                 swapped.replace({name: W})

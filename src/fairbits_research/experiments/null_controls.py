@@ -55,7 +55,7 @@ def null_controls(laboratory: Laboratory) -> Result:
         predicted="The documents predict nothing; a sound method shows no gap where there is hardly any rounding.",
         design=(
             "Round to nearest at 8, 4 and 3 bits. In place of the rounding error, Gaussian noise with the same "
-            f"norm in every row of every linear map, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration text."
+            f"norm in every row of every layer, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration text."
         ),
         subject=laboratory.subject(range(DRAWS), bits=list(BITS)),
         answer=answer,
@@ -89,7 +89,7 @@ def null_controls(laboratory: Laboratory) -> Result:
 
 
 def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Yields every linear map with Gaussian noise whose norm in every row is that of the rounding error."""
+    """Yields every linear layer with Gaussian noise whose norm in every row is that of the rounding error."""
     rng = torch.Generator().manual_seed(seed)
     group = within_rows(lab.setting.group)
     for block in lab.linear_maps:

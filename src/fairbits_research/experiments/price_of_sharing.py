@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fairbits.core.array_checks import Floats
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import choose_scales, grid_of
 from fairbits.models.scales.scheme import Scheme, within_rows
@@ -72,7 +72,7 @@ def price_of_sharing(laboratory: Laboratory) -> Result:
         question="Does one code for all languages serve the worst language better if it follows that language?",
         predicted="Yes: each language has its own best rounding, and what all languages share favours some of them.",
         design=(
-            "For every input of linear maps, E[x xᵀ] of each language on the calibration text (codes) and on the "
+            "For every input of linear layers, E[x xᵀ] of each language on the calibration text (codes) and on the "
             "evaluation text (costs). The costs are the mean output errors of GPTQ, which follow from E[x xᵀ] for "
             "weights that are uniform modulo the grid. Bounds: the least favourable mixture of languages, for one code "
             "of GPTQ's kind (rounding with linear feedback) and for any code (sphere bound). Own codes are those that "
@@ -115,10 +115,10 @@ SAYING = {
 
 
 def _inputs(lab: ModelLab) -> tuple[list[SharedInput], dict[str, Floats]]:
-    """Returns the inputs of all linear maps that are rounded, and the steps of every row of each."""
+    """Returns the inputs of all linear layers that are rounded, and the steps of every row of each."""
     own = lab.setting
     calibration, evaluation = (
-        probe(
+        collect_statistics(
             lab.checkpoint,
             lab.corpus,
             request=request,

@@ -42,7 +42,7 @@ def redundancy(laboratory: Laboratory) -> Result:
         design=(
             "The variant with outliers in two blocks (κ 125 and 148), in "
             + " and ".join(f"{len(each.languages)} {each.among} languages" for each in found)
-            + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every linear map to 0, mean "
+            + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every layer to 0, mean "
             f"of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. In addition, "
             "the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest at 3 bits. "
             "Rank correlations with intervals over languages, permutation p adjusted by Holm, and r given bytes per "

@@ -1,4 +1,4 @@
-"""Result: the question of an experiment, the prediction of the founding documents, what was found, and the verdict."""
+"""Result: the question of an experiment, the prediction of the research notes, what was found, and the verdict."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

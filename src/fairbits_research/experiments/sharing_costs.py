@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fairbits.core.array_checks import Floats
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.statistics import Measurements
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits_research.theory.sharing import LeastFavourable, feedback_costs, least_favourable, mixture_of, sphere_costs
 
 DAMP = 0.01
@@ -25,7 +25,7 @@ FLOOR = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class SharedInput:
-    """An input of linear maps: E_λ[x xᵀ] (languages, n, n) on both texts, and the damage for a cost of 1 on both."""
+    """An input of linear layers: E_λ[x xᵀ] (languages, n, n) on both texts, and the damage for a cost of 1 on both."""
 
     name: str
     calibration: Floats
@@ -117,9 +117,9 @@ class ModelCosts:
 
 
 def shared_inputs(
-    calibration: Measurements, evaluation: Measurements, steps: Mapping[str, Floats]
+    calibration: ActivationStatistics, evaluation: ActivationStatistics, steps: Mapping[str, Floats]
 ) -> list[SharedInput]:
-    """Returns every input with its second moments; `steps` are the squared steps (out,) of every linear map.
+    """Returns every input with its second moments; `steps` are the squared steps (out,) of every linear layer.
 
     A row i with error e costs language λ about ½ E[g_i²] e H_λ eᵀ nats per token, g being the Fisher gradient of its
     output, so a cost of 1 in units of step² is a damage of ½ Σ_i E[g_i²] step_i², summed over the maps of the input. It
@@ -188,7 +188,7 @@ def model_costs(inputs: Sequence[SharedInput], costs: Sequence[InputCosts], repo
     return ModelCosts(own, equal, worst, mix, bound, least(own, "price of sharing"))
 
 
-def _bits_per_nat(measured: Measurements) -> Floats:
+def _bits_per_nat(measured: ActivationStatistics) -> Floats:
     """Returns what one nat per token is in bits per byte, for every language."""
     rows = [measured.lang == code for code in measured.languages]
     sums = [(measured.predicted[own].sum(), measured.size_bytes[own].sum()) for own in rows]
@@ -196,7 +196,7 @@ def _bits_per_nat(measured: Measurements) -> Floats:
 
 
 def _total(damages: Iterable[Floats]) -> Floats:
-    """Returns the damage of every language, summed over inputs or linear maps."""
+    """Returns the damage of every language, summed over inputs or linear layers."""
     found: Floats = np.sum(list(damages), axis=0)
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 from fairbits.auditing.record import HEADLINE
 from fairbits.core.errors import InputError
 from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import Measurements
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.experiments.gaps import LanguageGap
@@ -33,7 +33,7 @@ class TrainedModel:
 
     name: str
     kappa: float  # the largest of a block
-    tensor_kappa: float  # the largest of a linear map
+    tensor_kappa: float  # the largest of a linear layer
     uneven: Mapping[str, float]
     bits: float
     frames: Mapping[int, LanguageFrame]
@@ -95,7 +95,7 @@ def measure_model(lab: ModelLab) -> TrainedModel:
     )
 
 
-def unevenness(measured: Measurements, kind: PointKind) -> float:
+def unevenness(measured: ActivationStatistics, kind: PointKind) -> float:
     """Returns the standard deviation over blocks of ā_l, mean over languages."""
     sums, positions = measured.sums(kind, HEADLINE[1]), measured.sums(kind, "positions")
     pattern = Pattern(measured.lang, measured.document, sums=sums, tokens=positions)

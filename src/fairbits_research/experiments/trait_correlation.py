@@ -24,7 +24,7 @@ LEAST_DECIDING = 10
 LEAST_FREE = 6
 """Languages minus covariates; with fewer the interval of a partial correlation says nothing."""
 STRONG = 0.5
-"""A correlation of this size would matter; the founding documents report 0.83."""
+"""A correlation of this size would matter; the research notes report 0.83."""
 POWER = 0.8
 WEAK = 0.05
 """In planning a correlation below this counts as none: showing it would take more languages than exist."""

@@ -13,7 +13,7 @@ from fairbits.api.audit import MEASURES, PATTERNS, redundancy_of
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import Measure, Measurements
+from fairbits.forward.statistics import ActivationStatistics, Measure
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import Redundancy
 from fairbits.models.scales.scheme import Clip
@@ -30,7 +30,7 @@ from fairbits_research.experiments.result import Table, number_text
 OWN, MANY, KNOWN = "own", "many", "known"
 """The model's own languages, many of the declaration, and those of them that the model knows."""
 ACTIVATION: tuple[PointKind, Measure] = "mlp", "norm"
-"""What the founding documents call activation: the mean norm of the output of a block's MLP."""
+"""What the research notes call activation: the mean norm of the output of a block's MLP."""
 LEAST_DAMAGE = 1e-3
 """Bits per byte; smaller damage cannot be distinguished from none and would make 1/damage infinite."""
 TREATMENTS: Mapping[str, tuple[int, Clip]] = {
@@ -229,7 +229,7 @@ def measure_traits(
     )
 
 
-def outlier_share(measured: Measurements, outliers: Iterable[int], *, seed: int) -> LanguageFrame:
+def outlier_share(measured: ActivationStatistics, outliers: Iterable[int], *, seed: int) -> LanguageFrame:
     """Returns the frame of ā_outlier: Σ activation in the outlier blocks / Σ activation, per document and language."""
     kind, way = ACTIVATION
     sums = measured.sums(kind, way)
@@ -247,7 +247,7 @@ def known_shares(laboratory: Laboratory) -> dict[str, float] | None:
         return None
 
 
-def _share(measured: Measurements, kind: PointKind, way: Measure) -> Floats:
+def _share(measured: ActivationStatistics, kind: PointKind, way: Measure) -> Floats:
     """Returns ā of every language and block at the points of a kind; empty if there are none."""
     if not measured.blocks(kind):
         return np.empty(0)
@@ -257,13 +257,13 @@ def _share(measured: Measurements, kind: PointKind, way: Measure) -> Floats:
     return pattern.share[rows]
 
 
-def _places(measured: Measurements, kind: PointKind, blocks: Iterable[int]) -> NDArray[np.intp]:
+def _places(measured: ActivationStatistics, kind: PointKind, blocks: Iterable[int]) -> NDArray[np.intp]:
     """Returns the positions of the blocks among those that have a point of this kind."""
     wanted = set(blocks)
     return np.array([at for at, block in enumerate(measured.blocks(kind)) if block in wanted], dtype=np.intp)
 
 
-def _proxies(measured: Measurements, codes: Sequence[str]) -> dict[str, Floats]:
+def _proxies(measured: ActivationStatistics, codes: Sequence[str]) -> dict[str, Floats]:
     found = redundancy_of(measured)
     ways: dict[str, Callable[[Redundancy], float]] = {
         "R, as written": lambda each: each.as_written.value,
@@ -274,7 +274,7 @@ def _proxies(measured: Measurements, codes: Sequence[str]) -> dict[str, Floats]:
 
 
 def dropout_damage(lab: ModelLab) -> LanguageFrame:
-    """Returns the damage of setting a random 5 % of the input columns of every linear map to 0, mean of the draws."""
+    """Returns the damage of setting a random 5 % of the input columns of every linear layer to 0, mean of the draws."""
     frames = []
     for seed in range(DRAWS):
         lab.report("dropping columns", seed, DRAWS)

@@ -3,7 +3,7 @@
 A coupling is one channel between two linear steps: the slices on one side × c and those on the other ÷ c leave the
 function as it was. Three routes lead through such channels:
 
-- ``norm``: norm gain and bias → input columns of every linear map that sees the norm's output;
+- ``norm``: norm gain and bias → input columns of every linear layer that sees the norm's output;
 - ``value``: value rows and bias → attention-output columns of every query head that reads them;
 - ``mlp``: up rows and bias → down columns, where the up branch is linear (gated MLPs).
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairbits.models.checkpoint import Checkpoint
 
 Route = Literal["norm", "value", "mlp"]
-Linears = dict[str, "Weight"]  # the linear maps of a block by role
+Linears = dict[str, "Weight"]  # the linear layers of a block by role
 
 FAMILIES = ("bloom", "llama", "mistral", "qwen2", "qwen3")
 SEES_NORM = {

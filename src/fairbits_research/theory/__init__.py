@@ -1,1 +1,1 @@
-"""The mathematics that only the founding documents need: bounds, thresholds, redundancy, mediation."""
+"""The mathematics that only the research notes need: bounds, thresholds, redundancy, mediation."""

@@ -1,4 +1,4 @@
-"""Bounds on disparity, regret, thresholds and error: those of the founding documents as written, and rigorous ones.
+"""Bounds on disparity, regret, thresholds and error: those of the research notes as written, and rigorous ones.
 
 Disparity is max_λ D_λ − min_λ D_λ with D_λ = Σ_l p_l(λ)·m_l: p(λ) a probability vector over blocks, m_l ≥ 0 the error
 of block l under any quantization that is the same for all languages.
@@ -33,7 +33,7 @@ def disparity(damage: ArrayLike) -> float:
 
 
 def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
-    """Returns C·sd_λ(κ_eff), the founding documents' conjecture 1 (000-27). It is false: see `tv_bound`.
+    """Returns C·sd_λ(κ_eff), the research notes' conjecture 1 (000-27). It is false: see `tv_bound`.
 
     >>> round(conjecture_bound([43.0, 43.0, 37.5, 38.8], 0.009), 3)
     0.022

@@ -1,4 +1,4 @@
-"""Theorem 4 of the founding documents: the chain tokenization → alignment → redundancy → damage, and draws from it."""
+"""Theorem 4 of the research notes: the chain tokenization → alignment → redundancy → damage, and draws from it."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class StructuralModel:
 
     @property
     def slope(self) -> float:
-        """dR/dT = β₁β₂: a slope, not the mediated proportion for which the founding documents take it (004-32)."""
+        """dR/dT = β₁β₂: a slope, not the mediated proportion for which the research notes take it (004-32)."""
         return self.beta_ta * self.beta_ar
 
     @property

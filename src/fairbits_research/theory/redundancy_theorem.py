@@ -1,4 +1,4 @@
-"""Theorem 1 of the founding documents as written, where it holds, and its redundancy computed from exact tables."""
+"""Theorem 1 of the research notes as written, where it holds, and its redundancy computed from exact tables."""
 
 import math
 
@@ -35,7 +35,7 @@ def clipping_constant(bits: int, sigma: float = 1.0) -> float:
 
 
 def redundancy_bound(redundancy: float, bits: int, *, delta: float, sigma: float = 1.0) -> float:
-    """Returns the founding documents' bound C_b/(R + δ) on the MSE of a weight for one language (004-02).
+    """Returns the research notes' bound C_b/(R + δ) on the MSE of a weight for one language (004-02).
 
     False in general: the MSE does not depend on the language and the bound falls to 0 as R grows. See
     `holds_up_to` for where it is true.

@@ -16,7 +16,7 @@ every w         diagonal e H eᵀ ≥ ν Σ_j H_jj e_j², ν being the least eig
                          correlate.
 
 The first two hold on average over w: weights that spread over several steps are uniform modulo the grid to a very good
-approximation, and a linear map has many rows. Clipping only adds to all costs. det(H)^(1/n) and R_kk² are concave in H,
+approximation, and a layer has many rows. Clipping only adds to all costs. det(H)^(1/n) and R_kk² are concave in H,
 so the least favourable mixture is the solution of a concave problem, with a certificate. For feedback there is no
 duality gap: tr(H M Mᵀ) is convex in M, so the best feedback for the least favourable mixture is the best for the worst
 language, among all feedback in that order of the columns.

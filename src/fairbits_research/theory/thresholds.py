@@ -1,4 +1,4 @@
-"""Clip thresholds as the founding documents propose them: per language, and by a formula in the kurtosis.
+"""Clip thresholds as the research notes propose them: per language, and by a formula in the kurtosis.
 
 Four functions answer "which α is best for language λ?". They differ in what they take the language's weights to be:
 
@@ -49,7 +49,7 @@ def alpha_by_kappa(
     kappa: ArrayLike,
     constants: tuple[float, float] = SEED_CONSTANTS,
 ) -> float:
-    """Returns σ·f(Σ ā_l κ_l), the founding documents' proposition 1 (000-22).
+    """Returns σ·f(Σ ā_l κ_l), the research notes' proposition 1 (000-22).
 
     >>> round(alpha_by_kappa(1.0, [0.2, 0.8], kappa=[150.0, 8.0]), 3)
     3.587
@@ -69,7 +69,7 @@ def alpha_by_mixture(parts: Sequence[Distribution], activation: ArrayLike, *, gr
 
 
 def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> float:
-    """Returns the exact α of the sample w ⊙ a, as the founding documents' algorithm has it (004-13, 004-19).
+    """Returns the exact α of the sample w ⊙ a, as the research notes' algorithm has it (004-13, 004-19).
 
     Q(w ⊙ a) is not Q(w) ⊙ a: with a ≡ 0.1 it returns a tenth of the right threshold.
 

@@ -49,7 +49,7 @@ def llama() -> Any:
     return t.Llama4ForConditionalGeneration(config)
 
 
-# where the tower is in the file, and one of its linear maps as transformers names the module
+# where the tower is in the file, and one of its linear layers as transformers names the module
 CASES = {
     gemma: ("vision_tower.", "model.vision_tower.encoder.layers.0.mlp.fc1"),
     qwen: ("visual.", "model.visual.blocks.0.attn.qkv"),
@@ -68,7 +68,9 @@ def test_the_language_model_is_quantized_and_the_tower_kept(make: Any, tmp_path:
     done = fb.quantize(checkpoint, fb.plan(checkpoint, policy="rtn", bits=4, group=16), out=out)
     rounded = {each.name for each in done.layers if each.bits is not None}
     assert rounded
-    assert rounded == {name for b in checkpoint.architecture.blocks for name, w in b.linears.items() if not w.steers}
+    assert rounded == {
+        name for b in checkpoint.architecture.blocks for name, w in b.linears.items() if not w.is_control
+    }
     written = fb.Checkpoint(out)
     kept = [name for name in checkpoint.tensors if name.startswith(tower)]
     assert kept

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
@@ -41,7 +41,7 @@ def model(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 @pytest.fixture(scope="module")
 def reference(model: Checkpoint) -> Iterator[Reference]:
     """Returns the answers of the model."""
-    text = text_for(model, CORPUS, request=TextRequest("evaluation"), least=1)
+    text = tokenize_corpus(model, CORPUS, request=TextRequest("evaluation"), least=1)
     with Reference.of(model, text) as reference:
         yield reference
 
@@ -69,7 +69,7 @@ def test_divergence_is_that_of_transformers(
     for large in (False, True):
         monkeypatch.setattr(features, "fits_whole", lambda *_, large=large: not large)
         checkpoint = Checkpoint(tmp_path / "written")
-        found = answers_of(checkpoint, reference)
+        found = compare_models(checkpoint, reference)
         kl = found.kl.sum() / found.predicted.sum()
         assert kl == pytest.approx(expected, rel=1e-3 if exact else 0.05)
         assert any("in memory as a whole" in note for note in found.notes) == (large and name not in BLOCKWISE)

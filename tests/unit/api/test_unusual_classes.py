@@ -14,7 +14,7 @@ from transformers import OlmoHybridForCausalLM
 
 import fairbits as fb
 from fairbits.core.errors import InputError
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -63,7 +63,7 @@ def test_what_cannot_be_measured(saved, family, name, reason) -> None:
 
 def test_a_map_that_chooses_positions_has_no_gradient_and_its_block_has_some(saved) -> None:
     checkpoint = saved("deepseek_v32", "DeepseekV32ForCausalLM")
-    measured = probe(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=64, sequence=64))
+    measured = collect_statistics(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=64, sequence=64))
     silent = {name for name, each in measured.gradients.items() if not each.any()}
     assert silent
     assert all(".indexer." in name for name in silent)

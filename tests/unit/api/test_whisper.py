@@ -14,10 +14,10 @@ import fairbits as fb
 from fairbits.core.errors import InputError
 from fairbits.evaluation.hidden_states import StreamedModel, WholeModel
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import document_losses, probe
+from fairbits.forward.collect import collect_statistics, document_losses
 from fairbits.forward.lockstep import lockstep
 from fairbits.forward.speech_windows import Prompts
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
@@ -33,7 +33,7 @@ ON = {"languages": ["eng", "fra"], "tokens": TOKENS}
 @pytest.fixture(scope="module")
 def text(whisper: Path, speech: Path) -> Text:
     """All languages of the calibration split."""
-    return text_for(fb.Checkpoint(whisper), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+    return tokenize_corpus(fb.Checkpoint(whisper), read_corpus(speech), request=TextRequest(tokens=TOKENS))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: P
     assert stacks == {"encoder", "decoder"}
     column = next(i for i, point in enumerate(found.measured.points) if point.name == "blocks.0")
     corpus = read_corpus(speech, languages=ON["languages"])
-    words = text_for(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=TOKENS))
+    words = tokenize_corpus(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=TOKENS))
     heard = np.zeros(len(words.lang))
     for window in words.windows:
         heard[window.document] += window.sound.heard
@@ -148,7 +148,9 @@ def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: P
 def test_sound_is_given_in_the_type_that_the_model_computes_in(whisper: Path, speech: Path) -> None:
     checkpoint, corpus = fb.Checkpoint(whisper), read_corpus(speech)
     request = TextRequest(tokens=TOKENS)
-    exact, rough = (probe(checkpoint, corpus, request=request, dtype=each) for each in (torch.float32, torch.bfloat16))
+    exact, rough = (
+        collect_statistics(checkpoint, corpus, request=request, dtype=each) for each in (torch.float32, torch.bfloat16)
+    )
     np.testing.assert_allclose(rough.nll, exact.nll, rtol=1e-2)
     assert not np.array_equal(rough.nll, exact.nll)
 
@@ -211,7 +213,7 @@ def test_it_is_evaluated_on_speech(whisper: Path, speech: Path, quantized: Path)
     assert "given its sound" in found.summary()["question"]["asked"]
     assert (found.documents.kl > 0).all()
     request = TextRequest("evaluation", tokens=TOKENS)
-    words = text_for(fb.Checkpoint(whisper), read_corpus(speech), request=request, least=1)
+    words = tokenize_corpus(fb.Checkpoint(whisper), read_corpus(speech), request=request, least=1)
     nll, _ = document_losses(fb.Checkpoint(quantized).load(), words)
     np.testing.assert_allclose(found.documents.nll_quantized, nll, rtol=1e-5)
     assert any("no token for quy_Latn" in note for note in found.notes)
@@ -252,5 +254,5 @@ def test_the_file_of_a_processor_is_read_too(whisper: Path, speech: Path, tmp_pa
     own = json.loads((copy / "preprocessor_config.json").read_text())
     (copy / "preprocessor_config.json").unlink()
     (copy / "processor_config.json").write_text(json.dumps({"feature_extractor": own}))
-    found = text_for(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+    found = tokenize_corpus(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
     torch.testing.assert_close(found.windows[0].sound.features(), text.windows[0].sound.features(), rtol=0, atol=0)

@@ -10,7 +10,7 @@ from scipy.io import wavfile
 
 import fairbits as fb
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import short_text_notes, text_for
+from fairbits.forward.tokenize import short_text_notes, tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import read_corpus
 from fairbits.text.text_request import TextRequest
@@ -49,7 +49,7 @@ def test_clips_that_do_not_fit_are_left_out(whisper: Path, tmp_path: Path) -> No
     write_speech(tmp_path / "clips", said, seconds=(1.0, 2.0))
     wavfile.write(tmp_path / "clips" / "eng" / "3.wav", 16000, np.zeros(160_001, np.int16))
     corpus = read_corpus(tmp_path / "clips", evaluation_share=0.0)
-    text = text_for(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=1000))
+    text = tokenize_corpus(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=1000))
     assert text.languages == ("eng_Latn", "fra_Latn")
     assert [(text.lang == code).sum() for code in text.languages] == [5, 5]
     assert text.notes == (
@@ -88,7 +88,7 @@ def test_a_feature_extractor_must_belong_to_the_model(
     else:
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(InputError, match=message):
-        text_for(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+        tokenize_corpus(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
 
 
 def test_the_command_line_says_what_is_wrong(whisper: Path, speech: Path, tmp_path: Path, command) -> None:

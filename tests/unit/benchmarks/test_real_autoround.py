@@ -8,7 +8,7 @@ import pytest
 
 import real
 from fairbits import Checkpoint
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Part, Text, Window
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -74,7 +74,7 @@ def test_rows_of_a_tokenizer_without_a_start_token() -> None:
 
 def test_rows_of_real_text_have_one_length_and_all_tokens() -> None:
     checkpoint = Checkpoint("embedded:tiny")
-    text = text_for(checkpoint, udhr(["eng", "heb"]), request=TextRequest("calibration", 300, 64))
+    text = tokenize_corpus(checkpoint, udhr(["eng", "heb"]), request=TextRequest("calibration", 300, 64))
     rows = rows_of(text, 64)
     assert {len(row) for row in rows} == {64}
     given = {token for window in text.windows for token in window.main.ids}

@@ -22,7 +22,7 @@ SCALED: dict[str, Callable[[], Any]] = {
     "gemma2": lambda: t.Gemma2ForCausalLM(t.Gemma2Config(**GROUPED, head_dim=8, final_logit_softcapping=0.5)),
     "modernbert": lambda: t.ModernBertForMaskedLM(t.ModernBertConfig(**SIZE)),
 }
-"""Models whose logits are not the output of their last linear map."""
+"""Models whose logits are not the output of their last linear layer."""
 APART = ("llama", "gpt2", "m2m100")
 TOGETHER = ("mt5", "xlmr", *SCALED)
 LANGUAGES = ["eng_Latn", "heb_Hebr"]

@@ -12,9 +12,9 @@ import transformers as t
 
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features_module
-from fairbits.evaluation.divergence import answers_of, compare_logits
+from fairbits.evaluation.divergence import compare_logits, compare_models
 from fairbits.evaluation.reference import WHOLE, Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Text
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -25,7 +25,7 @@ CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
 
 
 def text_of(checkpoint, **settings) -> Text:
-    return text_for(checkpoint, CORPUS, request=TextRequest("evaluation", **settings))
+    return tokenize_corpus(checkpoint, CORPUS, request=TextRequest("evaluation", **settings))
 
 
 def disturbed(checkpoint, scale: float = 0.05):
@@ -67,7 +67,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     text = text_of(checkpoint, sequence=24)
     model = disturbed(checkpoint)
     with Reference.of(checkpoint, text) as reference:
-        found = answers_of(model, reference)
+        found = compare_models(model, reference)
         assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
     tokens, nll_reference, nll_quantized, kl, flips, margin = in_memory(checkpoint.load(), model, text)
     assert found.predicted == pytest.approx(tokens)
@@ -103,7 +103,7 @@ def test_logits_that_are_compared_stay_as_they_are() -> None:
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = answers_of(checkpoint.load(), reference)
+        found = compare_models(checkpoint.load(), reference)
     assert not found.kl.any()
     assert not found.flips.any()
     assert not found.token_margin.any()
@@ -149,10 +149,10 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     text, model = text_of(checkpoint), disturbed(checkpoint)
     seen = []
     with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
-        large = answers_of(model, reference)
+        large = compare_models(model, reference)
         monkeypatch.setattr(features_module, "EVALUATION_POSITIONS", 8)
         monkeypatch.setattr(features_module, "positions_at_once", lambda *_: 8)
-        small = answers_of(model, reference, progress=lambda *call: seen.append(call))
+        small = compare_models(model, reference, progress=lambda *call: seen.append(call))
     assert small.kl == pytest.approx(large.kl, rel=1e-4)
     assert np.array_equal(small.token_document, large.token_document)
     assert seen[0] == ("evaluating the reference model", len(text.windows), len(text.windows))
@@ -165,8 +165,8 @@ def test_half_precision_is_kept_as_it_is(reading_model) -> None:
     text = text_of(checkpoint)
     with Reference.of(checkpoint, text, dtype=torch.bfloat16) as reference:
         assert reference.logits(slice(1)).dtype == torch.bfloat16
-        found = answers_of(checkpoint.load(torch.bfloat16), reference)
-        exact = answers_of(checkpoint.load(), reference)
+        found = compare_models(checkpoint.load(torch.bfloat16), reference)
+        exact = compare_models(checkpoint.load(), reference)
     assert not found.kl.any()
     assert exact.kl.any()
 
@@ -218,7 +218,7 @@ def test_nan_names_the_model(reading_model, broken) -> None:
         Reference.of_model(models["reference"], text_of(checkpoint), target="reference") as reference,
         pytest.raises(InputError, match=f"^the logits of {broken} contain NaN"),
     ):
-        answers_of(models["quantized"], reference)
+        compare_models(models["quantized"], reference)
 
 
 def test_another_vocabulary_is_refused(reading_model) -> None:
@@ -230,4 +230,4 @@ def test_another_vocabulary_is_refused(reading_model) -> None:
             InputError, match=r"16,400 tokens in its vocabulary and .* 1,024; both must have the same vocabulary"
         ),
     ):
-        answers_of(t.LlamaForCausalLM(config).eval(), reference)
+        compare_models(t.LlamaForCausalLM(config).eval(), reference)

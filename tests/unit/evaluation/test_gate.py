@@ -7,7 +7,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
-from fairbits.evaluation.gate import Check, Verdict, gate, junit
+from fairbits.evaluation.gate import Check, GateResult, gate, junit
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 
@@ -50,7 +50,7 @@ def test_a_verdict_is_true_only_if_it_passes(limit: float, outcome: str) -> None
     assert bool(verdict) is verdict.passed is (outcome == "pass")
 
 
-def outcomes(verdict: Verdict) -> list[str]:
+def outcomes(verdict: GateResult) -> list[str]:
     return [check.outcome for check in verdict.checks]
 
 

@@ -9,11 +9,11 @@ from small_models import small_model
 import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as module
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.hidden_states import StreamedModel, WholeModel, evaluated_model
 from fairbits.evaluation.reference import Reference
 from fairbits.forward.streaming import NotStreamableError, StreamedBody
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import StreamingModel
 from fairbits.text.corpus import Corpus
@@ -28,7 +28,7 @@ CLIPPING = {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8, "fina
 
 
 def text_of(checkpoint):
-    return text_for(checkpoint, CORPUS, request=TextRequest("evaluation", sequence=24))
+    return tokenize_corpus(checkpoint, CORPUS, request=TextRequest("evaluation", sequence=24))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_model_whose_base_is_itself_is_loaded_as_a_whole(reading_model) -> Non
     assert found.notes[0].endswith("although it is large: its head cannot be separated from its blocks")
     with Reference.of(checkpoint, text_of(checkpoint)) as reference:
         assert reference.notes[0] == found.notes[0]
-        assert answers_of(checkpoint, reference).notes == found.notes
+        assert compare_models(checkpoint, reference).notes == found.notes
 
 
 @pytest.mark.usefixtures("too_large")
@@ -148,6 +148,6 @@ def test_a_model_without_a_head_of_its_own_is_refused(reading_model, monkeypatch
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = answers_of(checkpoint, reference)
+        found = compare_models(checkpoint, reference)
     assert not found.kl.any()
     assert not found.flips.any()

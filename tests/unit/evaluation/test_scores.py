@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
-from fairbits.evaluation.divergence import Answers
+from fairbits.evaluation.divergence import DocumentSums
 from fairbits.evaluation.document_sums import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting
@@ -52,7 +52,7 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     kl = (rng.exponential(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
     sums = [np.bincount(documents).astype(float)] * 5
     margin = (rng.normal(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
-    drawn = Answers(*sums, token_kl=kl, token_margin=margin, token_document=documents)
+    drawn = DocumentSums(*sums, token_kl=kl, token_margin=margin, token_document=documents)
     hashes = dict.fromkeys(text.languages, "0" * 64)
     question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
     identity = {"quantized": None, "reference": None, "question": question}

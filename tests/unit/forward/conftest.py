@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
@@ -19,4 +19,4 @@ WEATHER = Corpus(
 @pytest.fixture(scope="session")
 def weather():
     """Returns the function that gives the text of a model."""
-    return lambda checkpoint: text_for(checkpoint, WEATHER, request=TextRequest(tokens=64))
+    return lambda checkpoint: tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=64))

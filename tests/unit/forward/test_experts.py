@@ -7,7 +7,7 @@ import transformers as t
 
 from fairbits.forward import collect as run
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.forward.expert_inputs import ExpertCall
 from fairbits.forward.experts import ExpertPoint, expert_points
 from fairbits.text.text_request import TextRequest
@@ -59,7 +59,7 @@ def direct_counts(checkpoint, text):
 def test_counts_are_those_of_the_router_logits(reading_model, weather, monkeypatch, limit):
     monkeypatch.setattr(run, "WHOLE_MODEL_BYTES", limit)
     mixtral = reading_model("mixtral")
-    measured = probe(mixtral, WEATHER, request=TextRequest(tokens=64))
+    measured = collect_statistics(mixtral, WEATHER, request=TextRequest(tokens=64))
     expected = direct_counts(mixtral, weather(mixtral))
     assert [(each.block, each.per_position) for each in measured.experts] == [(0, 2), (1, 2)]
     np.testing.assert_array_equal([each.counts for each in measured.experts], expected)
@@ -70,7 +70,7 @@ def test_counts_are_those_of_the_router_logits(reading_model, weather, monkeypat
 
 def test_blocks_without_experts_are_left_out(saved, weather):
     checkpoint = saved(OTHERS["qwen3_moe"]())
-    measured = probe(checkpoint, WEATHER, request=TextRequest(tokens=64))
+    measured = collect_statistics(checkpoint, WEATHER, request=TextRequest(tokens=64))
     assert [each.block for each in measured.experts] == [0, 2]
     np.testing.assert_array_equal(
         [each.counts for each in measured.experts], direct_counts(checkpoint, weather(checkpoint))
@@ -80,7 +80,7 @@ def test_blocks_without_experts_are_left_out(saved, weather):
 def test_routers_that_choose_among_groups(saved):
     """Deepseek chooses a group of experts first: both experts of a position are of one half."""
     checkpoint = saved(OTHERS["deepseek_v3"]())
-    measured = probe(checkpoint, WEATHER, request=TextRequest(tokens=64))
+    measured = collect_statistics(checkpoint, WEATHER, request=TextRequest(tokens=64))
     (found,) = measured.experts
     positions = [measured.positions[measured.lang == code, 0].sum() for code in measured.languages]
     assert (found.block, found.counts.shape) == (1, (2, 4))
@@ -92,7 +92,7 @@ def test_routers_that_choose_among_groups(saved):
 def test_a_model_without_experts_has_none(reading_model):
     llama = reading_model("llama")
     assert expert_points(llama.architecture) == ()
-    assert probe(llama, WEATHER, request=TextRequest(tokens=64)).experts == ()
+    assert collect_statistics(llama, WEATHER, request=TextRequest(tokens=64)).experts == ()
 
 
 def test_points_are_the_modules_of_experts(reading_model):
@@ -103,7 +103,7 @@ def test_points_are_the_modules_of_experts(reading_model):
 def test_the_choice_of_llama_4_is_seen_in_what_its_experts_get(reading_model, weather):
     """Llama 4 gives every expert all positions, weighted: by zero if it is not chosen."""
     llama4 = reading_model("llama4")
-    measured = probe(llama4, WEATHER, request=TextRequest(tokens=64))
+    measured = collect_statistics(llama4, WEATHER, request=TextRequest(tokens=64))
     assert [(each.block, each.per_position) for each in measured.experts] == [(0, 2), (1, 2)]
     expected = direct_counts(llama4, weather(llama4))
     np.testing.assert_array_equal([each.counts for each in measured.experts], expected)
@@ -111,6 +111,6 @@ def test_the_choice_of_llama_4_is_seen_in_what_its_experts_get(reading_model, we
 
 def test_experts_whose_modules_do_not_get_the_choice_are_told(reading_model, monkeypatch):
     monkeypatch.setattr(ExpertCall, "of", lambda _module, _arguments: None)
-    measured = probe(reading_model("mixtral"), WEATHER, request=TextRequest(tokens=64))
+    measured = collect_statistics(reading_model("mixtral"), WEATHER, request=TextRequest(tokens=64))
     assert measured.experts == ()
     assert "experts of blocks 0, 1 is not counted" in " ".join(measured.notes)

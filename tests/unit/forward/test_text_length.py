@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fairbits.forward.tokenize import short_text_notes, text_for, tokens_of
+from fairbits.forward.tokenize import short_text_notes, tokenize_corpus, tokens_of
 from fairbits.forward.windows import Part, Text, Window
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -38,6 +38,6 @@ def test_of_parallel_text_the_mean_language_counts() -> None:
 def test_all_tokens_count_whatever_must_be_predicted(reading_model, family) -> None:
     sentences = [f"On day {i} the wind came from the north." for i in range(6)]
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, Corpus("weather", {}, {"eng": sentences}), request=TextRequest("evaluation"))
+    text = tokenize_corpus(checkpoint, Corpus("weather", {}, {"eng": sentences}), request=TextRequest("evaluation"))
     ids = checkpoint.tokenizer()(sentences, add_special_tokens=False)["input_ids"]
     assert tokens_of(text) == {"eng_Latn": sum(map(len, ids))}

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from fairbits.forward.token_bytes import bytes_by_token, encoder_of
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
@@ -84,7 +84,7 @@ def test_bytes_are_those_of_the_predicted_tokens(reading_model, family):
     """In every task: next token (with and without a start token), masked tokens, and the second half."""
     checkpoint = reading_model(family)
     corpus = Corpus("mixed", {"eng_Latn": documents_of(10)}, {})
-    text = text_for(checkpoint, corpus, request=TextRequest(tokens=300, sequence=64))
+    text = tokenize_corpus(checkpoint, corpus, request=TextRequest(tokens=300, sequence=64))
     labels = [[] for _ in text.lang]
     for window in text.windows:
         labels[window.document] += [label for label in window.main.labels if label != NO_LABEL]
@@ -104,5 +104,5 @@ def bytes_of_piece(piece: str) -> bytes:
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_documents_that_are_predicted_whole_have_exactly_their_bytes(reading_model, family):
     corpus = Corpus("mixed", {"eng_Latn": documents_of(1)}, {})
-    text = text_for(reading_model(family), corpus)
+    text = tokenize_corpus(reading_model(family), corpus)
     assert text.size_bytes.tolist() == [len(each.encode()) for each in corpus.calibration["eng_Latn"]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.gguf_file import read_gguf_metadata
 from fairbits.text.corpus import Corpus
@@ -52,7 +52,7 @@ def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path, write_
     checkpoint = Checkpoint(path)
     assert checkpoint.tokenizer().bos_token_id is None
     corpus = Corpus("letters", {}, {code: [f"text number {i}" for i in range(5)] for code in ("eng", "fra")})
-    windows = text_for(checkpoint, corpus, request=TextRequest("evaluation")).windows
+    windows = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation")).windows
     assert all(window.main.text[0] for window in windows)
 
 

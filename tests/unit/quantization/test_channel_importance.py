@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import channel_importance as module
@@ -26,11 +26,11 @@ WEATHER = Corpus(
 
 
 def text_of(checkpoint: Checkpoint) -> Text:
-    return text_for(checkpoint, WEATHER, request=TextRequest(tokens=64))
+    return tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=64))
 
 
 def by_hooks(checkpoint: Checkpoint, text: Text) -> dict[str, np.ndarray]:
-    """Returns E[x²] (languages, in) of all linear maps, window by window in the whole model."""
+    """Returns E[x²] (languages, in) of all linear layers, window by window in the whole model."""
     model, sums, count = checkpoint.load(), defaultdict(lambda: 0.0), np.zeros(len(text.languages))
     for window in text.windows:
         lang = text.language_of[window.document]

@@ -1,4 +1,4 @@
-"""What single verbs take: audit, quantize and evaluate, with the arguments of the verbs themselves.
+"""What single commands take: audit, quantize and evaluate, with the arguments of the commands themselves.
 
 `estimate_…` measures this machine. `…_workload` is for `within_memory`: it counts without reading text, in no time.
 """
@@ -14,7 +14,7 @@ from fairbits.api.dry_run.fit import Workload, smaller_requests
 from fairbits.api.dry_run.jobs import Stages, audit_stages, evaluate_stages, quantize_stages
 from fairbits.api.dry_run.planning import Planned, stand_in_plan
 from fairbits.api.dry_run.sizes import TextSize
-from fairbits.forward.tokenize import open_corpus_for, text_for
+from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
@@ -156,10 +156,10 @@ def requested_size(model: Checkpoint, corpus: Corpus, *, split: str) -> SizeOf:
 
 
 def _size(model: Checkpoint, corpus: Corpus, request: TextRequest) -> TextSize:
-    return TextSize.of(text_for(model, corpus, request=request, least=1))
+    return TextSize.of(tokenize_corpus(model, corpus, request=request, least=1))
 
 
 def _text(model: Checkpoint, corpus: Corpus | None, plan: Plan) -> Text | None:
     if corpus is None or plan.calibration is None:
         return None
-    return text_for(model, corpus.restrict(plan.languages), request=plan.calibration.request, least=1)
+    return tokenize_corpus(model, corpus.restrict(plan.languages), request=plan.calibration.request, least=1)

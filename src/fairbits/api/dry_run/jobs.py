@@ -12,7 +12,7 @@ from fairbits.api.dry_run.sizes import ModelSize, TextSize
 from fairbits.api.dry_run.work import Held, Stage
 from fairbits.core.memory import LEARNING_SHARE
 from fairbits.forward.collect import measuring_dtype
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
@@ -42,7 +42,7 @@ class Texts:
         corpus = self.corpus if languages is None else self.corpus.restrict(languages)
         key = tuple(corpus.split(request.split)), request
         if key not in self._read:
-            self._read[key] = text_for(self.checkpoint, corpus, request=request, least=1)
+            self._read[key] = tokenize_corpus(self.checkpoint, corpus, request=request, least=1)
         return self._read[key]
 
     def of_plan(self, plan: Plan) -> Text | None:

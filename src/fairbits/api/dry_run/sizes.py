@@ -19,7 +19,7 @@ EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class MapSize:
-    """A linear map (out, columns); `share` of the positions reaches it, which is below 1 for an expert."""
+    """A linear layer (out, columns); `share` of the positions reaches it, which is below 1 for an expert."""
 
     name: str
     out: int
@@ -36,7 +36,7 @@ class MapSize:
 
 @dataclass(frozen=True)
 class BlockSize:
-    """A block: its linear maps, all its weights, their bytes in the files, and width and heads of attention."""
+    """A block: its linear layers, all its weights, their bytes in the files, and width and heads of attention."""
 
     maps: tuple[MapSize, ...]
     weights: int
@@ -46,7 +46,7 @@ class BlockSize:
 
     @cached_property
     def flops_per_position(self) -> float:
-        """Floating-point operations of the linear maps for one position."""
+        """Floating-point operations of the linear layers for one position."""
         return sum(2 * each.weights * each.share for each in self.maps)
 
     @cached_property

@@ -17,7 +17,7 @@ from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.setting import EvaluationSetting
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import resolve_device
 from fairbits.models.scales.scheme import Group, Scheme, within_rows
@@ -141,7 +141,7 @@ def job_of(
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
     for request, least in ((calibration, LEAST_DOCUMENTS), (evaluation, 1)):
-        text_for(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
+        tokenize_corpus(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
     return job
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.core.checks import in_range
-from fairbits.evaluation.gate import Check, Verdict, limit_check, no_interval, numbers_of, unit_of
+from fairbits.evaluation.gate import Check, GateResult, limit_check, no_interval, numbers_of, unit_of
 from fairbits.evaluation.lm_eval.paired_samples import PairedSamples, pair_samples
 from fairbits.stats.frame import Contrast, LanguageFrame, contrast_of, interval_notes
 from fairbits.stats.intervals import Estimate
@@ -40,10 +40,10 @@ class LanguageLoss:
 
 
 @dataclass(frozen=True)
-class SamplesVerdict:
+class SamplesGateResult:
     """The verdict on two runs of lm-eval, and the table behind it, the largest loss first."""
 
-    verdict: Verdict
+    verdict: GateResult
     metric: str
     test: str
     tasks: Mapping[str, tuple[str, ...]]
@@ -81,7 +81,7 @@ def gate_samples(
     filter_name: str | None = None,
     tasks: str | None = None,
     language_of: Mapping[str, str] | None = None,
-) -> SamplesVerdict:
+) -> SamplesGateResult:
     """Returns what every language lost from the run of lm-eval in one directory to that in the other, and a verdict.
 
     Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are met if the whole interval of the
@@ -99,7 +99,7 @@ def gate_samples(
     frame, contrast = paired.frame, contrast_of_samples(paired.frame)
     checks = [limit_check(frame, name, limit) for name, limit in given.items()] or _significance(frame, contrast)
     name = paired.metric.name
-    verdict = Verdict(
+    verdict = GateResult(
         str(paired.after_run),
         f"loss of {name}",
         paired.metric.unit,
@@ -107,7 +107,7 @@ def gate_samples(
         improved=tuple(sorted(code for code, each in contrast.significant(LEVEL).items() if each.value < 0)),
         notes=(*paired.notes, *interval_notes(frame)),
     )
-    return SamplesVerdict(
+    return SamplesGateResult(
         verdict,
         name,
         "McNemar, exact" if isinstance(frame, OutcomeFrame) else "paired bootstrap",

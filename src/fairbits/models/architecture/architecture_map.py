@@ -22,7 +22,6 @@ from fairbits.models.architecture.meta_model import (
     identity,
     initializes,
     model_class,
-    skeleton,
     trace,
 )
 from fairbits.models.architecture.records import Architecture, Block, Role, Weight
@@ -50,7 +49,7 @@ def architecture(
         )
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))
-    model = skeleton(config, cls)
+    model = meta_model(config, cls)
     names = resolve(model, shapes)  # before anything of the configured size is built
     check_values(model, sum(map(math.prod, shapes.values())))
     try:
@@ -93,13 +92,13 @@ def architecture(
 
 
 def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool:
-    """Returns whether transformers fails to load the model if the linear maps of its blocks have no X.weight.
+    """Returns whether transformers fails to load the model if the linear layers of its blocks have no X.weight.
 
     Packed maps have none. The model loses these weights.
     """
     for weight in weights:
         module = model.get_submodule(weight.module)
-        if weight.linear and weight.block is not None and not weight.steers and isinstance(module, nn.Linear):
+        if weight.linear and weight.block is not None and not weight.is_control and isinstance(module, nn.Linear):
             module._parameters.pop("weight", None)
     return not initializes(model)
 

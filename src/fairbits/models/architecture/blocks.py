@@ -1,4 +1,4 @@
-"""The blocks of a model, and the role and input of each linear map in them."""
+"""The blocks of a model, and the role and input of each linear layer in them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  
 
 @dataclass(frozen=True)
 class Map:
-    """A linear map of the module tree, with its role and input."""
+    """A linear layer of the module tree, with its role and input."""
 
     site: Site
     role: Role
@@ -30,14 +30,14 @@ class Map:
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of a traced forward pass: the blocks in order, and every linear map by the path of its module."""
+    """The result of a traced forward pass: the blocks in order, and every linear layer by the path of its module."""
 
     blocks: tuple[str, ...]
     maps: Mapping[str, Map]
 
 
 def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
-    """Returns the blocks and linear maps of a traced model."""
+    """Returns the blocks and linear layers of a traced model."""
     listed = sites(model, calls)
     blocks = _blocks(model, calls, listed)
     activated = frozenset(_activated(model, calls))
@@ -86,14 +86,14 @@ def prefixes(path: str) -> list[str]:
 
 
 def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Sequence[Site]) -> tuple[str, ...]:
-    """Returns the members of the outermost lists of modules that hold several linear maps each."""
+    """Returns the members of the outermost lists of modules that hold several linear layers each."""
     owners = Counter(prefix for site in listed for prefix in prefixes(site.path))
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [path for path in lists if not any(prefix in lists for prefix in prefixes(path)[:-1])]
     members = [f"{path}.{i}" for path in outer for i in range(len(lists[path])) if owners[f"{path}.{i}"] > 1]
     order = {path: i for i, path in enumerate(calls)}
     if not members:
-        raise InputError("no repeated list of layers with linear maps")
+        raise InputError("no repeated list of layers with linear layers")
     return tuple(sorted(members, key=order.__getitem__))
 
 

@@ -54,7 +54,7 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
     return loaded
 
 
-def skeleton(config: PretrainedConfig, cls: type[Model]) -> Model:
+def meta_model(config: PretrainedConfig, cls: type[Model]) -> Model:
     """Returns a model of the class without storage, in eval mode, computing in float32."""
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if cls._can_set_experts_implementation():

@@ -20,7 +20,7 @@ Role = Literal[
     "embedding",
     "position",
     "token_type",
-    "projection",  # another linear map: of latent or linear attention, of a state space, or outside the blocks
+    "projection",  # another linear layer: of latent or linear attention, of a state space, or outside the blocks
     "head",
     "norm",  # gain and shift of a norm
     "bias",
@@ -32,7 +32,7 @@ STEERING: tuple[Role, ...] = ("router", "control")
 
 @dataclass(frozen=True)
 class Part:
-    """Rows start … stop − 1 of a fused tensor, as a linear map (out, in), belong to `role`."""
+    """Rows start … stop − 1 of a fused tensor, as a linear layer (out, in), belong to `role`."""
 
     role: Role
     start: int
@@ -50,7 +50,7 @@ class Weight:
     role: Role
     shape: tuple[int, ...]  # (out, in) if linear, else as stored
     transposed: bool  # stored as (in, out)
-    sees: str | None  # name of the input of a linear map; equal names mean the same activations
+    sees: str | None  # name of the input of a linear layer; equal names mean the same activations
     fused: str | None  # tensors that vLLM merges carry the same name and must share one scheme
     tied_to: str | None  # the other tensor that the configuration ties this one to; tied only if their values agree
     linear: bool
@@ -60,7 +60,7 @@ class Weight:
     needs_weight: bool = False  # transformers loads it only if the file has X.weight, so it cannot be packed
 
     @property
-    def steers(self) -> bool:
+    def is_control(self) -> bool:
         """Returns whether this map is small and decides what others do, so that it is never quantized."""
         return self.role in STEERING
 
@@ -80,7 +80,7 @@ class Block:
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear maps."""
+        """Returns the tensors that are linear layers."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
 
@@ -104,7 +104,7 @@ class Architecture:
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear maps, in the blocks and outside."""
+        """Returns the tensors that are linear layers, in the blocks and outside."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
     @cached_property

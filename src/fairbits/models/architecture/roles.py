@@ -1,4 +1,4 @@
-"""Roles of the linear maps of a block, from the forward pass; names only distinguish q, k and v."""
+"""Roles of the linear layers of a block, from the forward pass; names only distinguish q, k and v."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Reading:
 
 
 def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
-    """Returns the linear maps that text passes through, in the order of the forward pass.
+    """Returns the linear layers that text passes through, in the order of the forward pass.
 
     A module with other widths than its matrix is none, such as a map of several groups of features (DeepSeek V4).
     """
@@ -68,12 +68,12 @@ def is_norm(module: nn.Module) -> bool:
 
 
 NARROW = 16
-"""A map that has less than this part of the stream's width on one side steers others, and is not quantized. Ranks of
+"""A map that has less than this part of the stream's width on one side controls others, and is not quantized. Ranks of
 latent attention are wider; step sizes of state spaces have just this width. A heuristic."""
 
 
 def read_block(block: Sequence[Site], *, width: int, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
-    """Returns the role of every linear map of a block, whose hidden states have `width` features.
+    """Returns the role of every linear layer of a block, whose hidden states have `width` features.
 
     Projections q, k, v are followed by the attention's output; feed-forward layers have maps that widen the same input
     (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of

@@ -2,7 +2,7 @@
 
 Experts that a file stacks in one tensor, told apart: under the names by which loaders read quantized experts.
 
-compressed-tensors holds one linear map at a time. transformers reads experts one by one where it has a rule that joins
+compressed-tensors holds one layer at a time. transformers reads experts one by one where it has a rule that joins
 tensors such as `experts.0.down_proj.weight` into `experts.down_proj`. Many classes have it, whether or not their files
 use it. Llama 4 has none, but with packed weights its module of experts is replaced by a list of plain ones.
 
@@ -77,9 +77,9 @@ def expert_slices(
 
     Those for which transformers knows no such names are left out.
     """
-    from fairbits.models.architecture.meta_model import model_class, skeleton
+    from fairbits.models.architecture.meta_model import meta_model, model_class
 
-    model = skeleton(config, model_class(config, trust_remote_code=trust_remote_code))
+    model = meta_model(config, model_class(config, trust_remote_code=trust_remote_code))
     return slices_of(model, stacks)
 
 

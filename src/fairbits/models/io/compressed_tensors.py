@@ -1,4 +1,4 @@
-"""The layouts of compressed-tensors: `pack-quantized` for a linear map, whole bytes for what cannot be packed.
+"""The layouts of compressed-tensors: `pack-quantized` for a linear layer, whole bytes for what cannot be packed.
 
 A map X.weight (out, in) is stored as
 
@@ -6,7 +6,7 @@ A map X.weight (out, in) is stored as
     X.weight_scale   (out, groups), in the type that the loader computes in
     X.weight_shape   int64 (2,)
 
-transformers 5.22 does not load embeddings so, nor the linear maps of T5 and its like. They are stored as whole bytes
+transformers 5.22 does not load embeddings so, nor the linear layers of T5 and its like. They are stored as whole bytes
 (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no weight, and a
 scale of its own.
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.models.io.compressed_tensors_config import BYTE_BITS, check_storable, quantization_config, why_not
-from fairbits.models.io.split_index import Apart, joined_apart, shapes_apart
+from fairbits.models.io.split_index import SplitIndex, joined_tensors, vllm_unreadable_shapes
 from fairbits.models.io.stored_weights import in_whole_bytes, is_table
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
@@ -38,7 +38,7 @@ SHAPE_BYTES = 2 * torch.int64.itemsize
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
-    """Returns the tensors of a file that hold the linear map `name`, X.weight.
+    """Returns the tensors of a file that hold the linear layer `name`, X.weight.
 
     >>> codes = Codes(torch.tensor([[1, -2]], dtype=torch.int8), torch.tensor([[0.5]]), bits=4)
     >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
@@ -147,19 +147,19 @@ class CompressedTensors:
         return stored_bytes(weight.shape, scheme, dtype, whole=in_whole_bytes(weight)) + others
 
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        """Returns a packed linear map, or what cannot be packed in whole bytes."""
+        """Returns a packed linear layer, or what cannot be packed in whole bytes."""
         if not in_whole_bytes(weight):
             return packed_tensors(weight.name, codes)
         return byte_tensors(weight.name, codes, tied=tied if is_table(weight) else ())
 
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> Apart:
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> SplitIndex:
         """Returns the shapes that vLLM cannot load, and what transformers joins."""
         weights = checkpoint.architecture.weights
         packed = [name for name in schemes if not in_whole_bytes(weights[name])]
-        return Apart(shapes_apart(checkpoint.architecture, packed), *joined_apart(checkpoint))
+        return SplitIndex(vllm_unreadable_shapes(checkpoint.architecture, packed), *joined_tensors(checkpoint))
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-        """Returns the codes of a linear map or an embedding."""
+        """Returns the codes of a linear layer or an embedding."""
         return read_packed(tensors, name, bits=bits)
 
     def config_entries(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:

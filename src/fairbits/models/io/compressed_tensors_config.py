@@ -32,7 +32,7 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
     """Raises unless compressed-tensors can hold the tensors named in `schemes` so that transformers loads them."""
     stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     if not stored:
-        raise InputError("no tensor is to be quantized; give at least one linear map fewer bits")
+        raise InputError("no tensor is to be quantized; give at least one linear layer fewer bits")
     from fairbits.models.architecture.tensor_names import joined_groups
 
     architecture = checkpoint.architecture
@@ -59,7 +59,7 @@ def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> N
 def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
     """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
 
-    Where all linear maps of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
+    Where all layers of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
     A head that is stored as they are is named too, as vLLM's class of heads is no Linear.
     Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
     The class comes last: compressed-tensors warns of names that it finds after it.
@@ -132,7 +132,7 @@ def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
 
 
 def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Scheme]) -> list[str]:
-    """Returns the modules of linear maps that are kept; routers too, which other loaders hold for linear layers.
+    """Returns the modules of linear layers that are kept; routers too, which other loaders hold for linear layers.
 
     Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
     """
@@ -167,10 +167,10 @@ def _modules_of(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
 
 
 def _skeleton(checkpoint: "Checkpoint") -> "PreTrainedModel":
-    from fairbits.models.architecture.meta_model import model_class, skeleton
+    from fairbits.models.architecture.meta_model import meta_model, model_class
 
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    return skeleton(checkpoint.config, cls)
+    return meta_model(checkpoint.config, cls)
 
 
 def why_not(weight: "Weight", scheme: Scheme) -> str | None:
@@ -185,12 +185,12 @@ def why_not(weight: "Weight", scheme: Scheme) -> str | None:
             )
         )
     if not weight.linear:
-        return f"{weight.name} ({weight.role}) is not a linear map; norms, biases and the like are kept"
-    if weight.steers:
+        return f"{weight.name} ({weight.role}) is not a linear layer; norms, biases and the like are kept"
+    if weight.is_control:
         return f"{weight.name} ({weight.role}) is small and decides what others do; such maps are kept: leave it out"
     if weight.stacked is not None:
         return (
-            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one linear map at a "
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one layer at a "
             "time, and transformers has no names for single experts of this class: keep it"
         )
     if weight.transposed:
@@ -240,7 +240,7 @@ def _said(how: Scheme | None) -> str:
 
 
 def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -> None:
-    """Raises unless experts are all stored as all other linear maps of the blocks: loaders look up one scheme."""
+    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
     experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
     if not any(name in stored for name in experts):
         return
@@ -248,7 +248,7 @@ def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -
     if len(inside) > 1 or not all(name in stored for name in experts):
         raise InputError(
             f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
-            "with one scheme: give every linear map of the blocks the same bits and group, or keep all experts"
+            "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
         )
 
 

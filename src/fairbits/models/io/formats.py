@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairbits.models.io.compressed_tensors import CompressedTensors
-from fairbits.models.io.split_index import Apart
+from fairbits.models.io.split_index import SplitIndex
 from fairbits.models.io.stored_weights import scale_dtype, tied_copies, tied_parameters
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
@@ -39,7 +39,7 @@ class OutputFormat(Protocol):
     def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Returns the tensors that store the codes; `tied` are the other parameters that are the same tensor."""
 
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> Apart:
+    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> SplitIndex:
         """Returns those of the tensors that some loader must not meet, and that lie in files of their own."""
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:

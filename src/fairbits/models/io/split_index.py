@@ -50,7 +50,7 @@ REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class SplitIndex:
     """What lies apart: tensors that only transformers reads, and those that only others read."""
 
     shapes: Mapping[str, Tensor] = field(default_factory=dict)
@@ -87,20 +87,20 @@ class Apart:
         return {file: tensors for file, tensors in files.items() if tensors}
 
 
-def shapes_apart(architecture: "Architecture", packed: Iterable[str]) -> dict[str, Tensor]:
+def vllm_unreadable_shapes(architecture: "Architecture", packed: Iterable[str]) -> dict[str, Tensor]:
     """Returns X.weight_shape of the packed weights whose shapes vLLM cannot load."""
     end = REARRANGED.get(architecture.family)
     weights = [architecture.weights[name] for name in packed]
     return {f"{w.name}_shape": torch.tensor(w.shape) for w in weights if end is not None and w.module.endswith(end)}
 
 
-def joined_apart(checkpoint: "Checkpoint") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def joined_tensors(checkpoint: "Checkpoint") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns tensors as transformers joins them, by parameter, and the same as they are in the file."""
-    from fairbits.models.architecture.meta_model import model_class, skeleton
+    from fairbits.models.architecture.meta_model import meta_model, model_class
     from fairbits.models.architecture.tensor_names import join, joined_groups
 
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    model = skeleton(checkpoint.config, cls)
+    model = meta_model(checkpoint.config, cls)
     groups = joined_groups(model, checkpoint.architecture)
     joined = {parameter: join(model, parameter, own, read=checkpoint.read) for parameter, own in groups.items()}
     return joined, {name: checkpoint.read(name) for members in groups.values() for name in members}

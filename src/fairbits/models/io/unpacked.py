@@ -98,11 +98,11 @@ class UnpackedCheckpoint(Checkpoint):
         from compressed_tensors.utils.match import match_named_modules, match_targets  # type: ignore[import-untyped]
         from transformers.integrations.compressed_tensors import get_experts_scheme
 
-        from fairbits.models.architecture.meta_model import model_class, skeleton
+        from fairbits.models.architecture.meta_model import meta_model, model_class
 
         targets = {target: group for group in self._settings.config_groups.values() for target in group.targets}
         cls = model_class(self.config, trust_remote_code=self.trust_remote_code)
-        modules = match_named_modules(skeleton(self.config, cls), targets, self._settings.ignore)
+        modules = match_named_modules(meta_model(self.config, cls), targets, self._settings.ignore)
         named = {name: targets[match_targets(name, module, targets)[0]] for name, module in modules}
         experts = get_experts_scheme(self._settings)  # type: ignore[no-untyped-call]
         for name, weight in architecture.weights.items():

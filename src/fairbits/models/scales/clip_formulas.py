@@ -1,11 +1,11 @@
-"""Clip thresholds by formula: Banner's, the founding documents', refitted ones, and the convex additive model.
+"""Clip thresholds by formula: Banner's, the research notes', refitted ones, and the convex additive model.
 
 The additive model is f(α) = E[(|X| − α)²₊] + c·α². Three constants c are in use:
 
 | model    | c              | grid                                                   |
 |----------|----------------|--------------------------------------------------------|
 | `banner` | 1/(3·4^B)      | step 2α/2^B: Banner et al. 2019                        |
-| `seed`   | 1/(3(2^B−1)²)  | step 2α/(2^B−1): the founding documents                |
+| `seed`   | 1/(3(2^B−1)²)  | step 2α/(2^B−1): the research notes                |
 | `true`   | 1/(12 n²)      | step α/n, n = 2^(B−1)−1: the symmetric grid as it is   |
 """
 
@@ -22,7 +22,7 @@ from fairbits.models.scales.distributions import Distribution, Gaussian
 NoiseModel = Literal["banner", "seed", "true"]
 
 SEED_CONSTANTS = (2.5, 0.3)
-"""c_4 and d_4 of the founding documents, given for 4 bits only."""
+"""c_4 and d_4 of the research notes, given for 4 bits only."""
 
 REFITTED_CONSTANTS = {
     2: (1.234, 0.005),
@@ -91,7 +91,7 @@ def banner_laplace(laplace_b: float, bits: int) -> float:
 
 
 def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = SEED_CONSTANTS) -> float:
-    """Returns σ·(c_B + d_B·ln(1 + κ)), the founding documents' f(κ, B) (000-21, 002-05).
+    """Returns σ·(c_B + d_B·ln(1 + κ)), the research notes' f(κ, B) (000-21, 002-05).
 
     A heuristic: κ does not determine the best threshold. `SEED_CONSTANTS` are those of the documents, for 4 bits;
     `REFITTED_CONSTANTS[bits]` lose least over many families. The formula is undefined for κ ≤ −1.

@@ -6,7 +6,7 @@
 | `twos`      | −2^(B−1) … 2^(B−1) − 1        | k·step    | 2^(B−1)·step          |
 | `midrise`   | −2^(B−1) … 2^(B−1) − 1        | (k+½)·step| 2^(B−1)·step (an edge)|
 
-`symmetric` is the grid of the founding documents, `twos` the one that INT4 kernels store.
+`symmetric` is the grid of the research notes, `twos` the one that INT4 kernels store.
 On `twos` the step may be negative, which moves the extra code to the other side.
 """
 

@@ -23,7 +23,7 @@ from fairbits.models.scales.scheme import Scheme
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """A linear map (out, in): W ≈ codes · scale, each scale shared by neighbouring weights of a row.
+    """A linear layer (out, in): W ≈ codes · scale, each scale shared by neighbouring weights of a row.
 
     `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1; `scales` is (out, groups) in the type that is stored.
     """

@@ -1,4 +1,4 @@
-"""Scheme: how a linear map is rounded. Nothing here needs torch."""
+"""Scheme: how a linear layer is rounded. Nothing here needs torch."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -24,11 +24,11 @@ def within_rows(group: Group) -> Group:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a linear map is rounded to whole numbers of `bits` bits.
+    """How a linear layer is rounded to whole numbers of `bits` bits.
 
     `group`      how many neighbouring weights of a row share a scale; "channel" (or None): all of a row; "tensor": all
     `clip`       how the scale of a group is chosen. "absmax": by the largest weight, see `grid`; "gaussian" and
-                 "laplace": Banner's closed forms; "kappa": that of the founding documents; "exact": the least squared
+                 "laplace": Banner's closed forms; "kappa": that of the research notes; "exact": the least squared
                  error
     `grid`       "symmetric": codes −n … n, n = 2^(bits−1) − 1; under absmax the scale is max|w|/n, and the largest
                  weight is a level. "twos": all codes of two's complement, −n − 1 … n; under absmax the scale is

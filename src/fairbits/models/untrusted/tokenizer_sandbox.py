@@ -41,7 +41,7 @@ MOST_ID = 2**24 - 1
 ADVICE = "fetch the model again from where you trust it; no other file of it was changed or run"
 
 
-def try_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
+def check_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
     """Raises unless the tokenizer of a model can be parsed within the limits.
 
     The code of a model is never run in the child. A tokenizer that is such code, and trusted, is not tried.

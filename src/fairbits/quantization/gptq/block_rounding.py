@@ -1,6 +1,6 @@
-"""The rounding of one block: its linear maps one after the other, shared by the ranks that there are.
+"""The rounding of one block: its linear layers one after the other, shared by the ranks that there are.
 
-One linear map: its codes, and the record of its rounding.
+One linear layer: its codes, and the record of its rounding.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ STARVED = "no calibration text reached this expert: rounded to nearest, with sca
 
 
 def matrix(checkpoint: Checkpoint, weight: Weight, *, read: Callable[[str], Tensor] | None = None) -> Tensor:
-    """Returns a linear map, or a table, as (out, in) in float32.
+    """Returns a linear layer, or a table, as (out, in) in float32.
 
     `read` gives the tensor on the device where it is to be, if the checkpoint itself is not to be asked.
     """
@@ -91,7 +91,7 @@ def weight_change(W: Tensor, codes: Codes) -> Tensor:
 
 
 def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
-    """Returns the result of a linear map, still without the error of each language, and ΔW in float32."""
+    """Returns the result of a linear layer, still without the error of each language, and ΔW in float32."""
     change = weight_change(W, codes)
     energy, lost, *alpha = _numbers(W, change, codes.scales, grid_of(scheme))
     result = LayerResult(
@@ -124,7 +124,7 @@ def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[floa
 
 @dataclass(frozen=True, eq=False)
 class RoundedBlock:
-    """A block whose linear maps are rounded; `index` is None for what lies outside the blocks.
+    """A block whose linear layers are rounded; `index` is None for what lies outside the blocks.
 
     `layers`      codes by the name of the tensor in the checkpoint
     `outcomes`    size and errors of each
@@ -290,7 +290,7 @@ class BlockRounding:
 
 
 def _by_input(weights: Mapping[str, Weight], names: Iterable[str]) -> dict[str | None, list[str]]:
-    """Returns the names of linear maps by the input that they share."""
+    """Returns the names of linear layers by the input that they share."""
     found: dict[str | None, list[str]] = {}
     for name in names:
         found.setdefault(weights[name].sees, []).append(name)

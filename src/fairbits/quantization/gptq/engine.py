@@ -1,6 +1,6 @@
 """The engine: rounds a model by a plan, one block in memory at a time.
 
-The text passes every block twice. First the block has its full-precision weights, and the inputs of its linear maps are
+The text passes every block twice. First the block has its full-precision weights, and the inputs of its layers are
 observed (`hessian`); then all its maps are rounded for these inputs. The second time it has its codes: the error of
 each language is measured, and the outputs become the inputs of the next block. So every block is rounded for what the
 quantized blocks before it produce, and can compensate for their errors. In between, learning may refine the codes

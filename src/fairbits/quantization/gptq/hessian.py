@@ -1,10 +1,10 @@
-"""The Hessian of GPTQ: H = Σ_λ π_λ E_λ[x xᵀ] of the inputs x of linear maps, and E_λ[x_j²] of each language.
+"""The Hessian of GPTQ: H = Σ_λ π_λ E_λ[x xᵀ] of the inputs x of linear layers, and E_λ[x_j²] of each language.
 
-For one linear map, the mean squared change of its outputs is Σ_rows e H eᵀ, e being the change of a row of weights:
+For one linear layer, the mean squared change of its outputs is Σ_rows e H eᵀ, e being the change of a row of weights:
 up to a factor 2, H is the Hessian of that loss. π are the weights of the languages, so the mixture of languages enters
 GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, which the clipping threshold needs.
 
-Observation of a model's linear maps while batches of text pass: which positions hold text, and in which language.
+Observation of a model's linear layers while batches of text pass: which positions hold text, and in which language.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,7 +121,7 @@ def removed_hooks() -> Iterator[list[RemovableHandle]]:
 
 
 def stack_of(weight: Weight) -> str:
-    """Returns the stack whose positions a linear map sees."""
+    """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
 
 
@@ -138,7 +138,7 @@ GPU_PANEL = 1024
 
 @dataclass(frozen=True)
 class InputPoint:
-    """An input that linear maps share: a module that sees it, its stack, and which statistics are needed.
+    """An input that linear layers share: a module that sees it, its stack, and which statistics are needed.
 
     `expert` and `hidden` are for experts that one module computes: which of them, and whether the input is that of its
     last map rather than its own.
@@ -170,7 +170,7 @@ class InputStatistics:
 def input_points(
     weights: Mapping[str, Weight], schemes: Mapping[str, Scheme], *, thresholds: bool
 ) -> dict[str, InputPoint]:
-    """Returns the inputs of these linear maps whose statistics are needed, by name.
+    """Returns the inputs of these linear layers whose statistics are needed, by name.
 
     `thresholds` says whether the scales of each language alone will be computed.
     """

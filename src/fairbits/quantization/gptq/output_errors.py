@@ -1,4 +1,4 @@
-"""The error that rounding causes in the outputs of linear maps, for each language."""
+"""The error that rounding causes in the outputs of linear layers, for each language."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, fir
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
 SAMPLE = 128
-"""About this many positions of a language suffice to measure the error of a linear map."""
+"""About this many positions of a language suffice to measure the error of a linear layer."""
 
 
 class OutputErrors:
-    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the linear maps of a block, on a sample of the positions.
+    """E_λ‖ΔW x‖² / E_λ‖W x‖² of the linear layers of a block, on a sample of the positions.
 
     x is the input in the quantized block. The block has the weights W + ΔW while it is observed, so W x is its output
     less ΔW x and the bias. Several ranks observe a batch each in turn, and add up in the order of the batches.
@@ -28,7 +28,7 @@ class OutputErrors:
     def __init__(
         self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]], *, ranks: Ranks = ALONE
     ) -> None:
-        """`changes` holds ΔW (out, in) of every linear map, by name."""
+        """`changes` holds ΔW (out, in) of every linear layer, by name."""
         self._languages, self._changes, self._ranks = languages, changes, ranks
         self._held: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
         count = len(languages.languages)

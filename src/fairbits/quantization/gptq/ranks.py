@@ -3,9 +3,9 @@
 Every rank runs the same code on the same plan. It differs from a single process in three places:
 
 - the batches of the text are dealt out in turn: rank r computes batch r, r + N, r + 2N, …
-- the inputs of linear maps travel to all ranks, in the order of the batches, and each rank adds them to its own columns
+- the inputs of layers travel to all ranks, in the order of the batches, and each rank adds them to its own columns
   of H; then all ranks get all of H
-- each linear map is rounded by one rank, and its codes travel to the others
+- each linear layer is rounded by one rank, and its codes travel to the others
 
 Why the codes do not depend on N. Each sum is made of the same terms in the same order, by the same calls on tensors of
 the same shape, as in a single process. Nothing is added up over ranks. So the codes are equal to the last bit wherever

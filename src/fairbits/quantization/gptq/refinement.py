@@ -24,12 +24,12 @@ NOT_LEARNED = "no module computes it alone, so its rounding was not learned"
 
 @dataclass(frozen=True, eq=False)
 class BlockContext:
-    """A block whose linear maps are rounded, and all that is known of it while the batches are paused before it.
+    """A block whose linear layers are rounded, and all that is known of it while the batches are paused before it.
 
     `model`    holds the block with its full-precision weights; maps that are not in `start` have their codes already
     `batches`  the batches with the inputs of the block, which the quantized blocks before it have produced
     `targets`  for each batch, the full-precision model's hidden states after the block, (rows, length, width)
-    `start`    the codes of its linear maps with their grids, by the name of the tensor
+    `start`    the codes of its linear layers with their grids, by the name of the tensor
     `weights`  its tensors
     `tick`     is to be called as often as `RefineBlock.ticks` says
     """
@@ -58,7 +58,7 @@ class RefineBlock(Protocol):
     def ticks(self) -> int: ...
 
     def __call__(self, context: BlockContext) -> Mapping[str, Codes]:
-        """Returns codes for all linear maps in `context.start`, with the same shapes and types."""
+        """Returns codes for all linear layers in `context.start`, with the same shapes and types."""
 
 
 class ReferenceStates:
@@ -90,7 +90,7 @@ def refine_block(
     targets: tuple[Tensor, ...],
     tick: Callable[..., None],
 ) -> Mapping[str, Codes]:
-    """Returns the codes that `refine` finds for linear maps that are modules; the others keep theirs meanwhile.
+    """Returns the codes that `refine` finds for linear layers that are modules; the others keep theirs meanwhile.
 
     The block must have its full-precision weights.
     """

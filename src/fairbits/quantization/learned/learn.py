@@ -1,6 +1,6 @@
 """READ FIRST. Learned rounding: how codes are improved so that the model answers as it did in full precision.
 
-What is learned. Each linear map has codes and scales, rounded by GPTQ. `LearnableCodes` adds to every weight an offset
+What is learned. Each layer has codes and scales, rounded by GPTQ. `LearnableCodes` adds to every weight an offset
 from its code and to every scale a factor; the model always computes with the rounded result.
 
 Against what. First one block after the other, against the outputs of the full-precision block

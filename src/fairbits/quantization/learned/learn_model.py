@@ -243,7 +243,7 @@ def distill_model(
     saved: Path | None = None,
     progress: Progress | None = None,
 ) -> LearningState:
-    """Returns the state after learning all linear maps in `start` together; the `others` keep their codes."""
+    """Returns the state after learning all linear layers in `start` together; the `others` keep their codes."""
     swapped = SwappedModel.load(checkpoint, device=device)
     swapped.replace(others)
     with learnable_codes(swapped.model, checkpoint.architecture.weights, start) as codes:

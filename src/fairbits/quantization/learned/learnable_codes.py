@@ -1,4 +1,4 @@
-"""What is learned of a linear map: the offset of each weight from its first code, and the scale of each group.
+"""What is learned of a linear layer: the offset of each weight from its first code, and the scale of each group.
 
 The model computes with W = s·(c + round(v)). c are the codes at the start. v are the offsets, in units of the scale,
 bounded so that a code reaches either neighbour of its first value and no farther. s = s₀ eʳ is the scale in the type
@@ -51,7 +51,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class LearnableCodes(nn.Module):
-    """The codes and scales of one linear map (out, in) as a parametrization of its weight."""
+    """The codes and scales of one linear layer (out, in) as a parametrization of its weight."""
 
     first_codes: Tensor
     first_scales: Tensor

@@ -31,7 +31,7 @@ SEEDS = 1_000_003
 
 
 class CodeOptimizer:
-    """Learns the offsets and the scales of linear maps; `rate` is the peak learning rate of offsets."""
+    """Learns the offsets and the scales of linear layers; `rate` is the peak learning rate of offsets."""
 
     def __init__(self, codes: Mapping[str, LearnableCodes], *, rate: float, seed: int = 0) -> None:
         self._codes, self._rate, self._seed = codes, rate, seed

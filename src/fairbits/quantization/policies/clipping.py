@@ -45,12 +45,10 @@ def aciq(
 
 @policy(reads_text=False, fixes=("grid",))
 def kappa(evidence: Evidence, options: PolicyOptions) -> "Plan":
-    """Returns the founding documents' thresholds α = σ·(2.5 + 0.3 ln(1 + κ)), on their symmetric grid (000-21)."""
+    """Returns the research notes' thresholds α = σ·(2.5 + 0.3 ln(1 + κ)), on their symmetric grid (000-21)."""
     notes = [BLIND]
     if options.bits != 4:
-        notes.append(
-            f"the founding documents give f(κ, B) for 4 bits only; its constants are used at {options.bits} too"
-        )
+        notes.append(f"the research notes give f(κ, B) for 4 bits only; its constants are used at {options.bits} too")
     if isinstance(options.group, int):
         notes.append(f"κ of {options.group} weights is far too low on average; the documents mean κ of a layer")
     own = replace(options, grid="symmetric")

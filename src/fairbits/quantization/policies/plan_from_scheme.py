@@ -1,4 +1,4 @@
-"""From a scheme and a width per block to a Plan: an entry for every linear map, embedding and head.
+"""From a scheme and a width per block to a Plan: an entry for every linear layer, embedding and head.
 
 Layers of a plan: which tensors of a model are quantized, in which order, and which of them cannot be.
 """
@@ -99,7 +99,7 @@ def _width(weight: Weight, options: PolicyOptions) -> int | None:
 
 
 def _in_order(evidence: Evidence) -> Iterator[Weight]:
-    """Yields embeddings, the linear maps of the blocks, and those after them."""
+    """Yields embeddings, the linear layers of the blocks, and those after them."""
     architecture = evidence.checkpoint.architecture
     outside = [each for each in architecture.weights.values() if each.block is None]
     yield from (each for each in outside if each.role == "embedding")
@@ -112,7 +112,7 @@ def check_groups(evidence: Evidence, options: PolicyOptions) -> None:
     """Raises unless the group divides the inputs of every layer that is rounded."""
     columns = {each.name: each.shape[1] for each in _in_order(evidence) if _width(each, options) is not None}
     if not any(evidence.block_weights):
-        raise InputError(f"{evidence.checkpoint.target} has no linear map that can be rounded; see fairbits inspect")
+        raise InputError(f"{evidence.checkpoint.target} has no linear layer that can be rounded; see fairbits inspect")
     if not isinstance(options.group, int):
         return
     for name, width in columns.items():
@@ -139,11 +139,11 @@ def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
 def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]:
     """Yields what a reader must know about layers that are kept, and about embedding and head."""
     linears = evidence.checkpoint.architecture.linears.values()
-    experts = sum(each.block is not None and not each.steers and not is_rounded(each) for each in linears)
+    experts = sum(each.block is not None and not each.is_control and not is_rounded(each) for each in linears)
     if experts:
         yield (
             f"{experts} tensors of experts stay as they are: each holds the experts of a block, the format stores one "
-            f"linear map at a time, and in transformers {evidence.checkpoint.architecture.class_name} has no names for "
+            f"layer at a time, and in transformers {evidence.checkpoint.architecture.class_name} has no names for "
             "single experts"
         )
     if options.embeddings != "keep":
@@ -153,11 +153,11 @@ def notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]
         )
     yield from _note_on_others(evidence)
     if options.embeddings == 4:
-        yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear maps only"
+        yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear layers only"
 
 
 def _note_on_others(evidence: Evidence) -> Iterator[str]:
-    """Yields which weights of blocks are kept because they are no linear maps, if there are many."""
+    """Yields which weights of blocks are kept because they are no linear layers, if there are many."""
     inside = [each for each in evidence.checkpoint.architecture.weights.values() if each.block is not None]
     others = [each for each in inside if not each.linear and len(each.shape) > 1]
     share = sum(map(_count, others)) / max(sum(map(_count, inside)), 1)

@@ -33,7 +33,7 @@ def within_budget(
 ) -> "tuple[Allocation, tuple[str, ...]]":
     """Returns the best width of every block at `avg_bits` bits per weight on average, and notes.
 
-    Counted are the codes of the blocks' linear maps, not their scales; `avg_bits` lies within the widths. Objective
+    Counted are the codes of the blocks' linear layers, not their scales; `avg_bits` lies within the widths. Objective
     "mean": least Σ D_λ; "worst": least max D_λ; "regret": least max (D_λ − the least that λ could have). The last two
     leave no language worse than the widest uniform width within the budget does.
     """
@@ -134,7 +134,7 @@ def quiet_solver() -> Iterator[None]:
 
 
 TAU = 100.0
-"""The founding documents write τ without a number; this one yields the blocks that they name."""
+"""The research notes write τ without a number; this one yields the blocks that they name."""
 WIDTHS = (3, 4, 5, 6, 8)
 
 RoundingOption = Annotated[Rounding, Option("how weights are rounded")]
@@ -188,7 +188,7 @@ def allocate(
 ) -> "Plan":
     """Returns the widths with the least mean or worst damage, or regret, among those with `avg_bits` bits on average.
 
-    The average is over the codes of the blocks' linear maps; scales, embedding and head are not counted.
+    The average is over the codes of the blocks' linear layers; scales, embedding and head are not counted.
     """
     one_of("objective", objective, get_args(Objective))
     one_of("sensitivity", sensitivity, get_args(How))

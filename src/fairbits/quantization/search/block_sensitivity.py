@@ -8,7 +8,7 @@ import numpy as np
 from fairbits.auditing.damage import predicted_damage
 from fairbits.core.array_checks import Floats
 from fairbits.core.progress import Progress
-from fairbits.forward.collect import document_losses, probe
+from fairbits.forward.collect import collect_statistics, document_losses
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
@@ -47,10 +47,12 @@ def predicted_sensitivity(
 ) -> Sensitivity:
     """Returns the predicted damage of every block at every width, from one pass over the calibration text.
 
-    Linear maps that policies do not round are excluded.
+    Linear layers that policies do not round are excluded.
     """
     schemes, notes = schemes_for(widths, group)
-    measured = probe(checkpoint, corpus, request=request, schemes=schemes, device=device, progress=progress)
+    measured = collect_statistics(
+        checkpoint, corpus, request=request, schemes=schemes, device=device, progress=progress
+    )
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     table = np.zeros((len(measured.languages), checkpoint.architecture.n_blocks, len(schemes)))
@@ -135,7 +137,7 @@ class LossTrial:
         self.reference_nll, self.predicted = document_losses(self.swapped.model, text)
 
     def replace_rounded(self, weights: Iterable[Weight], scheme: Scheme) -> None:
-        """Replaces the weights of linear maps by rounded ones."""
+        """Replaces the weights of linear layers by rounded ones."""
         for weight in weights:
             W = matrix(self.swapped.checkpoint, weight)
             self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})

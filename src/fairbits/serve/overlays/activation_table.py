@@ -105,7 +105,7 @@ class SavedTable:
 class ActivationTable:
     """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
 
-    A point is an input shared by linear maps; `modules` names these maps. The language-blind row is for the
+    A point is an input shared by linear layers; `modules` names these maps. The language-blind row is for the
     mixture in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step
     α / n.
     """
@@ -180,7 +180,7 @@ class ActivationRecord:
     """The activations of every language at every point: `seen` has the distributions of a language, ordered as
     `modules`.
 
-    `left_out` names the linear maps of blocks whose inputs are not quantized, and why.
+    `left_out` names the linear layers of blocks whose inputs are not quantized, and why.
     """
 
     modules: Mapping[str, tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""Quantized activations: their distribution per language at the inputs of linear maps, and hooks that round them.
+"""Quantized activations: their distribution per language at the inputs of linear layers, and hooks that round them.
 
 The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs a
 few bytes, and switching languages copies one row.
@@ -47,7 +47,7 @@ def text_of(text: Text, language: str) -> Text:
 
 
 def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Points, dict[str, str]]:
-    """Returns the linear maps of blocks by the input they share, and why the inputs of others are not quantized."""
+    """Returns the linear layers of blocks by the input they share, and why the inputs of others are not quantized."""
     linears, left_out = probed_linears(architecture, model)
     points: Points = {}
     for name, weight in linears.items():
@@ -57,7 +57,7 @@ def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Poi
             points.setdefault(str(weight.sees), []).append(weight)
     if not points:
         raise InputError(
-            "no linear map in a block has an input that can be observed; there is no activation to quantize"
+            "no linear layer in a block has an input that can be observed; there is no activation to quantize"
         )
     return points, left_out
 
@@ -115,7 +115,7 @@ class _Watch:
     def distribution(self, name: str, language: str) -> Magnitudes:
         """Returns the distribution at a point."""
         if name not in self._counts:
-            raise InputError(f"text in {language} does not reach {name}; every linear map of a block must see it")
+            raise InputError(f"text in {language} does not reach {name}; every linear layer of a block must see it")
         return Magnitudes.of(self._counts[name])
 
     def _hook(self, name: str, weight: Weight) -> Any:
@@ -138,7 +138,7 @@ class _Watch:
 
 
 class ActivationQuantizer:
-    """Hooks on a loaded model that round the inputs of its linear maps to the grid of a table, until `close`.
+    """Hooks on a loaded model that round the inputs of its linear layers to the grid of a table, until `close`.
 
     All hooks read their steps from one buffer on the model's device: `use` copies a row of the table into it. It starts
     with the language-blind row.
@@ -195,7 +195,7 @@ class _Rounding:
     """The hook of a point: all maps that see it get the same rounded input, which is computed once."""
 
     def __init__(self, scale: Tensor, highest: int, maps: int) -> None:
-        """`scale` is a view of the buffer of all points, `maps` the number of linear maps that see this one."""
+        """`scale` is a view of the buffer of all points, `maps` the number of linear layers that see this one."""
         self._scale, self._highest, self._maps = scale, highest, maps
         self.start(per_token=False)
 

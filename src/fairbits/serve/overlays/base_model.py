@@ -51,7 +51,7 @@ class OverlayBase:
         )
         if not self.schemes:
             raise InputError(
-                f"{base.target} has no quantized linear map whose input can be observed; "
+                f"{base.target} has no quantized linear layer whose input can be observed; "
                 "give a base whose blocks are quantized"
             )
 
@@ -61,20 +61,20 @@ class OverlayBase:
         return sum(info.nbytes for info in self.base.tensors.values())
 
     def weight(self, name: str) -> Weight:
-        """Returns the description of a linear map."""
+        """Returns the description of a linear layer."""
         return self.checkpoint.architecture.weights[name]
 
     def codes(self, name: str) -> Codes:
-        """Returns a linear map of the base as it is stored."""
+        """Returns a linear layer of the base as it is stored."""
         names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
         return read_packed({each: self.base.read(each) for each in names}, name, bits=self.schemes[name].bits)
 
     def original(self, name: str) -> Tensor:
-        """Returns a linear map of the model that the base was made from."""
+        """Returns a linear layer of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
     def input_statistics(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
-        """Yields the input statistics of each linear map on a text, with equal weights for all languages.
+        """Yields the input statistics of each linear layer on a text, with equal weights for all languages.
 
         The text passes through the base, not through any overlay of it.
         """
@@ -102,7 +102,7 @@ class OverlayBase:
         return inputs
 
     def _parts(self, products: bool) -> Iterator[list[str]]:
-        """Yields the linear maps in parts whose products fit in memory together."""
+        """Yields the linear layers in parts whose products fit in memory together."""
         part: list[str] = []
         taken: dict[str | None, int] = {}
         for name in self.schemes:

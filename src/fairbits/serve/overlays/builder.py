@@ -51,7 +51,7 @@ class OverlayBuilder:
         return importance_patterns(self.overlay_base, self._fitting(self.text.languages))
 
     def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
-        """Returns every linear map of the base in a form fitted to the languages of a cluster, equally weighted."""
+        """Returns every linear layer of the base in a form fitted to the languages of a cluster, equally weighted."""
         each = [self._sensitivity_of(code) for code in cluster]
         mean = {name: torch.stack([own[name] for own in each]).mean(0) for name in each[0]}
         found, total = [], len(self.overlay_base.schemes)
@@ -150,7 +150,7 @@ def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tup
 
 
 def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
-    """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear map, less its mean per map.
+    """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear layer, less its mean per map.
 
     Subtracting the mean removes the overall magnitude. What remains is which inputs matter more to a language than
     others.
@@ -183,7 +183,7 @@ def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...
 
 
 def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict[str, Tensor]:
-    """Returns E[(∂/∂y_r)²] of every linear map, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
+    """Returns E[(∂/∂y_r)²] of every linear layer, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
 
     Gradients are those of logits · ξ, ξ a Fisher direction drawn from `seed` at every predicted position; no label is
     used. Treating the errors of rows as independent is an approximation, used only to rank rows; damage is measured.
@@ -207,7 +207,7 @@ def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict
 
 
 def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
-    """Returns the hook that sums the squared gradient of a linear map's output."""
+    """Returns the hook that sums the squared gradient of a linear layer's output."""
 
     def take(gradient: Tensor) -> None:
         sums.add_(gradient.detach().flatten(0, -2).float().square().sum(0).double().cpu())

@@ -132,7 +132,7 @@ class Overlays:
     `base`         fingerprint of the base they were made for
     `languages`    the overlay of every language served; BASE where no overlay is worthwhile
     `record`       how they were made and what they achieve, for readers and reports
-    `activations`  clipping thresholds of the inputs of linear maps; None: inputs are not quantized
+    `activations`  clipping thresholds of the inputs of linear layers; None: inputs are not quantized
     """
 
     base: str

@@ -1,4 +1,4 @@
-"""An overlay: rows of linear maps, fitted to one or a few languages, that replace those of the base."""
+"""An overlay: rows of linear layers, fitted to one or a few languages, that replace those of the base."""
 
 import re
 from collections import Counter
@@ -29,7 +29,7 @@ The last is called "steps" in files and on the command line.
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """Rows of one linear map (out, in), in one of the forms.
+    """Rows of one linear layer (out, in), in one of the forms.
 
     `tensor`      the map in the files of the base, `module` in the loaded model, `transposed` there
     `rows`        which rows, int64 (n,); None: all
@@ -81,7 +81,7 @@ class Overlay:
     patches: tuple[Patch, ...]
 
     def __post_init__(self) -> None:
-        """Checks that no linear map has two patches: the second would see rows that the first has changed."""
+        """Checks that no linear layer has two patches: the second would see rows that the first has changed."""
         twice = [name for name, times in Counter(each.tensor for each in self.patches).items() if times > 1]
         if twice:
             raise InputError(f"the overlay {self.name!r:.80} changes {twice[0]} twice; each map must be there once")

@@ -1,4 +1,4 @@
-"""Rows of linear maps in a form fitted to a text, and how much damage each row saves."""
+"""Rows of linear layers in a form fitted to a text, and how much damage each row saves."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ RESIDUAL_BITS = 2
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A linear map in another form; an overlay may hold some of its rows.
+    """A linear layer in another form; an overlay may hold some of its rows.
 
     `saved` is what each row saves in nats per predicted token if errors of rows are independent: ½ F_r (e_r − e'_r),
     e_r = E[(Δw_rᵀx)²] of the base and e'_r of the other form.
@@ -63,7 +63,7 @@ class Candidate:
 def candidates(
     overlay_base: OverlayBase, text: Text, sensitivity: Mapping[str, Tensor], *, form: Form
 ) -> Iterator[Candidate]:
-    """Yields every linear map in a form fitted to its inputs on a text, in the base.
+    """Yields every linear layer in a form fitted to its inputs on a text, in the base.
 
     "residual"  the difference to the original weights, in RESIDUAL_BITS
     "codes"     the weights quantized again, in the width of the base

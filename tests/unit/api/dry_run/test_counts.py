@@ -12,7 +12,7 @@ from fairbits.api.dry_run.planning import planning_stage, stand_in_plan
 from fairbits.api.dry_run.sizes import ModelSize, TextSize
 from fairbits.api.dry_run.work import Rates, Work, total
 from fairbits.forward.batches import batches
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Learning
 from fairbits.text.included_texts import udhr
@@ -34,7 +34,7 @@ def counter(llama: Checkpoint) -> Counter:
 
 @pytest.fixture(scope="module")
 def text(llama: Checkpoint) -> TextSize:
-    return TextSize.of(text_for(llama, udhr(["eng", "heb"]), request=REQUEST))
+    return TextSize.of(tokenize_corpus(llama, udhr(["eng", "heb"]), request=REQUEST))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "mt5", "mixtral"])
@@ -56,7 +56,7 @@ def test_floating_point_operations_are_those_that_torch_counts(llama: Checkpoint
 
 
 def test_batches_are_those_of_a_pass(llama: Checkpoint) -> None:
-    found = text_for(llama, udhr(["eng", "heb"]), request=REQUEST)
+    found = tokenize_corpus(llama, udhr(["eng", "heb"]), request=REQUEST)
     made = list(batches(found, positions=100))
     shapes = [each.labels.shape for each in made]
     counted = TextSize.of(found).batches(100)

@@ -52,7 +52,7 @@ def test_equal_names_of_inputs_mean_equal_inputs_and_others_differ(opened: Any) 
 
 
 def _real_inputs(opened: Any) -> dict[str, torch.Tensor]:
-    """Returns what every linear map of the file receives in a forward pass with real numbers."""
+    """Returns what every linear layer of the file receives in a forward pass with real numbers."""
     model = opened.model()
     inputs: dict[str, torch.Tensor] = {}
     by_address: dict[int, list[str]] = {}

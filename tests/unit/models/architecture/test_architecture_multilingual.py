@@ -24,7 +24,7 @@ GATED = "gate_proj:mlp_gate:mlp.gate_up up_proj:mlp_up:mlp.gate_up down_proj:mlp
 SHARED_EXPERTS = " ".join(f"shared_experts.{row}" for row in GATED.split())
 LLAMA = f"{QKV} o_proj:attention_out:- {GATED}"
 
-# class, configuration, number of blocks, stack of the first one, its linear maps (name:role:group), what is tied
+# class, configuration, number of blocks, stack of the first one, its linear layers (name:role:group), what is tied
 FAMILIES = {
     "aya": (
         t.CohereForCausalLM,
@@ -159,7 +159,7 @@ def test_latent_attention(described: Any) -> None:
 
 
 def test_a_state_space(described: Any) -> None:
-    """Its linear maps are found, the narrow one is kept, and so is what is no linear map."""
+    """Its linear layers are found, the narrow one is kept, and so is what is no linear layer."""
     config = t.MambaConfig(hidden_size=32, num_hidden_layers=2, time_step_rank=2, **VOCAB)
     block = architecture(*described(t.MambaForCausalLM, config)).blocks[0]
     roles = {name.removeprefix("backbone.layers.0.mixer."): weight.role for name, weight in block.weights.items()}
@@ -184,8 +184,8 @@ def test_a_narrow_map_steers(described: Any) -> None:
     )
     block = architecture(*described(t.Qwen3NextForCausalLM, config)).blocks[0]
     inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "linear_attn" in name}
-    assert (inside["in_proj_ba"].role, inside["in_proj_ba"].steers) == ("control", True)
-    assert (inside["in_proj_qkvz"].role, inside["in_proj_qkvz"].steers) == ("projection", False)
+    assert (inside["in_proj_ba"].role, inside["in_proj_ba"].is_control) == ("control", True)
+    assert (inside["in_proj_qkvz"].role, inside["in_proj_qkvz"].is_control) == ("projection", False)
 
 
 def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:

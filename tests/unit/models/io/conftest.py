@@ -110,7 +110,7 @@ def mixed_schemes(checkpoint: Checkpoint) -> dict[str, Scheme]:
 
 @pytest.fixture(scope="session")
 def inside() -> Any:
-    """Returns the function that gives the names of the linear maps in the blocks."""
+    """Returns the function that gives the names of the linear layers in the blocks."""
     return linears_of_blocks
 
 

@@ -1,4 +1,4 @@
-"""The layout of a quantized linear map against packing written bit by bit, sizes, configuration and refusals."""
+"""The layout of a quantized linear layer against packing written bit by bit, sizes, configuration and refusals."""
 
 import copy
 import json
@@ -138,7 +138,7 @@ REFUSED = [
         Scheme(4, "channel"),
         "use 8 bits, or measure other widths in memory",
     ),
-    ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear map"),
+    ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear layer"),
     ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
     ("llama", "model.layers.0.mlp.down_proj.weight", Scheme(4, 32), "groups of 32"),
     ("llama", "model.embed_tokens.weight", Scheme(4, "channel"), "give it 8 bits, or keep it"),

@@ -14,7 +14,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io import compressed_tensors_config as module
 from fairbits.models.io.compressed_tensors import stored_bytes
 from fairbits.models.io.formats import DEFAULT_FORMAT, FORMATS, OutputFormat, planned_bytes
-from fairbits.models.io.split_index import Apart
+from fairbits.models.io.split_index import SplitIndex
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.io.weight_files import Directory, read_weights
 from fairbits.models.io.writer import QuantizedWriter
@@ -103,8 +103,8 @@ class PlainBytes:
         scales = {f"{name}.scales": codes.scales for name in (weight.name, *tied)}
         return {f"{weight.name}.bytes": codes.codes, **scales}
 
-    def apart(self, checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> Apart:  # noqa: ARG002
-        return Apart()
+    def apart(self, checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitIndex:  # noqa: ARG002
+        return SplitIndex()
 
     def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
         return Codes(tensors[f"{name}.bytes"], tensors[f"{name}.scales"], bits)

@@ -29,7 +29,7 @@ PHI3 = {
 
 
 def expected(family: str) -> dict[str, str]:
-    """Returns the names of the second block's linear maps."""
+    """Returns the names of the second block's linear layers."""
     table = {"bloom": BLOOM, "phi3": PHI3}.get(family, LLAMA)
     before = "transformer.h.1" if family == "bloom" else "model.layers.1"
     return {f"{before}.{ours}.weight": f"blk.1.{theirs}.weight" for ours, theirs in table.items()}

@@ -1,4 +1,4 @@
-"""The record of how a linear map is rounded."""
+"""The record of how a linear layer is rounded."""
 
 import pytest
 

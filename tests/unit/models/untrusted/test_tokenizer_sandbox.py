@@ -109,7 +109,7 @@ def test_an_honest_tokenizer_is_tried_once(model, cache, monkeypatch) -> None:
     [verdict] = cache.iterdir()
     monkeypatch.setattr(trial, "_run", pytest.fail)
     began = perf_counter()
-    trial.try_tokenizer(model)
+    trial.check_tokenizer(model)
     assert perf_counter() - began < 0.5
     Checkpoint(model).tokenizer()
     Checkpoint("embedded:tiny").tokenizer()  # ours, which nobody tries
@@ -146,8 +146,8 @@ def test_the_child_imports_the_tokenizer_library_alone(model) -> None:
 
 
 def test_another_content_is_tried_again(model, cache) -> None:
-    trial.try_tokenizer(model)
-    trial.try_tokenizer(changed(model, vocab={"zzzz": 20_000}))
+    trial.check_tokenizer(model)
+    trial.check_tokenizer(changed(model, vocab={"zzzz": 20_000}))
     assert len(list(cache.iterdir())) == 2
 
 
@@ -159,12 +159,12 @@ def test_a_cache_that_cannot_be_written_changes_nothing(model, tmp_path) -> None
 def test_files_that_are_none(model) -> None:
     os.mkfifo(model / "chat_template.jinja")
     with pytest.raises(InputError, match=r"chat_template\.jinja is no plain file"):
-        trial.try_tokenizer(model)
+        trial.check_tokenizer(model)
     (model / "chat_template.jinja").unlink()
     with (model / "vocab.txt").open("wb") as file:
         file.truncate(10**9)
     with pytest.raises(InputError, match=r"vocab\.txt has 1,000,000,000 bytes; it must have at most 100,000,000"):
-        trial.try_tokenizer(model)
+        trial.check_tokenizer(model)
 
 
 @pytest.mark.long
@@ -174,8 +174,8 @@ def test_a_model_without_tokenizer_json_is_opened_by_transformers_in_the_child(m
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     (model / "vocab.json").write_text(json.dumps({chr(each): each for each in range(33, 127)}))
     (model / "merges.txt").write_text("#version: 0.2\n")
-    trial.try_tokenizer(model)
+    trial.check_tokenizer(model)
     assert len(list(cache.iterdir())) == 1
     (model / "vocab.json").write_text('{"a": 4294967295}')
     with pytest.raises(InputError, match="is not usable"):
-        trial.try_tokenizer(model)
+        trial.check_tokenizer(model)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, Plan
 from fairbits.text.corpus import Corpus
@@ -31,12 +31,12 @@ def corpus():
 @pytest.fixture(scope="session")
 def weather():
     """Returns the function that gives the text of a model."""
-    return lambda checkpoint: text_for(checkpoint, WEATHER, request=TextRequest(tokens=64))
+    return lambda checkpoint: tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=64))
 
 
 @pytest.fixture(scope="session")
 def plan_of():
-    """Returns the function that plans the same for every linear map of the blocks."""
+    """Returns the function that plans the same for every linear layer of the blocks."""
 
     def plan_of(checkpoint, *, bits=3, languages=(), roles=None, thresholds=False, outside=False, **how):
         weights = checkpoint.architecture.weights.values()
@@ -73,7 +73,7 @@ def tiny(outer_blocks):
     """Returns three blocks of the embedded model, and text in four languages."""
     checkpoint = outer_blocks(3)
     languages = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")
-    return checkpoint, text_for(checkpoint, udhr(languages), request=TextRequest(tokens=256, sequence=128))
+    return checkpoint, tokenize_corpus(checkpoint, udhr(languages), request=TextRequest(tokens=256, sequence=128))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import transformers as t
 
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import probe
+from fairbits.forward.collect import collect_statistics
 from fairbits.forward.expert_inputs import ExpertCall
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales, round_to_nearest
@@ -91,7 +91,7 @@ def test_errors_are_those_of_the_quantized_model(reading_model, plan_of, weather
 @pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
 def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, weather, corpus, objective):
     """It sees the model as it is."""
-    measured = probe(llama, corpus, request=TextRequest(tokens=64))
+    measured = collect_statistics(llama, corpus, request=TextRequest(tokens=64))
     plan = plan_of(llama, languages=LANGUAGES, objective=objective, group=16)
     first = next(round_model(llama, plan, text=weather(llama)))
     for layer in plan.layers[:7]:
@@ -101,7 +101,7 @@ def test_the_first_block_is_weighed_by_what_the_probe_measures(llama, plan_of, w
 
 
 def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
-    measured = probe(llama, corpus, request=TextRequest(tokens=64), second_moments=True)
+    measured = collect_statistics(llama, corpus, request=TextRequest(tokens=64), second_moments=True)
     plan = replace(plan_of(llama, rounding="gptq"), languages={"heb_Hebr": 0.8, "eng_Latn": 0.2})
     first = next(round_model(llama, plan, text=weather(llama)))
     for layer in plan.layers[:7]:
@@ -129,7 +129,7 @@ def test_gptq_halves_the_error_of_nearest_and_importance_lowers_it(tiny, plan_of
 
 
 def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather, corpus):
-    measured = probe(llama, corpus, request=TextRequest(tokens=64))
+    measured = collect_statistics(llama, corpus, request=TextRequest(tokens=64))
     plan = plan_of(llama, clip="absmax", languages=LANGUAGES[::-1], thresholds=True, roles=("mlp_down",))
     first = next(round_model(llama, plan, text=weather(llama)))
     (name,) = first.layers

@@ -23,13 +23,13 @@ from fairbits.text.corpus import Corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, Plan
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.gptq.engine import round_model
 
 checkpoint = Checkpoint(sys.argv[1])
 linears = [each for each in checkpoint.architecture.linears.values() if each.block is not None]
 corpus = Corpus("weather", {"eng": [f"On day {i} the wind came from the north." for i in range(6)]}, {})
-text = text_for(checkpoint, corpus)
+text = tokenize_corpus(checkpoint, corpus)
 hard = ("attention_out", 0), ("attention_out", 11)  # for the others it would take long, not much
 how = lambda w: "gptq" if (w.role, w.block) in hard else "nearest"
 layers = [

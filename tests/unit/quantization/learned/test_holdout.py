@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.learned.holdout import HELD_OUT_POSITIONS, HELD_OUT_SHARE, HoldoutSplit
 from fairbits.quantization.learned.learning_state import Evaluation, language_weights
@@ -16,7 +16,7 @@ NAMES = ("eng", "heb", "swa")
 
 @pytest.fixture(scope="module")
 def text():
-    return text_for(Checkpoint("embedded:tiny"), udhr(NAMES), request=TextRequest(tokens=2048, sequence=128))
+    return tokenize_corpus(Checkpoint("embedded:tiny"), udhr(NAMES), request=TextRequest(tokens=2048, sequence=128))
 
 
 def test_documents_are_trained_on_or_held_out_in_all_languages_alike(text):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairbits.forward.batches import batches
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq.engine import round_model
@@ -34,7 +34,7 @@ OBJECTIVES = ("mean", "worst")
 @pytest.fixture(scope="module")
 def llama(reading_model):
     checkpoint = reading_model("llama")
-    return checkpoint, text_for(checkpoint, WEATHER, request=TextRequest(tokens=256))
+    return checkpoint, tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=256))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(l
 def test_every_family_learns(reading_model, family):
     """With blocks that give tuples, weights that lie transposed, two stacks, and experts that are left as they are."""
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, WEATHER, request=TextRequest(tokens=96))
+    text = tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=96))
     found, start = learned(checkpoint, text, replace(HOW, block_steps=8)), learned(checkpoint, text, None)
     changed = [
         any(not same_codes(codes, before.layers[name]) for name, codes in after.layers.items())
@@ -233,7 +233,7 @@ def test_every_family_learns(reading_model, family):
 
 def test_trained_blocks_lose_less(outer_blocks):
     checkpoint = outer_blocks(2)
-    text = text_for(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=96, sequence=64))
+    text = tokenize_corpus(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=96, sequence=64))
     found, start = (learned(checkpoint, text, each) for each in (replace(HOW, block_steps=16), None))
     before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, found))
     assert (after < before).all()

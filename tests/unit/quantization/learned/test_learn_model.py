@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
-from fairbits.evaluation.divergence import answers_of
+from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned import learn_model as model_distillation
 from fairbits.quantization.learned.learn_model import Teacher, divergence
 from fairbits.text.included_texts import udhr
@@ -18,7 +18,7 @@ NAMES = ("eng", "heb")
 def asked(outer_blocks):
     """Two blocks of the embedded model, what they say to a text, and a copy of it with noise in one layer."""
     checkpoint = outer_blocks(2)
-    text = text_for(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
+    text = tokenize_corpus(checkpoint, udhr(NAMES), request=TextRequest(tokens=300, sequence=64))
     student = checkpoint.load()
     with torch.no_grad():
         W = student.transformer.h[1].mlp.dense_h_to_4h.weight
@@ -43,7 +43,7 @@ def test_damage_is_what_an_evaluation_measures(asked):
     reference, student, _ = asked
     teacher = Teacher(reference, student)
     found = teacher.damage(range(len(reference.text.windows)))
-    answers = answers_of(student, reference)
+    answers = compare_models(student, reference)
     languages = reference.text.language_of
     kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
     assert np.allclose(found, kl, rtol=1e-4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairbits.forward import collect as run
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned.output_importance import LEAST_IMPORTANCE, output_importance
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -22,7 +22,7 @@ WEATHER = Corpus(
 @pytest.fixture(scope="module")
 def read(reading_model):
     checkpoint = reading_model("llama")
-    return checkpoint, text_for(checkpoint, WEATHER, request=TextRequest(tokens=2048))
+    return checkpoint, tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=2048))
 
 
 def test_importance_has_mean_one_and_no_channel_is_free(read):
@@ -75,7 +75,7 @@ def test_it_is_the_fisher_gradient_of_relative_changes(read):
 @pytest.mark.parametrize("family", ["gemma3", "gpt2", "mt5", "xlmr", "mixtral"])
 def test_every_family_has_it(reading_model, family):
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, WEATHER, request=TextRequest(tokens=96))
+    text = tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=96))
     found = output_importance(checkpoint, text, device="cpu", seed=0)
     assert sorted(found) == list(range(checkpoint.architecture.n_blocks))
     assert all(torch.isfinite(each).all() for each in found.values())

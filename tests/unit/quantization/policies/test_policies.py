@@ -42,7 +42,7 @@ def test_the_method_of_each_policy(
     plan = made(name, llama, **told)
     assert plan.policy == name
     assert {(each.clip, each.objective, each.rounding) for each in schemes(plan)} == {(clip, objective, rounding)}
-    assert len(rounded(plan)) == 14  # seven linear maps in each of two blocks
+    assert len(rounded(plan)) == 14  # seven linear layers in each of two blocks
     assert plan.reads_text == policies.find_policy(name).reads_text
     assert plan.languages
     assert plan.calibration is not None  # those that read no text are measured on it, layer by layer
@@ -82,7 +82,7 @@ def test_four_bits_are_for_the_head_alone(llama: Evidence, made: Any) -> None:
     head = llama.checkpoint.architecture.head
     assert head is not None
     assert wider.size_bytes - plan.size_bytes == math.prod(head.shape) // 2
-    note = "the head has 4 bits, the embedding 8: the format packs linear maps only"
+    note = "the head has 4 bits, the embedding 8: the format packs linear layers only"
     assert note in plan.notes
     assert note not in wider.notes
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairbits.forward.collect import document_losses
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
@@ -41,7 +41,7 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def text(llama: Checkpoint, corpus: Corpus) -> Text:
-    return text_for(llama, corpus, request=REQUEST)
+    return tokenize_corpus(llama, corpus, request=REQUEST)
 
 
 def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], group: int | None) -> np.ndarray:
@@ -64,7 +64,7 @@ def test_measured_is_the_loss_of_the_rounded_model(
     reading_model: Callable[[str], Checkpoint], corpus: Corpus, family: str
 ) -> None:
     checkpoint = reading_model(family)
-    text = text_for(checkpoint, corpus, request=REQUEST)
+    text = tokenize_corpus(checkpoint, corpus, request=REQUEST)
     trial = WidthTrial(checkpoint, text, group=16)
     table = measured_sensitivity(trial, widths=(2, 8), group=16)
     assert (table.how, table.languages, table.widths) == ("measured", LANGUAGES, (2, 8))

@@ -8,7 +8,7 @@ import pytest
 
 from fairbits.api.make_plan import plan
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.search.language_weights import halves, is_better, minimax_mix, update_weights
@@ -36,7 +36,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def text(llama: Checkpoint, corpus: Corpus) -> Text:
-    return text_for(llama, corpus, request=TextRequest(**SMALL))
+    return tokenize_corpus(llama, corpus, request=TextRequest(**SMALL))
 
 
 def test_weights_move_to_the_damaged() -> None:
@@ -70,7 +70,7 @@ def test_halves_share_no_document(text: Text) -> None:
 
 
 def test_parallel_documents_stay_together(llama: Checkpoint) -> None:
-    text = text_for(llama, udhr(LANGUAGES), request=TextRequest(tokens=400, sequence=32))
+    text = tokenize_corpus(llama, udhr(LANGUAGES), request=TextRequest(tokens=400, sequence=32))
     for half in halves(text, seed=0):
         one, other = (set(half.document[half.lang == code].tolist()) for code in LANGUAGES)
         assert one == other
@@ -122,6 +122,6 @@ def test_too_few_documents_are_refused_before_anything_is_quantized(llama: Check
     few = Corpus("few", {code: texts[:6] for code, texts in corpus.calibration.items()}, {})
     base = plan(llama, text=few, group=16, **SMALL)
     with pytest.raises(InputError, match="eng_Latn has 6 documents; half of them must be at least 5"):
-        minimax_mix(llama, base, text=text_for(llama, few, request=TextRequest(**SMALL)))
+        minimax_mix(llama, base, text=tokenize_corpus(llama, few, request=TextRequest(**SMALL)))
     with pytest.raises(InputError, match="rounds is 0"):
-        minimax_mix(llama, replace(base), text=text_for(llama, few, request=TextRequest(**SMALL)), rounds=0)
+        minimax_mix(llama, replace(base), text=tokenize_corpus(llama, few, request=TextRequest(**SMALL)), rounds=0)

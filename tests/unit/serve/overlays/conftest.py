@@ -8,7 +8,7 @@ import pytest
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import quantize
 from fairbits.evaluation.reference import Reference
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.builder import OverlayBuilder
@@ -36,6 +36,6 @@ def tiny_base(outer_blocks: Callable[[int], Checkpoint], tmp_path_factory: pytes
 def builder(outer_blocks: Callable[[int], Checkpoint], tiny_base: Path) -> Iterator[OverlayBuilder]:
     """Returns the builder of these four blocks and three languages."""
     model = outer_blocks(4)
-    words = text_for(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
+    words = tokenize_corpus(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
     with Reference.of(model, words) as reference:
         yield OverlayBuilder(OverlayBase(model, Checkpoint(tiny_base)), reference)

@@ -16,7 +16,7 @@ FORMS: tuple[Form, ...] = ("residual", "codes", "steps")
 
 @pytest.fixture(scope="module")
 def found(builder: OverlayBuilder) -> dict[Form, list[Candidate]]:
-    """Returns every linear map of the embedded model in every form, for Hebrew."""
+    """Returns every linear layer of the embedded model in every form, for Hebrew."""
     return {form: builder.candidates(("heb_Hebr",), form) for form in FORMS}
 
 

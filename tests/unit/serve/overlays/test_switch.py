@@ -23,7 +23,7 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def one_map(W: Tensor) -> Any:
-    """Returns a model of a single linear map, named "0"."""
+    """Returns a model of a single linear layer, named "0"."""
     model = nn.Sequential(nn.Linear(W.shape[1], W.shape[0], bias=False, dtype=W.dtype))
     model[0].weight.data = W.clone()
     return model

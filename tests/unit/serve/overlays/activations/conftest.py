@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairbits.forward.tokenize import text_for
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.activation_table import ActivationRecord, ActivationTable
@@ -24,7 +24,9 @@ class Case:
 
     def __init__(self, checkpoint: Checkpoint, *, sequence: int = 64) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.load()
-        self.text: Text = text_for(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=200, sequence=sequence))
+        self.text: Text = tokenize_corpus(
+            checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=200, sequence=sequence)
+        )
         self.record: ActivationRecord = record_activations(self.model, checkpoint.architecture, self.text)
 
     @cache  # noqa: B019 - a case lives as long as the module

@@ -94,5 +94,5 @@ def test_thresholds_must_be_above_0_and_there(tiny: Any) -> None:
 
 
 def test_a_model_without_modules_to_watch_is_refused(tiny: Any) -> None:
-    with pytest.raises(InputError, match="no linear map in a block"):
+    with pytest.raises(InputError, match="no linear layer in a block"):
         activation_points(tiny.checkpoint.architecture, nn.Linear(2, 2))
