@@ -1,4 +1,4 @@
-"""Imports the packages first, so that doctests of a single file meet the same classes as the package does."""
+"""Modules that doctest leaves out."""
 
 from importlib.util import find_spec
 

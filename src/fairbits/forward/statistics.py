@@ -25,7 +25,7 @@ Measure = Literal["positions", "norm", "square"]
 
 @dataclass(frozen=True, eq=False)
 class ActivationStatistics:
-    """What was measured of a model on the text of each language. Sums are float64 and run over positions that hold text.
+    """What was measured of a model on the text of each language. Sums are float64, over positions that hold text.
 
     Per document: `predicted` (the number of predicted tokens), `nll` and `entropy` (nats, summed over those tokens),
     `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².

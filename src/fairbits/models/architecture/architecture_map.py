@@ -21,6 +21,7 @@ from fairbits.models.architecture.meta_model import (
     describe_modules,
     identity,
     initializes,
+    meta_model,
     model_class,
     trace,
 )
