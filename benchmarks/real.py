@@ -4,7 +4,7 @@
     python benchmarks/real.py dequantize             opens them all at once; `run` would do it one by one
     python benchmarks/real.py run [--budget 600 …]   measures what is not measured yet; needs no network
     python benchmarks/real.py run --ray auto         the same on a Ray cluster whose machines all have the models
-    python benchmarks/real.py tables                 writes the tables of docs/real-models.md and README.md
+    python benchmarks/real.py tables                 writes the tables of docs/results.md and README.md
 
 Policies are calibrated on the calibration split of `--text`: on about `--tokens` of every language, sampled again for
 every seed, or, if named with @all, on all of it. They are evaluated on the evaluation split of the same text and on all
@@ -137,7 +137,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--autoround-eager", action="store_true", help="without torch.compile, its default")
     running.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: host:port, auto, or local to start one here")
     running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no item is begun")
-    writing.add_argument("--page", type=Path, default=ROOT / "docs/real-models.md")
+    writing.add_argument("--page", type=Path, default=ROOT / "docs/results.md")
     writing.add_argument("--readme", type=Path, default=ROOT / "README.md")
     return parser.parse_args(arguments)
 

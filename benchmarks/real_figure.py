@@ -1,4 +1,4 @@
-"""The figure of docs/real-models.md: the divergence of every language under every policy, one panel for each model."""
+"""The figure of docs/results.md: the divergence of every language under every policy, one panel for each model."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes what `real.py run` has measured into docs/real-models.md and README.md: tables, a figure, all numbers as CSV.
+"""Writes what `real.py run` has measured into docs/results.md and README.md: tables, a figure, all numbers as CSV.
 
 Everything is the mean over seeds with 95 % intervals over documents. Text between two markers is replaced; a page
 without markers is left alone.

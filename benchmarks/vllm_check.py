@@ -2,7 +2,7 @@
 
     python benchmarks/vllm_check.py run [--environment DIR] [--out build/vllm] [--only llama]
     python benchmarks/vllm_check.py run --gpu PYTHON     the cases for a GPU, with a vLLM that is already installed
-    python benchmarks/vllm_check.py table [--gpu PYTHON]     writes the table of docs/guides/vllm.md
+    python benchmarks/vllm_check.py table [--gpu PYTHON]     writes the table of docs/models.md
 
 Small trained models of real classes are quantized, served by the CPU build of vLLM in an environment of its own, and
 computed by transformers in this one, on the CPU. Compared are greedy tokens, the logits after every prompt, and the

@@ -1,4 +1,4 @@
-"""Writes what `vllm_check.py run` has found into docs/guides/vllm.md: a table with a row for every case."""
+"""Writes what `vllm_check.py run` has found into docs/models.md: a table with a row for every case."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from measured import number
 from real_groups import table
 
-PAGE = Path(__file__).parents[1] / "docs/guides/vllm.md"
+PAGE = Path(__file__).parents[1] / "docs/models.md"
 BEGIN, END = "<!-- vLLM: written by benchmarks/vllm_check.py table -->", "<!-- end of vLLM -->"
 GPU_BEGIN = "<!-- vLLM on a GPU: written by benchmarks/vllm_check.py table --gpu -->"
 GPU_END = "<!-- end of vLLM on a GPU -->"

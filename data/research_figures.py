@@ -1,4 +1,4 @@
-"""Draws the figures of docs/results.md: `python data/research_figures.py docs/assets/research`."""
+"""Draws the figures of docs/research/experiments.md: `python data/research_figures.py docs/assets/research`."""
 
 import sys
 from pathlib import Path

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import typer
@@ -14,9 +13,6 @@ from rich.text import Text
 import fairbits
 from fairbits.cli import app
 
-MODULES: tuple[str, ...] = ()
-"""Packages whose public names are listed after those of fairbits itself."""
-
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Returns the files of the site with the generated pages among them."""
@@ -27,10 +23,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Returns a page whose formulas are no emphasis and no link: α* and E[x²](w − Q(w))²."""
-    if page.file.src_uri not in ("theory.md", "results.md"):
+    if page.file.src_uri not in ("research/theory.md", "research/experiments.md"):
         return markdown
     plain = re.sub(r"(?<=[αBE])\*", r"\\*", markdown)
-    return plain.replace("](", "]\\(") if page.file.src_uri == "theory.md" else plain
+    return plain.replace("](", "]\\(") if page.file.src_uri == "research/theory.md" else plain
 
 
 def command_line() -> str:
@@ -42,20 +38,10 @@ def command_line() -> str:
 
 def python_names() -> str:
     """Returns the page on the Python names, which mkdocstrings fills in from the docstrings."""
-    homes = {name: f"{home}.{name}" for name, home in sorted(fairbits._HOMES.items())}
     lines = [PYTHON]
-    for module, paths in {"fairbits": homes, **{module: _exported(module) for module in MODULES}}.items():
-        lines += [f"## {module}", ""]
-        for name, path in paths.items():
-            lines += [f"::: {path}", "    options:", f"      heading: {module}.{name}", ""]
+    for name, module in sorted(fairbits._HOMES.items()):
+        lines += [f"::: {module}.{name}", "    options:", f"      heading: fairbits.{name}", ""]
     return "\n".join(lines)
-
-
-def _exported(module: str) -> dict[str, str]:
-    """Returns the public names of a package and where they are defined, but those that are at home in fairbits."""
-    package = import_module(module)
-    found = {name: getattr(package, name) for name in sorted(package.__all__) if name not in fairbits._HOMES}
-    return {name: f"{each.__module__}.{each.__qualname__}" for name, each in found.items() if callable(each)}
 
 
 def _verb(name: str, command: Any) -> Iterator[str]:
@@ -106,7 +92,7 @@ def _cell(text: str) -> str:
 
 HEAD = """# Command line
 
-Look up every command and option here; `fairbits VERB --help` shows the same. Results go to stdout; notes, progress and
+Look up every command and option here; `fairbits COMMAND --help` shows the same. Results go to stdout; notes, progress and
 errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
 bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
 """

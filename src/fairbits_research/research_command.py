@@ -91,7 +91,7 @@ def research(
         Path | None,
         out_option("PATH", help="The file to write; for all experiments, an existing directory."),
     ] = None,
-    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/results.md.")] = False,
+    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/research/experiments.md.")] = False,
     as_json: Json = False,
 ) -> None:
     """Test a prediction of the research notes on a model: question, tables with intervals, verdict.

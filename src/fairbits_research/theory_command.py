@@ -22,7 +22,7 @@ from fairbits_research.claims.claim_page import MARKS, brief_number, count_words
 def theory(
     claim: Annotated[str | None, typer.Option(help="Explain one claim, such as 004-13.", metavar="ID")] = None,
     as_json: Json = False,
-    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/theory.md.")] = False,
+    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/research/theory.md.")] = False,
 ) -> None:
     """Recompute the verdict on every claim of the research notes.
 

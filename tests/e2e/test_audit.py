@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, BloomForCausalLM
 from transformers.utils import logging
 
-from fairbits.models import embedded
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
 
@@ -242,13 +241,3 @@ def test_a_truncated_file(call, model) -> None:
     raw = (model / FILE).read_bytes()
     (model / FILE).write_bytes(raw[:-1])
     assert "truncated" in refused(call(model, "--languages", "eng_Latn", *SMALL))
-
-
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys, outer_blocks) -> None:
-    monkeypatch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(example, {})
-    assert capsys.readouterr().out.startswith("eng_Latn 0.")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.json", "audit.safetensors"]

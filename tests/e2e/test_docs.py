@@ -105,14 +105,9 @@ def test_scripts_and_make_targets_exist(page: str) -> None:
 
 
 PAGES_WITH_PYTHON = [
-    *[[page] for page in ("docs/index.md", "docs/audit.md", "docs/screening.md", "docs/models.md", "docs/text.md")],
-    ["docs/adaptive.md"],
-    ["docs/quantize.md", "docs/evaluate.md"],  # the second begins with what the first has written
-    *[
-        [page]
-        for page in ("docs/outliers.md", "docs/guides/gate.md", "docs/guides/own-text.md", "docs/guides/llama-cpp.md")
-    ],
-    ["docs/guides/python.md"],
+    *[[page] for page in ("docs/index.md", "docs/models.md", "docs/research/index.md")],
+    ["docs/guides/quantize.md", "docs/guides/evaluate.md"],  # the second begins with what the first has written
+    *[[f"docs/guides/{page}.md"] for page in ("audit", "text", "python", "other-quantizers", "overlays")],
 ]
 
 
@@ -120,7 +115,7 @@ PAGES_WITH_PYTHON = [
 @pytest.mark.parametrize("pages", PAGES_WITH_PYTHON, ids=lambda pages: pages[-1])
 def test_python_examples_run(pages, tmp_path, monkeypatch, outer_blocks) -> None:
     monkeypatch.chdir(tmp_path)
-    if not {"docs/screening.md", "docs/outliers.md"} & {*pages}:  # they name blocks
+    if "docs/research/index.md" not in pages:  # which names blocks
         monkeypatch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
     for page in pages:
         blocks = [code for language, code in FENCED.findall(TEXTS[page]) if language == "python"]
@@ -146,7 +141,7 @@ def test_keys_of_files_are_those_that_are_written(name: str) -> None:
 
 
 def test_the_workflow_of_the_guide_is_the_example() -> None:
-    assert (ROOT / "examples/github-workflow.yml").read_text("utf-8") in TEXTS["docs/guides/gate.md"]
+    assert (ROOT / "examples/github-workflow.yml").read_text("utf-8") in TEXTS["docs/guides/evaluate.md"]
 
 
 @pytest.mark.long

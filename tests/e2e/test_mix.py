@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -78,15 +77,6 @@ def test_too_little_text_ends_with_code_2_and_writes_nothing(tmp_path, call) -> 
     assert (code, printed) == (2, "")
     assert "lacks eng_Latn" in errors
     assert not list(tmp_path.iterdir())
-
-
-def test_examples_of_the_page_run(tmp_path, monkeypatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 3
-    monkeypatch.chdir(tmp_path)
-    exec("\n".join(blocks), {})
-    assert (tmp_path / "calib.jsonl.manifest.json").exists()
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path, call) -> None:

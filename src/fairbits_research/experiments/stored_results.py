@@ -1,4 +1,4 @@
-"""The results that come with the package, and the page docs/results.md made of them."""
+"""The results that come with the package, and the page docs/research/experiments.md made of them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -85,7 +85,7 @@ def _one(where: str, result: Result) -> Iterator[str]:
         "",
         f"Design: {result.design}",
         "",
-        f"![{result.figure.title}](assets/research/{where}-{result.name}.svg)",
+        f"![{result.figure.title}](../assets/research/{where}-{result.name}.svg)",
         "",
     )
     for table in result.tables:

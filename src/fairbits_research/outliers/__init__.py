@@ -1,1 +1,1 @@
-"""Controlled outliers: the same function with high-kurtosis weights, by exact rescaling (see docs/outliers.md)."""
+"""Controlled outliers: the same function with high-kurtosis weights, by exact rescaling."""

@@ -1,4 +1,4 @@
-"""Every claim is decided by its own evidence, and the page docs/theory.md says what the code says."""
+"""Every claim is decided by its own evidence, and the page docs/research/theory.md says what the code says."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from fairbits_research.claims.claim import DOCUMENTS, StoredJudgement, Verdict, 
 from fairbits_research.claims.claim_page import as_data, as_markdown, count_words
 from fairbits_research.experiments import EXPERIMENTS
 
-PAGE = Path(__file__).parents[4] / "docs" / "theory.md"
+PAGE = Path(__file__).parents[4] / "docs" / "research" / "theory.md"
 COUNTS = {"000": 33, "001": 25, "002": 15, "003": 13, "004": 34}
 CLAIMS = all_claims()
 

@@ -54,7 +54,7 @@ def test_judged_claims_exist_and_are_told_by_theory() -> None:
 
 
 def test_the_page_is_current_and_its_figures_are_there() -> None:
-    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    page = (DOCS / "research" / "experiments.md").read_text(encoding="utf-8")
     assert page == as_markdown(EXPERIMENTS, FOUND), "run `make docs`"
     for name, results in FOUND.items():
         for where in results:
