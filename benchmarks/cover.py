@@ -5,9 +5,9 @@
 
 Text is the declaration in the languages that the model knows (`language_trial.known_languages`). GPTQ is calibrated on
 all calibration text of a set of languages, with equal weights, and evaluated on evaluation text of all languages. The
-sets: random ones, in which all languages are equally often; the largest languages; and those that the second moments
-of an audit choose. What is measured goes to DIR, one file for each model, setting and size of sets; what is there
-already is not measured again.
+sets: random ones, in which all languages are equally often; the languages with most training text; and those that
+`mix --cover` chooses from an audit. What is measured goes to DIR, one file for each
+model, setting and size of sets; what is there already is not measured again.
 """
 
 import argparse
@@ -18,32 +18,45 @@ from pathlib import Path
 
 import numpy as np
 
-import cover_tables
-from cover_sets import largest, random_sets
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
 from fairbits.forward.collect import collect_statistics
 from fairbits.models.device import resolve_device
+from fairbits.models.embedded import TRAINING_TOKENS
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 from language_trial import ALL_TOKENS, Results, Trial, known_languages
-
-COSTS = ("damage", "distance")
-"""What a language loses: its distance to the nearest calibrated language, alone or times its predicted damage."""
-OBJECTIVES = ("mean", "worst")
+from measured import number
 
 
 def sets_of(languages: Sequence[str], size: int, options: argparse.Namespace, moments: Path) -> Iterator[tuple]:
     """Yields the names and languages of the sets of a size, the most important first."""
-    held = np.load(moments)
-    for cost in COSTS:
-        damage = held["damage"] if cost == "damage" else np.ones(len(languages))
-        for objective in OBJECTIVES:
-            found = choose_facilities(transfer_costs(held["distances"], damage), size, objective=objective)
-            yield f"cover {cost} {objective}", tuple(languages[i] for i in found.chosen)
-    yield "largest", largest(languages, size, model=options.model)
-    for i, each in enumerate(random_sets(languages, size, draws=options.draws, seed=options.seed)):
-        yield f"random {i}", each
+    audited = np.load(moments)
+    cover = choose_facilities(transfer_costs(audited["distances"], audited["damage"]), size, objective="mean")
+    yield "cover", tuple(languages[i] for i in cover.chosen)
+    if options.model.startswith("embedded:"):
+        tokens = TRAINING_TOKENS[options.model.partition(":")[2].partition("?")[0]]
+        yield "largest", tuple(sorted(languages, key=lambda code: -tokens[code])[:size])
+    for i, chosen in enumerate(random_sets(languages, size, draws=options.draws, seed=options.seed)):
+        yield f"random {i}", chosen
+
+
+def random_sets(languages: Sequence[str], size: int, *, draws: int, seed: int) -> list[tuple[str, ...]]:
+    """Returns random sets of `size` languages; over a whole round, each language is in equally many of them.
+
+    A round goes through a random order of the languages in steps of `size`, until it comes back to the beginning.
+
+    >>> random_sets("abcd", 2, draws=2, seed=0)
+    [('b', 'c'), ('a', 'd')]
+    """
+    rng = np.random.default_rng([seed, size])
+    sets: list[tuple[str, ...]] = []
+    while len(sets) < draws:
+        order = rng.permutation(len(languages))
+        for start in range(0, np.lcm(size, len(languages)), size):
+            chosen = {int(order[i % len(languages)]) for i in range(start, start + size)}
+            sets.append(tuple(languages[i] for i in sorted(chosen)))
+    return sets[:draws]
 
 
 def measure_moments(trial: Trial, options: argparse.Namespace, path: Path) -> None:
@@ -97,6 +110,31 @@ def run(options: argparse.Namespace) -> None:
     trial.close()
 
 
+def table(sizes: Sequence[Results]) -> Iterator[str]:
+    """Yields a row for every size of sets: the KL of languages in and outside of random sets, and of chosen sets."""
+    heads = ("set", "KL, in the set", "outside", "ratio", "all languages, random sets", "`mix --cover`", "largest")
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for results in sizes:
+        lang, tokens = np.array(results.lang), np.array(results.tokens)
+        languages = tuple(dict.fromkeys(results.lang))
+        kl = {
+            name: np.array(
+                [np.array(chosen["kl"])[lang == code].sum() / tokens[lang == code].sum() for code in languages]
+            )
+            for name, chosen in results.sets.items()
+        }
+        random = [name for name in kl if name.startswith("random ")]
+        inside = np.array([np.isin(languages, results.sets[name]["languages"]) for name in random])
+        values = np.array([kl[name] for name in random])
+        seen, unseen = (np.ma.array(values, mask=mask).mean(axis=0).mean() for mask in (~inside, inside))
+        means = values.mean(axis=1)
+        cells = [f"{next(iter(results.sets.values()))['size']} of {len(languages)}", number(seen), number(unseen)]
+        cells += [number(unseen / seen, 2), f"{number(means.mean())} [{number(means.min())}, {number(means.max())}]"]
+        cells += [number(kl[name].mean()) if name in kl else "" for name in ("cover", "largest")]
+        yield f"| {' | '.join(cells)} |"
+
+
 def report(line: str) -> None:
     """Prints a line at once."""
     print(line, flush=True)
@@ -123,8 +161,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.stage == "run":
         run(options)
     else:
-        for file in options.files:
-            print(cover_tables.table(Results.load(file)))
+        print("\n".join(table([Results.load(file) for file in options.files])))
 
 
 if __name__ == "__main__":

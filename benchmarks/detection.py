@@ -162,7 +162,8 @@ and a note of the corpus says so. The Amharic text separates words by ፡, as ol
 No sentence is in both, in any language.
 
 The declaration is in the training data of most models: it is here to calibrate and to try things out, not for claims
-about quality. A second text, the help of LibreOffice in 30 languages: [text.md](guides/text.md#texts-that-come-with-fairbits).
+about quality. A second text, the help of LibreOffice in 30 languages:
+[Text and languages](guides/text.md#texts-that-come-with-fairbits).
 
 ## Detection
 
@@ -179,8 +180,9 @@ All {n_both} languages that have a declaration and are known to py3langid, one s
 
 {both}
 
-Short texts in each of the {n_embedded} languages. An [adaptive model](guides/overlays.md) acts on a language that is at least
-{confidence:g} likely, and else has its base: "right" is the share of texts served as what they are, "base" of those
+Short texts in each of the {n_embedded} languages. An [adaptive model](guides/overlays.md) acts on a language that is
+at least {confidence:g} likely, and else has its base: "right" is the share of texts served as what they are, "base"
+of those
 too doubtful to act on, "wrong" of those served as another language.
 
 {each}

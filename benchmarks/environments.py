@@ -1,4 +1,4 @@
-"""Virtual environments of other programs, each with versions of its own beside those of fairbits."""
+"""Virtual environments of other programs, each with versions of its own."""
 
 import subprocess
 import sys
@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TORCH = "torch==2.13.0"
+QUANTIZERS = {
+    "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
+    "auto_round": ("auto-round==0.16.1", "compressed-tensors==0.19.0", "transformers==5.22.2"),
+    "gptqmodel": ("gptqmodel==7.6.0", "transformers==5.23.0"),
+}
 
 
 def python_of(home: Path, wanted: Sequence[str], *, without: Sequence[str] = ()) -> Path:

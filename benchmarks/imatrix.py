@@ -1,9 +1,9 @@
 """What an imatrix of many languages gains in llama.cpp: no imatrix, an English one and an equal mix, at the same bytes.
 
-    python benchmarks/imatrix.py run --llama-quantize PATH [--models tiny gemma-3-270m …]
+    python benchmarks/imatrix.py run --llama-quantize PATH [--models embedded:tiny …]
     python benchmarks/imatrix.py tables
 
-For every model: writes its reference in float32 (`imatrix_models.py`), measures the imatrices with `fairbits.imatrix`
+For every model: writes it as GGUF in float32 (`imatrix_models.py`), measures the imatrices with `fairbits.imatrix`
 on the calibration split of a text, lets llama-quantize write one file per type and imatrix, and evaluates each file
 with fairbits on the evaluation split. The English imatrix reads as much text as all languages of the mix together, as
 far as there is any. Scores go to --out, one file each; what is there already is not measured again.
@@ -28,7 +28,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.stats.intervals import Estimate
 from fairbits.text.reading import open_corpus
 from fairbits.text.text_request import TextRequest
-from imatrix_models import NAMES, write_reference
+from imatrix_models import write_bloom
 from measured import Measured, contrast_counts, number, paired_ratios
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ ENGLISH = "eng_Latn"
 def run(options: argparse.Namespace) -> None:
     """Measures what is not measured yet."""
     for name in options.models:
-        place = options.out / name
+        place = options.out / name.replace("/", "-")
         place.mkdir(parents=True, exist_ok=True)
         wanted = [
             (kind, arm)
@@ -60,7 +60,7 @@ def measure(name: str, place: Path, wanted: Sequence[tuple[str, str]], options: 
     start = time.time()
     reference = place / "reference.gguf"
     if not reference.exists():
-        write_reference(name, reference)
+        write_bloom(fb.Checkpoint(name), reference)
     with cache_in(place):
         before = fb.Checkpoint(reference)
         write_imatrices(before, place, options)
@@ -125,7 +125,7 @@ def tables(out: Path) -> Iterator[str]:
     heads = ("model", "type", "imatrix", "MB", "worst KL", "mean KL", "English KL", "worst, mix ÷ this")
     yield f"| {' | '.join((*heads, 'mean, mix ÷ this', 'languages lower / higher with the mix'))} |"
     yield "|---|---|---|" + "---:|" * 7
-    for name in NAMES:
+    for name in sorted(place.name for place in out.iterdir() if place.is_dir()):
         for kind in TYPES:
             files = {arm: out / name / f"{kind}-{arm}.json" for arm in ARMS}
             found = {arm: Measured(arm, (Scores.load(path),)) for arm, path in files.items() if path.exists()}
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> None:
     for each in (running, writing):
         each.add_argument("--out", type=Path, default=OUT, help="where the scores are")
     running.add_argument("--llama-quantize", default="llama-quantize", help="the program, if it is not on the PATH")
-    running.add_argument("--models", nargs="+", choices=NAMES, default=["tiny", "smollm2-135m", "gemma-3-270m"])
+    running.add_argument("--models", nargs="+", default=["embedded:tiny"], help="full-precision BLOOMs")
     running.add_argument("--types", nargs="+", default=list(TYPES))
     running.add_argument("--text", default="help")
     running.add_argument("--languages", type=lambda names: names.split(","), default=LANGUAGES.split(","))

@@ -1,9 +1,4 @@
-"""Reference models in GGUF for `imatrix.py`: float32 weights that lie on no grid.
-
-A published GGUF file holds rounded weights. Rounding them again to the same grid would cost nothing, and to a related
-one too little. So every weight is moved within the step of its own grid, at random: the model that results is the
-reference. The embedded model was never rounded; it is written as it is.
-"""
+"""The embedded model in GGUF, as llama.cpp's converter would write it, for `imatrix.py`."""
 
 import json
 from collections.abc import Callable
@@ -14,52 +9,6 @@ import numpy as np
 
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.gguf_file import gguf_names
-from published import MODELS, fetch
-
-BLOCK = 32
-"""Weights of a row that share a step, in all types of the published files (K-quants of 6 and 3 bits: 16)."""
-EMBEDDED = "tiny"
-NAMES = (EMBEDDED, *MODELS)
-
-
-def write_reference(name: str, path: Path) -> None:
-    """Writes the reference model of this name."""
-    draft = path.with_suffix(".part")
-    if name == EMBEDDED:
-        write_bloom(Checkpoint("embedded:tiny"), draft)
-    else:
-        write_dithered(fetch(MODELS[name]), draft)
-    draft.rename(path)
-
-
-def dithered(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns weights, each moved by up to half the step of its block; the step is the least distance in the block."""
-    blocks = values.reshape(-1, BLOCK // 2).astype(np.float32)
-    gaps = np.diff(np.sort(blocks, axis=1), axis=1)
-    step = np.where(gaps > 1e-6 * np.abs(blocks).max(1, keepdims=True), gaps, np.inf).min(1, keepdims=True)
-    step[~np.isfinite(step)] = 0.0
-    return (blocks + step * rng.uniform(-0.5, 0.5, blocks.shape)).reshape(values.shape).astype(np.float32)
-
-
-def write_dithered(source: Path, path: Path) -> None:
-    """Writes a GGUF file in float32 with the metadata of another and its weights, off their grid."""
-    reader, rng = gguf.GGUFReader(source), np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, str(reader.fields["general.architecture"].contents()))
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key in (
-            "general.architecture",
-            "general.file_type",
-            "general.quantization_version",
-        ):
-            continue
-        kind, *inner = field.types
-        writer.add_key_value(key, field.contents(), kind, sub_type=inner[-1] if inner else None)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    for tensor in reader.tensors:
-        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        rounded = tensor.tensor_type not in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16)
-        writer.add_tensor(tensor.name, dithered(values, rng) if rounded else values)
-    _finish(writer)
 
 
 def write_bloom(checkpoint: Checkpoint, path: Path) -> None:

@@ -106,12 +106,12 @@ def paired_ratios(mine: LanguageFrame, base: LanguageFrame) -> tuple[Estimate, E
 def number(value: float, decimals: int = 4) -> str:
     """Returns a number as tables write it.
 
-    >>> number(0.04321), number(-0.5, 2), number(12.3456, 2)
-    ('.0432', '−.50', '12.35')
+    >>> number(0.04321), number(-0.5, 2)
+    ('0.0432', '−0.50')
     """
     text = f"{abs(value):.{decimals}f}"
     sign = "−" if value < 0 and float(text) else ""
-    return sign + (text[1:] if text.startswith("0.") else text)
+    return sign + text
 
 
 def shown(estimate: Estimate) -> str:

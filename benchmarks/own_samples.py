@@ -8,7 +8,6 @@ GPTQ with equal weights of the languages is calibrated on about `--tokens` of ev
     declaration, help    the calibration text of the declaration or of LibreOffice help
     words                samples that begin with the first words of sections of the declaration's calibration text
     name                 samples that begin with the language's own name for itself: no text is needed
-    free                 samples that begin with nothing, in whatever language the model chooses
 
 and evaluated on evaluation text of the declaration and of the help. The samples are drawn from the full-precision model
 at temperature 1, anew for every seed, as many tokens as were read of the declaration. The help is left out if it lacks
@@ -21,19 +20,21 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
-import samples_tables
 from fairbits.models.device import fixed_seed, resolve_device
+from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.catalog import Language
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_languages, help_text, udhr
 from fairbits.text.language_codes import resolve
 from language_trial import Results, Trial, known_languages
+from measured import number, shown
 from real_texts import CALIBRATED
 
-KINDS = ("words", "name", "free")
+KINDS = ("words", "name")
 SAMPLE = 128
 """Tokens of a sample, about as many as a section of the declaration has."""
 FIRST = 16
@@ -54,7 +55,7 @@ def prompts_of(kind: str, language: Language, sections: Sequence[str], number: i
     """Returns the beginnings of the samples of a language."""
     if kind == "words":
         return [first_words(sections[i % len(sections)]) for i in range(number)]
-    return [language.autonym if kind == "name" else ""] * number
+    return [language.autonym] * number
 
 
 @torch.no_grad()
@@ -65,9 +66,6 @@ def draw(trial: Trial, prompts: Sequence[str], *, seed: int, top_p: float) -> li
     model = checkpoint.load(device=trial.device)
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     ids = [start + tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts]
-    if not all(ids):  # a model without a start token cannot begin with nothing
-        end = tokenizer.eos_token_id
-        ids = [each or [end] for each in ids]
     longest = max(map(len, ids))
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     rows = torch.tensor([[fill] * (longest - len(each)) + each for each in ids], device=trial.device)
@@ -86,10 +84,7 @@ def draw(trial: Trial, prompts: Sequence[str], *, seed: int, top_p: float) -> li
 
 
 def sampled(trial: Trial, kind: str, *, tokens: int, seed: int, top_p: float) -> Corpus:
-    """Returns a calibration text of about `tokens`, equally many samples of every language.
-
-    Samples without a prompt count as one language.
-    """
+    """Returns a calibration text of about `tokens`, equally many samples of every language."""
     number = max(round(tokens / SAMPLE / len(trial.corpus.languages)), LEAST_DOCUMENTS)
     asked = {
         language.code: prompts_of(kind, language, trial.corpus.calibration[language.code], number)
@@ -97,8 +92,6 @@ def sampled(trial: Trial, kind: str, *, tokens: int, seed: int, top_p: float) ->
     }
     texts = draw(trial, [each for own in asked.values() for each in own], seed=seed, top_p=top_p)
     parts: Mapping[str, list[str]] = {code: texts[i * number : (i + 1) * number] for i, code in enumerate(asked)}
-    if kind == "free":
-        parts = {"x-free": texts}
     found = {code: [text for text in own if text.strip()] for code, own in parts.items()}
     return Corpus(f"samples, {kind}", found, {})
 
@@ -139,6 +132,54 @@ def run(options: argparse.Namespace) -> None:
     trial.close()
 
 
+def table(results: Results) -> str:
+    """Returns a table for every text that was evaluated, whose own calibration text the others are compared with."""
+    return "\n".join(line for text in dict.fromkeys(results.text) for line in text_lines(results, text))
+
+
+def text_lines(results: Results, text: str) -> list[str]:
+    """Returns one table: a row for every calibration, and its ratio to the text of the same kind."""
+    kinds = list(dict.fromkeys(name.rsplit(" ", 1)[0] for name in results.sets))
+    frames = {kind: frame(results, text, kind) for kind in kinds}
+    base = frames[text]
+    seeds = {kind: sum(name.rsplit(" ", 1)[0] == kind for name in results.sets) for kind in kinds}
+    rows = [
+        f"**{results.model}, W{results.setting}, evaluated on the {text}, {len(base.languages)} languages, "
+        f"{len(base.lang)} documents**",
+        "",
+        "| calibrated on | seeds | tokens | KL worst | ratio | KL mean | ratio | difference | lower | higher |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, own in frames.items():
+        tokens = np.mean([each["calibration_tokens"] for name, each in results.sets.items() if name.startswith(kind)])
+        worst, before = own.worst(), base.worst()
+        difference = own.contrast(base)
+        mean = LanguageFrame(
+            own.lang, own.document, values=own.values - base.values, weights=own.weights, unit=own.unit
+        ).mean()
+        sure = [each.value for each in difference.significant().values()]
+        rows.append(
+            f"| {kind} | {seeds[kind]} | {tokens:,.0f} | {shown(worst[1])} {worst[0][:3]} | "
+            f"{number(worst[1].value / before[1].value, 2)} | {number(own.mean().value)} | "
+            f"{number(own.mean().value / base.mean().value, 2)} | {shown(mean)} | "
+            f"{sum(value < 0 for value in sure)} | {sum(value > 0 for value in sure)} |"
+        )
+    return [*rows, ""]
+
+
+def frame(results: Results, text: str, kind: str) -> LanguageFrame:
+    """Returns the KL of every document, the mean over seeds, in nats per token."""
+    rows = np.array(results.text) == text
+    runs = [np.array(each["kl"]) for name, each in results.sets.items() if name.rsplit(" ", 1)[0] == kind]
+    return LanguageFrame(
+        np.array(results.lang)[rows],
+        np.array(results.document)[rows],
+        values=np.mean(runs, axis=0)[rows],
+        weights=np.array(results.tokens)[rows],
+        unit="nats_per_token",
+    )
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measures, or prints tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -164,7 +205,7 @@ def main(arguments: Sequence[str]) -> None:
         run(options)
     else:
         for file in options.files:
-            print(samples_tables.table(Results.load(file)))
+            print(table(Results.load(file)))
 
 
 if __name__ == "__main__":

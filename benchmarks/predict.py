@@ -1,7 +1,7 @@
 """Predicted against measured divergence: does the audit rank the languages that plain rounding hurts?
 
-    python benchmarks/predict_divergence.py embedded:tiny --text declaration --text help --text PATH
-    python benchmarks/predict_divergence.py gemma-3-270m --text declaration --scores build/real
+    python benchmarks/predict.py embedded:tiny --text declaration --text help --text PATH
+    python benchmarks/predict.py gemma-3-270m --text declaration --scores build/real
 
 The audit reads the calibration split and predicts the KL of every language, in nats per token, for rounding to nearest.
 The KL is measured on the evaluation split; with `--scores` it is read from what `real.py run` has measured, as real

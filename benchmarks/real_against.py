@@ -26,7 +26,7 @@ def against_lines(groups: Sequence[Group]) -> Iterator[str]:
         for name, languages in parts_of(group)
     ]
     if rows:
-        yield "\n## Against AutoRound\n"
+        yield "\n### Against AutoRound\n"
         yield (
             f"{name_of(OURS)}, compared with AutoRound on the same text: KL in bits per byte. A ratio is that of "
             "`fair` to AutoRound; its interval resamples documents, the same for both. `lower` and `higher` count the "
@@ -45,7 +45,7 @@ def ablation_lines(groups: Sequence[Group]) -> Iterator[str]:
         for name, languages in parts_of(group)[:1]
     ]
     if rows:
-        yield "\n## Ingredients of `fair`\n"
+        yield "\n### Ingredients of `fair`\n"
         yield (
             f"{name_of(OURS)}, compared with the same policy less one ingredient. A ratio is that of `fair` to `fair` "
             "without it: below 1 the ingredient helps. Intervals and counts are those of the table above."

@@ -17,6 +17,8 @@ which does not count; fairbits reads it as it goes, which does. It runs in a pro
 import hashlib
 import json
 import math
+import os
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-import peers
 from bench import Bench, Setting
 from fairbits.api.quantize import calibration_text
 from fairbits.evaluation.scores import Scores
@@ -37,7 +38,7 @@ from fairbits.forward.windows import Text
 from fairbits.quantization.plan import Plan
 
 NAME = "autoround"
-WORKER = "auto_round"
+WORKER = Path(__file__).with_name("autoround_worker.py")
 ITERATIONS = 200
 SEED = 42
 """AutoRound's own seed, which the seed of an item is added to."""
@@ -142,11 +143,9 @@ def run(
     linears = [checkpoint.architecture.linears[name] for name in plan.schemes]
     rows = rows_of(text, length)
     job = {
-        "method": WORKER,
         "model": str(checkpoint.directory),
         "modules": [each.module for each in linears],
         "samples": rows,
-        "languages": [],
         "bits": setting.bits,
         "group": setting.group if isinstance(setting.group, int) else None,
         "threads": torch.get_num_threads(),
@@ -184,7 +183,10 @@ def carry_out(job: dict[str, Any], python: Path) -> tuple[dict[str, Any], dict[s
     """Returns the result of a job and the weights of every module, while the worker prints its progress."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job.json").write_text(json.dumps(job), encoding="utf-8")
-        ended = peers.run(python, WORKER, folder=folder, threads=job["threads"], capture=False)
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(job["threads"]))
+        quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+        command = [python, WORKER, f"{folder}/job.json", folder]
+        ended = subprocess.run(command, env=os.environ | limits | quiet, check=False)
         if ended.returncode:
             raise RuntimeError(f"AutoRound under {python} ended with {ended.returncode}; what it printed says why")
         result = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))

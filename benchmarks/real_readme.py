@@ -62,15 +62,12 @@ def caption(groups: Sequence[Group], spread: float) -> Iterator[str]:
     several = {policy for policy, count in every if count > 1}
     counts = {count for policy, count in every if policy in several} or {1}
     yield (
-        f"Divergence from the reference model (KL in bits per byte, lower is better), {groups[0].setting}. The "
-        "reference models are themselves quantized: they are dequantized Q4_K_M files, as no full-precision files "
-        "could be had here. "
-        f"Test text: {len(first.languages)} languages, {len(first.documents.lang) // len(first.languages)} documents "
-        f"each of {text}, the source of the calibration text, none of them seen in calibration; 12 of the "
-        "languages were calibrated on, and Greek was not. Calibration tokens are those of Gemma. The 95 % intervals of "
-        f"the worst language are within ±{100 * spread:.0f} %; the mean of "
-        f"{' or '.join(map(str, sorted(counts)))} seeds where a seed changes the result. "
-        "[All languages, other texts and widths, intervals](docs/real-models.md).\n"
+        f"KL divergence from the reference model in bits per byte (lower is better), {groups[0].setting}. Evaluation: "
+        f"{len(first.languages)} languages, {len(first.documents.lang) // len(first.languages)} unseen documents each "
+        f"of {text}; 12 of the languages were in the calibration set, Greek was not. 95 % intervals of the worst "
+        f"language are within ±{100 * spread:.0f} %; 1 or {max(counts)} seeds. The reference models are dequantized "
+        "Q4_K_M files, because no full-precision weights were available here. "
+        "[All languages, texts, bit widths and intervals](docs/results.md).\n"
     )
 
 

@@ -5,21 +5,20 @@ without markers is left alone.
 """
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import real_figure
-from fairbits.core.units import GB, MB, bits_per_byte
-from fairbits.text.language_codes import language_of
-from measured import Measure, Measured, contrast_counts, number, shown
+from fairbits.core.units import GB, MB
+from measured import Measure, number, shown
 from real_ablations import TITLES
 from real_against import ablation_lines, against_lines
 from real_groups import BASE, TEXTS, UNIT, Group, name_of, read_groups, table
 from real_readme import readme_lines
 
-MEASURES: Mapping[Measure, str] = {"divergence": "KL", "loss": "added loss"}
+MEASURES: tuple[Measure, ...] = ("divergence", "loss")
 PER_TOKEN = "nats_per_token"
 BEGIN, END = "<!-- real models: written by benchmarks/real.py tables -->", "<!-- end of real models -->"
 
@@ -63,19 +62,13 @@ def page_lines(groups: Sequence[Group], every: Sequence[Group]) -> Iterator[str]
         own = [group for group in groups if group.text == text]
         known = [code for code in own[0].languages if code in own[0].calibrated]
         others = [code for code in own[0].languages if code not in own[0].calibrated]
-        yield f"\n## {TEXTS.get(text, text)}"
+        yield f"\n### {TEXTS.get(text, text)}"
         for languages, title in ((known, "languages of the calibration text"), (others, "other languages")):
             if languages:
                 yield from summary_lines(own, languages, title)
     yield from against_lines(groups)
     yield from ablation_lines(every)
-    yield "\n## Every language"
-    yield "\n![KL of every language under every policy](assets/real-models.svg)"
-    yield "\nIn bits per byte. All numbers, in both units: [real-models.csv](assets/real-models.csv)."
-    for group in groups:
-        if group.setting == groups[0].setting:
-            yield from language_lines(group)
-    yield "\n## Time and memory\n"
+    yield "\n### Time and memory\n"
     yield from cost_lines(groups)
 
 
@@ -94,58 +87,25 @@ def amount_lines(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def summary_lines(groups: Sequence[Group], languages: Collection[str], title: str) -> Iterator[str]:
-    """Yields, for each measure, one row for every model, setting and policy."""
+    """Yields the divergence in one row for every model, setting and policy."""
     documents = sum(code in languages for code in groups[0].base.scores[0].documents.lang.tolist())
-    heads = (
-        *("model", "setting", "policy", "tokens", "seeds", "worst", "ratio", "mean", "ratio", "lower", "higher"),
-        *("worst, nats per token", "mean, nats per token"),
-    )
-    for measure, name in MEASURES.items():
-        yield f"\n**{name[0].upper()}{name[1:]}, bits per byte, {len(languages)} {title}, {documents:,} documents**\n"
-        rows = []
-        for group in groups:
-            for policy, each in group.policies.items():
-                tokens = sum(group.facts[policy][0]["calibration_tokens"].values())
-                start = [group.title, str(group.setting), name_of(policy), f"{tokens:,}", str(len(each.scores))]
-                rows.append([*start, *comparison(each, group.base, measure, languages)])
-        yield from table(heads, rows)
-
-
-def comparison(each: Measured, base: Measured, measure: Measure, languages: Collection[str]) -> list[str]:
-    """Returns worst and mean with their ratios to the base, and how many languages differ significantly."""
-    mine, theirs = (one.frame(measure, UNIT, languages) for one in (each, base))
-    nats = each.frame(measure, PER_TOKEN, languages)
-    code, worst = mine.worst()
-    cells = [f"{shown(worst)} {code[:3]}", ratio(worst.value, theirs.worst()[1].value)]
-    cells += [shown(mine.mean()), ratio(mine.mean().value, theirs.mean().value)]
-    cells += ["", ""] if each is base else map(str, contrast_counts(mine, theirs)[2:])
-    return [*cells, f"{number(nats.worst()[1].value)} {nats.worst()[0][:3]}", number(nats.mean().value)]
+    yield f"\n**KL, bits per byte, {len(languages)} {title}, {documents:,} documents**\n"
+    rows = []
+    for group in groups:
+        base = group.base.frame("divergence", UNIT, languages)
+        for policy, measured in group.policies.items():
+            frame = measured.frame("divergence", UNIT, languages)
+            code, worst = frame.worst()
+            tokens = sum(group.facts[policy][0]["calibration_tokens"].values())
+            start = [group.title, str(group.setting), name_of(policy), f"{tokens:,}", str(len(measured.scores))]
+            cells = [f"{shown(worst)} {code[:3]}", ratio(worst.value, base.worst()[1].value)]
+            rows.append([*start, *cells, shown(frame.mean()), ratio(frame.mean().value, base.mean().value)])
+    yield from table(("model", "setting", "policy", "tokens", "seeds", "worst", "ratio", "mean", "ratio"), rows)
 
 
 def ratio(value: float, base: float) -> str:
     """Returns how many times the base a value is; nothing where one of them is not above 0."""
     return number(value / base, 2) if min(value, base) > 0 else ""
-
-
-def language_lines(group: Group) -> Iterator[str]:
-    """Yields the table of every language of one model on one text, in bits per byte."""
-    frames = {
-        (measure, policy): each.frame(measure, UNIT).by_language()
-        for measure in MEASURES
-        for policy, each in group.policies.items()
-    }
-    heads = [f"{MEASURES[measure]}, {name_of(policy)}" for measure, policy in frames]
-    first, rows = group.base.scores[0].documents, []
-    for code in sorted(group.languages, key=lambda code: -frames["divergence", BASE][code].value):
-        own = first.lang == code
-        before = bits_per_byte(float(first.nll_reference[own].sum()), float(first.bytes[own].sum()))
-        mark = "" if code in group.calibrated else " *"
-        start = [f"{language_of(code).name}{mark}", str(int(own.sum())), number(before, 2)]
-        rows.append([*start, *(shown(each[code]) for each in frames.values())])
-    yield f"\n### {group.title}, {group.setting}, {TEXTS.get(group.text, group.text)}\n"
-    yield from table(["language", "documents", "loss of the reference", *heads], rows)
-    if not set(group.languages) <= group.calibrated:
-        yield "\n\\* not in the calibration text"
 
 
 def cost_lines(groups: Sequence[Group]) -> Iterator[str]:

@@ -3,8 +3,8 @@
     python benchmarks/recipes.py --environments DIR --out DIR [--model embedded:tiny] [--recipes llm_compressor …]
 
 Every recipe of examples/recipes runs twice, in the environment of its quantizer, which is made in DIR where it is
-missing (see peers.py): on English samples, and on as many samples of as many tokens in equal parts of all languages.
-Both checkpoints have the same bytes. They are measured against the model before quantization on evaluation text, as
+missing: on English samples, and on as many samples of as many tokens in equal parts of all languages. Both
+checkpoints have the same bytes. They are measured against the model before quantization on evaluation text, as
 `fairbits evaluate` does; differences are paired by document. Checkpoints and scores stay in --out: what is there is
 not made again.
 """
@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from environments import QUANTIZERS, python_of
 from fairbits import Checkpoint
 from fairbits.api.evaluate import scores_of
 from fairbits.evaluation.reference_answers import ReferenceAnswers
@@ -28,7 +29,6 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_languages, help_text
 from fairbits.text.mix import build_mix
 from fairbits.text.text_request import TextRequest
-from peers import environment
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 NAMES = {
@@ -58,7 +58,7 @@ def quantized(recipe: str, mix: Path, model: Path, options: argparse.Namespace) 
     out = options.out / f"{recipe}-{mix.stem}"
     if (out / "seconds.json").exists():
         return out
-    python, extra = environment(options.environments, recipe), []
+    python, extra = python_of(options.environments / recipe, QUANTIZERS[recipe]), []
     if recipe == "auto_round":
         extra = [str(options.iterations)]
     # nothing is compiled: it takes longer than such a small model on a CPU

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as t
+from speech import whisper_tokenizer, write_speech
 
 from fairbits.api.audit import audit
 from fairbits.api.evaluate import evaluate
@@ -30,7 +31,6 @@ from fairbits.models.scales.scheme import Scheme
 from fairbits.serve.overlays.overlay_files import Overlays
 from fairbits.serve.overlays.overlay_rows import Overlay, Patch
 from smaller_tokenizer import smaller_tokenizer
-from speech import whisper_tokenizer, write_speech
 
 DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}

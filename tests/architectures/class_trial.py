@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from small_models import small_model
+from speech import write_speech
 from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
@@ -22,7 +23,6 @@ from fairbits.models.architecture.meta_model import SOUND, model_class
 from fairbits.models.scales.scheme import Scheme
 from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.text_request import TextRequest
-from speech import write_speech
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
 LOGITS_TOLERANCE = 1e-3

@@ -5,8 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from clip_cases import MISSED, adversarial, heavy_tailed, importances, lognormal
 
-from clip_cases import MISSED, adversarial, count_differences, heavy_tailed, importances, lognormal
+from clip_gpu import count_differences
 from fairbits.models.io.compressed_tensors import pack_codes
 from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.exact_clip import device_steps, minimax_groups, triton_search

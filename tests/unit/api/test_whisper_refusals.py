@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.io import wavfile
+from speech import write_speech
 
 import fairbits as fb
 from fairbits.core.errors import InputError
@@ -14,7 +15,6 @@ from fairbits.forward.tokenize import short_text_notes, tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import read_corpus
 from fairbits.text.text_request import TextRequest
-from speech import write_speech
 
 GROUP, TOKENS = 16, 96
 SCHEME = Scheme(4, GROUP)

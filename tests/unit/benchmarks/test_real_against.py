@@ -66,7 +66,7 @@ def test_the_table_has_a_row_for_each_recipe_and_set_of_languages() -> None:
     assert len(rows) == 2
     assert "| 2 calibrated | AutoRound, 200 iterations, all text |" in rows[0]
     assert "| 1 others |" in rows[1]
-    assert all("| .50 [.50, .50] |" in row for row in rows)
+    assert all("| 0.50 [0.50, 0.50] |" in row for row in rows)
     assert rows[0].endswith("| 2 | 0 | 60 | 60 | 1, 1 |")
 
 

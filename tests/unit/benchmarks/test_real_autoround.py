@@ -88,16 +88,15 @@ def test_a_worker_gives_back_weights_on_a_grid() -> None:
     checkpoint = Checkpoint("embedded:tiny")
     modules = [each.module for each in checkpoint.architecture.linears.values()][:1]
     job = {
-        "method": "auto_round",
         "model": str(checkpoint.directory),
         "modules": modules,
         "samples": [[1] * 16] * 8,
-        "languages": [],
         "bits": 4,
         "group": 128,
         "threads": 1,
+        "device": "cpu",
         "options": {"iterations": 1},
     }
     result, weights = carry_out(job, Path(sys.executable))
-    assert result["bits_per_weight"] == 4 + 16 / 128
+    assert result["seconds"] > 0
     assert all(len(np.unique(row)) <= 16 for row in weights[modules[0]][:, :128].numpy())

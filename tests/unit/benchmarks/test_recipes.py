@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import peers
+import environments
 import recipes
 from fairbits import Checkpoint
 from fairbits.text.included_texts import help_text
@@ -27,7 +27,7 @@ def test_a_recipe_names_the_versions_of_its_environment(script: Path) -> None:
     compile(source, script, "exec")
     (said,) = re.findall(r"^Tested with (.*)\.$", source, re.MULTILINE)
     tested = dict(each.split() for each in re.split(", | and ", said))
-    assert tested == dict(pin.split("==") for pin in peers.ENVIRONMENTS[script.stem.removeprefix("with_")])
+    assert tested == dict(pin.split("==") for pin in environments.QUANTIZERS[script.stem.removeprefix("with_")])
     assert f"`examples/recipes/{script.name}`" in PAGE
     assert all(f"{name} {version}" in PAGE for name, version in tested.items())
 

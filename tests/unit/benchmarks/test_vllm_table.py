@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def test_what_vllm_computed_and_what_it_only_loaded() -> None:
-    assert row(SERVED)[6:] == ["serves", "11 of 12", ".0042", ".0003", "loads"]
+    assert row(SERVED)[6:] == ["serves", "11 of 12", "0.0042", "0.0003", "loads"]
     assert row(SERVED | {"kernels": ["PlainKernel"]})[6] == "loads; stand-in kernel"
     assert row(SERVED | {"bits": None, "kernels": []})[1:7] == ["–", "–", "–", "–", "float16", "serves"]
     assert row(FAILED)[3:8] == ["`--embeddings 8`", "`gptq`", "float16", "fails: AssertionError", ""]

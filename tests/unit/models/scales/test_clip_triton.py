@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-
 from clip_cases import MISSED, heavy_tailed, lognormal
+
 from fairbits.models.scales.block_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from clip_cases import adversarial, importances
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_cases import adversarial, count_differences, importances
+from clip_gpu import count_differences
 from fairbits.core.errors import InputError
 from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.clip_torch import exact_steps, minimax_steps

@@ -1,4 +1,4 @@
-"""Groups of weights that a search for the best scale may stumble over, and the check that two searches agree."""
+"""Groups of weights that a search for the best scale may stumble over."""
 
 import numpy as np
 
@@ -71,15 +71,3 @@ def importances(size: int = SIZE) -> dict[str, np.ndarray]:
         "wide range": 10.0 ** rng.uniform(-30, 5, size),
         "large": 1e200 * some,
     }
-
-
-def count_differences(
-    found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray], energy: np.ndarray
-) -> tuple[int, int]:
-    """Returns how many groups have another step, and how many of these another error; the others are ties.
-
-    Both arguments are (steps, errors), and `energy` is Σhw²: an error below 1e-24 of it is 0.
-    """
-    differ = ~np.isclose(found[0], expected[0], rtol=1e-10, atol=0)
-    apart = np.abs(found[1] - expected[1]) > 1e-9 * np.abs(expected[1]) + 1e-24 * energy
-    return int(differ.sum()), int((differ & apart).sum())

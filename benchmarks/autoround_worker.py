@@ -1,4 +1,4 @@
-"""AutoRound: rounding and scales learned block by block, symmetric, by its recommended 200 iterations of 8 samples.
+"""AutoRound on a job of `real_autoround.py`, in an environment of its own, without fairbits: rounding and scales learned block by block, symmetric, by its recommended 200 iterations of 8 samples.
 
 Scales have either sign, so that the largest weight of a group is the lowest code. All else is left at its default but
 the precision: it learns in float32, where by itself it would cast the model to bfloat16 if the processor knows that.
@@ -6,15 +6,22 @@ Nothing is compiled. Options of a job change this: `iterations`, `alg_ext` (its 
 `bfloat16`, `compile` (where AutoRound finds it useful, its default) and `seed`.
 """
 
+import json
 import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from auto_round import AutoRound, SignRoundConfig
-from job import STORED_BITS, Job, Prepared, Quantized, work
-from transformers import AutoTokenizer
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ITERATIONS = 200
 AT_ONCE = 8
@@ -23,6 +30,20 @@ SEED = 42
 """Its default."""
 OFF_GRID = 0.05
 """How far a weight in bfloat16, as a multiple of its scale, may be from a whole number."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Linear layers of a model (dotted paths) to quantize, and token ids to calibrate on."""
+
+    model: str
+    modules: list[str]
+    samples: list[list[int]]
+    bits: int
+    group: int | None
+    threads: int
+    device: str
+    options: Mapping[str, Any]
 
 
 class Warnings(logging.Handler):
@@ -37,13 +58,17 @@ class Warnings(logging.Handler):
         self.said.append(record.getMessage())
 
 
-def prepare(job: Job) -> Prepared:
-    """Returns a run of `quantize`, which leaves the rounded weights in the model; nothing is exported."""
+def main() -> None:
+    """Carries out the job `JOB DIRECTORY` of the command line: writes weights.safetensors and result.json."""
+    _, path, out = sys.argv
+    job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+    torch.set_num_threads(job.threads)
     warnings = Warnings()
     logging.getLogger("autoround").addHandler(warnings)
     options, tokenizer = job.options, AutoTokenizer.from_pretrained(job.model)
     half = options.get("bfloat16", False)
-    model = job.load(torch.bfloat16 if half else torch.float32)  # it would cast the positions' frequencies as well
+    dtype = torch.bfloat16 if half else torch.float32  # it would cast the positions' frequencies as well
+    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=dtype).eval()
     give_own_positions(model)
     samples = list(islice(cycle(job.samples), len(job.samples) + -len(job.samples) % AT_ONCE))
     run = AutoRound(
@@ -68,7 +93,19 @@ def prepare(job: Job) -> Prepared:
     )
     if len(samples) > len(job.samples):
         warnings.said.append(f"{len(samples) - len(job.samples)} of {len(job.samples)} samples were given twice")
-    return run.quantize, lambda: read(job, model, warnings.said)
+    start = time.perf_counter()
+    run.quantize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    result = {
+        "versions": {name: version(name) for name in ("auto-round", "torch", "transformers")},
+        "seconds": time.perf_counter() - start,
+        "peak_gpu_bytes": torch.cuda.max_memory_allocated(),
+        "notes": list(dict.fromkeys(warnings.said)),
+    }
+    weights = {name: on_grid(model.get_submodule(name), job.bits) for name in job.modules}
+    save_file({name: W.detach().float().contiguous() for name, W in weights.items()}, f"{out}/weights.safetensors")
+    Path(out, "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def give_own_positions(model: torch.nn.Module) -> None:
@@ -107,15 +144,6 @@ def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.T
     return [{"input_ids": some, "attention_mask": real} for some, real in parts]
 
 
-def read(job: Job, model: torch.nn.Module, warnings: list[str]) -> Quantized:
-    """Returns the weights that a loader makes of codes and scales, once those of the run are seen to lie on grids."""
-    modules: dict[str, Any] = {name: model.get_submodule(name) for name in job.modules}
-    weights = {name: on_grid(each, job.bits) for name, each in modules.items()}
-    scales = sum(each.scale.numel() for each in modules.values())
-    bits = job.bits + STORED_BITS * scales / sum(W.numel() for W in weights.values())
-    return Quantized(weights, bits, tuple(dict.fromkeys(warnings)))
-
-
 def on_grid(module: Any, bits: int) -> torch.Tensor:
     """Returns whole multiples of the scales in float32; raises unless these are the weights of the module."""
     scale, lowest = module.scale.detach().cpu().float()[:, :, None], -(2 ** (bits - 1))
@@ -128,4 +156,4 @@ def on_grid(module: Any, bits: int) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    work("auto-round", prepare)
+    main()
