@@ -1,4 +1,6 @@
-"""AutoRound on a job of `real_autoround.py`, in an environment of its own, without fairbits: rounding and scales learned block by block, symmetric, by its recommended 200 iterations of 8 samples.
+"""AutoRound on a job of `real_autoround.py`, in an environment of its own, without fairbits.
+
+It learns rounding and scales block by block, symmetric, by its recommended 200 iterations of 8 samples.
 
 Scales have either sign, so that the largest weight of a group is the lowest code. All else is left at its default but
 the precision: it learns in float32, where by itself it would cast the model to bfloat16 if the processor knows that.

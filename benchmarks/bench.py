@@ -106,7 +106,6 @@ class Bench:
             "device": device,
             "threads": torch.get_num_threads(),
             "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
-            "widths": [each.bits for each in plan.schemes.values()],
             "calibration_tokens": {} if text is None else tokens_of(text),
             "notes": list(plan.notes),
         }

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     name = options.model.replace(":", "-") + "_" + options.setting.replace(":", "-")
     files = {size: options.out / f"{name}_{size}.json" for size in options.sizes}
     done = [Results.load(file) for file in files.values() if file.exists()]
-    known = done[0].known if done else known_languages(options.model, most=options.most, device=options.device)
+    known = done[0].known if done else known_languages(options.model)
     report(f"{options.model}: {len(known)} languages; {time.perf_counter() - start:.0f} s")
     languages = list(known)
     trial = Trial(
@@ -149,7 +149,6 @@ def main(arguments: Sequence[str]) -> None:
     running.add_argument("--setting", default="3:64", help="bits and group")
     running.add_argument("--sizes", nargs="+", type=int, default=[6, 12, 18])
     running.add_argument("--draws", type=int, default=10, help="random sets of each size")
-    running.add_argument("--most", type=int, default=60, help="languages at most, the best known")
     running.add_argument("--evaluation-tokens", type=int, default=700, help="of each language")
     running.add_argument("--audit-tokens", type=int, default=ALL_TOKENS, help="of each language, for second moments")
     running.add_argument("--seed", type=int, default=0, help="of the random sets")

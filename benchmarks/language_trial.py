@@ -2,33 +2,20 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import published
 from bench import Bench, Setting
-from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
-from fairbits.core.units import bits
-from fairbits.forward.collect import document_losses
-from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.models.device import resolve_device
 from fairbits.models.embedded import LANGUAGES
 from fairbits.text.corpus import Corpus
-from fairbits.text.included_texts import udhr, udhr_languages
 from fairbits.text.text_request import TextRequest
 
 ALL_TOKENS = 10**6
 """More calibration tokens than a language of the declaration has: all of its text is used."""
-KNOWN = 2.0
-"""A language is known if its text costs at most this many times the bits of the median of CORE."""
-CORE = ("deu_Latn", "fra_Latn", "ita_Latn", "por_Latn", "rus_Cyrl", "spa_Latn", "zho_Hans")
-"""Languages that every multilingual model knows; English is not among them, as some models recite it."""
-SCREENED_TOKENS = 400
 
 
 @dataclass
@@ -101,25 +88,6 @@ def path_of(model: str) -> str | Path:
     return model if known is None else known.path
 
 
-def known_languages(model: str, *, most: int, device: str) -> dict[str, float]:
-    """Returns the languages that a model knows, the best known first, with the bits that their text costs.
-
-    The declaration is parallel, so the bits of the same sections can be compared between languages and scripts. They
-    are given relative to the median of CORE. The languages of an embedded model are those that it was trained on.
-    """
-    checkpoint = Checkpoint(path_of(model))
-    if model.startswith("embedded:"):
-        return dict.fromkeys(LANGUAGES[model.partition(":")[2].partition("?")[0]], 1.0)
-    cost = section_bits(checkpoint, [language.code for language in udhr_languages()], device=device)
-    usual = float(np.median([cost[code] for code in CORE]))
-    relative = {code: value / usual for code, value in sorted(cost.items(), key=lambda each: each[1])}
-    return dict(list({code: round(r, 4) for code, r in relative.items() if r <= KNOWN}.items())[:most])
-
-
-def section_bits(checkpoint: Checkpoint, languages: Iterable[str], *, device: str) -> Mapping[str, float]:
-    """Returns the bits that a few evaluation sections cost in every language."""
-    corpus = udhr(languages)
-    text = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", SCREENED_TOKENS, 512))
-    nll, _ = document_losses(checkpoint.load(device=resolve_device(device)), text)
-    totals = np.bincount(text.language_of, bits(nll), len(text.languages))
-    return dict(zip(text.languages, totals.tolist(), strict=True))
+def known_languages(model: str) -> dict[str, float]:
+    """Returns the languages that an embedded model was trained on."""
+    return dict.fromkeys(LANGUAGES[model.partition(":")[2].partition("?")[0]], 1.0)

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
     """Measures what is not there yet."""
     start = time.perf_counter()
     options.device = resolve_device(options.device)
-    known = {} if options.languages else known_languages(options.model, most=options.most, device=options.device)
+    known = {} if options.languages else known_languages(options.model)
     names = options.languages.split(",") if options.languages else list(known)
     languages = [resolve(name).language.code for name in names]
     with_help = set(languages) <= {language.code for language in help_languages()}
@@ -195,7 +195,6 @@ def main(arguments: Sequence[str]) -> None:
     running.add_argument("--evaluation-tokens", type=int, default=700, help="of each language and text")
     running.add_argument("--top-p", type=float, default=1.0)
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    running.add_argument("--most", type=int, default=24, help="languages at most, the best known")
     running.add_argument("--device", default="auto")
     running.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing is begun")
     running.add_argument("--out", type=Path, required=True)

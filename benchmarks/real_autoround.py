@@ -169,7 +169,6 @@ def run(
         "device": bench.device,
         "threads": torch.get_num_threads(),
         "learned": None,
-        "widths": [each.bits for each in plan.schemes.values()],
         "calibration_tokens": tokens_of(text),
         "notes": [*plan.notes, *result["notes"]],
         "rows": len(rows),
