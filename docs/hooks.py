@@ -92,7 +92,7 @@ def _cell(text: str) -> str:
 
 HEAD = """# Command line
 
-Every command and option, as `fairbits COMMAND --help` shows them. Results go to stdout; notes, progress and errors go to
+Every command and option, as in `fairbits COMMAND --help`. Results go to stdout; notes, progress and errors go to
 stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
 bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
 """
