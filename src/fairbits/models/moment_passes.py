@@ -9,7 +9,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import CHECKED_WEIGHTS
 from fairbits.models import moment_kernels as kernels
 from fairbits.models.moments import Moments
-from fairbits.models.scales.clip_kernels import LAUNCH
+from fairbits.core.numba_lock import LAUNCH
 from fairbits.models.weight_histogram import FORMATS, Counts, Histogram, count_beyond
 
 Found = tuple[Moments, float, Histogram, tuple[int, int]]
