@@ -64,9 +64,7 @@ def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective:
     `importance` is (languages, groups · weights); `minimax_blocks` explains it and the objectives "worst" and "regret".
     """
     size = blocks.shape[2]
-    steps = minimax_blocks(
-        _rows(blocks), grid, group=size, importance=importance, objective=objective, signed=signed
-    )
+    steps = minimax_blocks(_rows(blocks), grid, group=size, importance=importance, objective=objective, signed=signed)
     return torch.from_numpy(steps).to(blocks.device)
 
 
