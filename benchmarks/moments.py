@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import save_file
 
 from fairbits.models.io.safetensors_files import map_tensor, read_header
-from fairbits.models.weight_moments import moments_of
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6
@@ -71,10 +70,10 @@ def measure(folder: Path, dtype: torch.dtype, *, tensors: int, weights: int, rep
     path, small = folder / f"{name}.safetensors", folder / f"{name}.small.safetensors"
     write(path, dtype, tensors=tensors, weights=weights)
     write(small, dtype, tensors=1, weights=1 << 18)
-    for function in (torch.sum, moments_of):
+    for function in (torch.sum, tensor_moments):
         seconds(small, function)
-    peak = peak_above(path, moments_of)
-    rounds = [(seconds(path, torch.sum), seconds(path, moments_of)) for _ in range(repeats)]
+    peak = peak_above(path, tensor_moments)
+    rounds = [(seconds(path, torch.sum), seconds(path, tensor_moments)) for _ in range(repeats)]
     plain, ours = (best(times) for times in zip(*rounds, strict=True))
     n = tensors * weights
     extra = peak - weights * dtype.itemsize

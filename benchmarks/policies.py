@@ -30,7 +30,7 @@ POLICIES = (
     "gptq",
     "rtn",
     "aciq",
-    "aciq:law=laplace",
+    "aciq:distribution=laplace",
     "kappa",
     "mse",
     "weighted",

@@ -96,11 +96,10 @@ def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) 
         if info.dtype not in FORMATS or not tensor.numel():
             skipped[info.name] = f"it holds {tensor.numel()} element(s) of {info.dtype}"
         else:
-            tables = in_blocks.get(info.name, [])
-            by_value = count_by_value(tensor) if tables or info.dtype.itemsize == 2 else None
+            by_value = count_by_value(tensor)
             tensors[info.name] = tensor_moments(tensor, by_value, name=info.name)
-            for table in tables:
-                table[info.dtype] = table.get(info.dtype, 0) + by_value
+            for table in in_blocks.get(info.name, ()):
+                table[info.dtype] = table[info.dtype] + by_value if info.dtype in table else by_value
         del tensor  # before the next one is read
         done += info.nbytes
         if progress is not None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.models.scales.block_clip import clip_blocks
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.quantization.protection import amplification_sensitivity, gateway_misses, gateway_set, protect
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge

@@ -3,14 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from fairbits.models.scales.clip_torch import exact_steps, minimax_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_cases import adversarial, count_differences, importances
 from fairbits.core.errors import InputError
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.clip_torch import exact_steps, minimax_steps
-from fairbits.models.scales.exact_clip import clip_groups, device_steps, minimax_groups, triton_search
+from fairbits.models.scales.exact_clip import (
+    clip_blocks,
+    clip_groups,
+    device_steps,
+    minimax_blocks,
+    minimax_groups,
+    triton_search,
+)
 from fairbits.models.scales.grid import Grid
 
 KINDS = ("symmetric", "twos", "midrise")
