@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from fairbits.models.io.safetensors_files import map_tensor, read_header
+from fairbits.models.weight_moments import tensor_moments
 
 BAR_TIME = 3.0
 BAR_MEMORY = 64e6

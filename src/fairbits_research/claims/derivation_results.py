@@ -10,7 +10,7 @@ from fairbits.models.scales.grid import Grid
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import layer_errors, loss, optima_at_kappa, optimum, random_patterns
 from fairbits_research.theory.bounds import alpha_limit, disparity, own_optimum_bound, tv_bound
-from fairbits_research.theory.clip_distribution import minimax_distribution
+from fairbits_research.theory.clip_distribution import SharedStep, minimax_distribution
 from fairbits_research.theory.distributions import Distribution, Gaussian, GaussianScaleMixture, Laplace, Mixture
 from fairbits_research.theory.noise import additive_mse, mse
 from fairbits_research.theory.threshold_formulas import additive_alpha, kappa_alpha, noise_constant

@@ -1,9 +1,8 @@
-"""Distributions with closed-form tail moments: symmetric about their mean, given by σ, mean and at most two shape numbers.
+"""Distributions of weights with closed-form tail moments, and mixtures of them.
 
-The interface of distributions of weights, and mixtures of them.
-
+The families are symmetric about their mean, and given by σ, mean and at most two shape numbers.
 `upper(x)` and `lower(x)` are the moments of order 0, 1, 2 beyond x on either side. The exact error of the true
-quantizer is a finite sum of them (`fairbits_research.theory.noise`).
+quantizer is a finite sum of them (`noise`).
 """
 
 from abc import ABC, abstractmethod
@@ -236,7 +235,7 @@ class GeneralisedGaussian(Symmetric):
 
     @classmethod
     def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
-        """Returns the distribution of excess kurtosis κ, −1.2 + 1e-9 ≤ κ < 1e9, by inverting Γ(5/p)Γ(1/p)/Γ(3/p)² = κ + 3.
+        """Returns the distribution of excess kurtosis κ, −1.2 + 1e-9 ≤ κ < 1e9: Γ(5/p)Γ(1/p)/Γ(3/p)² = κ + 3.
 
         >>> round(GeneralisedGaussian.with_kappa(3.0).shape, 6)
         1.0
