@@ -12,8 +12,9 @@ Four functions answer "which α is best for language λ?". They differ in what t
 Only the last minimises the error of the language. Where every block has its own threshold, the first two give every
 language the same one (`separable`).
 
-`refit` finds the constants c_B, d_B of σ(c_B + d_B·ln(1 + κ)) that lose least over many families of distributions. The form is
-the documents'; no choice of constants makes κ a sufficient statistic. `REFITTED_CONSTANTS` are its rounded results.
+`refit` finds the constants c_B, d_B of σ(c_B + d_B·ln(1 + κ)) that lose least over many families of distributions. The
+form is the documents'; no choice of constants makes κ a sufficient statistic. `REFITTED_CONSTANTS` are its rounded
+results.
 """
 
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ ALPHAS = (0.05, 120.0)
 
 
 def families(kappa: float) -> dict[str, Distribution]:
-    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, and the scale mixtures that reach κ.
+    """Returns distributions of variance 1 and excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ.
 
     >>> list(families(20.0))
     ['t', 'ggd', 'gsm 0.0001', 'gsm 0.001', 'gsm 0.01', 'gsm 0.05', 'gsm 0.1']
