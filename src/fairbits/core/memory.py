@@ -113,7 +113,3 @@ MINIMAX_TABLE_NUMBERS = 2**27
 """Numbers, languages × weights, up to which one scale of a whole tensor is sought for the worst language: 1 GiB."""
 RESAMPLED_COUNTS = 2_000_000
 """Counts, resamples × documents, that are drawn at a time: 16 MB."""
-DYNAMIC_PROGRAM_STATES = 50_000_000
-"""States, blocks × units of the budget, of the dynamic program that allocates bits: one byte each."""
-PROTECTION_SETS = 50_000
-"""Sets of blocks whose damage is computed at a time: 10 MB with 25 languages."""

@@ -8,7 +8,6 @@ from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
-from fairbits.quantization.allocation import block_bytes
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import LANGUAGES, curves, formula_losses, mean_loss, random_patterns
 from fairbits_research.theory.clip_distribution import clip_distribution
@@ -95,8 +94,8 @@ def option_a() -> Finding:
 
 
 def _bytes_per_layer(bits: int) -> float:
-    """Returns the bytes of a layer of 2²⁰ weights with its scales; 16 bits need no scales."""
-    return float(block_bytes([2**20], [0 if bits == 16 else 2**20 // GROUP], bits=[bits])[0, 0])
+    """Returns the bytes of a layer of 2²⁰ weights with its scales of 16 bits; weights of 16 bits need no scales."""
+    return float(2**20 * bits // 8 + (0 if bits == 16 else 2 * 2**20 // GROUP))
 
 
 def mixed_precision() -> tuple[float, float]:
