@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numba import get_num_threads
 
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
 

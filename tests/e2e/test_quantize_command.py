@@ -52,7 +52,7 @@ def test_options_reach_the_policy(command) -> None:
         assert (code, errors) == (0, ""), errors
         return json.loads(printed)
 
-    assert planned("--policy", "aciq", "--law", "laplace")["treatments"][5]["clip"] == "laplace"
+    assert planned("--policy", "aciq", "--distribution", "laplace")["treatments"][5]["clip"] == "laplace"
     assert planned("--mix", "heb=1")["languages"] == {"eng_Latn": 0.0, "heb_Hebr": 1.0}  # gptq, the default
     found = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
     widths = {each["block"]: each["bits"] for each in found["treatments"]}
@@ -70,7 +70,11 @@ def test_options_reach_the_policy(command) -> None:
     ("verb", "options", "message"),
     [
         ("plan", ("--policy", "best"), "policy"),
-        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn takes no --law (aciq does); it takes --bits"),
+        (
+            "plan",
+            ("--policy", "rtn", "--distribution", "laplace"),
+            "rtn takes no --distribution (aciq does)",
+        ),
         ("plan", ("--policy", "rtn", "--avg-bits", "4"), "rtn takes no --avg-bits (allocate, fair do)"),
         ("plan", ("--device", "foo"), "device is 'foo'"),
         ("plan", ("--policy", "allocate", "--avg-bits", "4", "--widths", "4-8"), "--widths is '4-8'"),
@@ -122,19 +126,19 @@ def interrupt(out: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resume_takes_the_plan_of_the_draft(command, tmp_path, monkeypatch) -> None:
-    made = fb.plan(TINY, policy="aciq", law="laplace", bits=3, group="channel")
+    made = fb.plan(TINY, policy="aciq", distribution="laplace", bits=3, group="channel")
     interrupt(tmp_path / "w3", made, monkeypatch)
     options = ("--resume", "--out", tmp_path / "w3")
     for other, message in (
         (("--bits", "4"), "--bits is 4, but the interrupted run had 3"),
         (("--policy", "rtn"), "--policy is rtn, but the interrupted run had aciq"),
-        (("--law", "gaussian"), "had laplace"),
+        (("--distribution", "gaussian"), "had laplace"),
     ):
         code, _, errors = command("quantize", TINY, *options, *other)
         assert (code, errors.count("\n")) == (2, 1)
         assert message in errors
     assert not (tmp_path / "w3").exists()
-    assert command("quantize", TINY, *options, "--bits", "3", "--law", "laplace")[0] == 0
+    assert command("quantize", TINY, *options, "--bits", "3", "--distribution", "laplace")[0] == 0
     assert fb.Plan.load(tmp_path / "w3" / "plan.json").digest == made.digest
     whole = tmp_path / "whole"
     fb.quantize(TINY, made, out=whole)

@@ -9,12 +9,11 @@ from clip_cases import MISSED, adversarial, heavy_tailed, importances, lognormal
 
 from clip_gpu import count_differences
 from fairbits.models.io.compressed_tensors import pack_codes
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.exact_clip import device_steps, minimax_groups, triton_search
+from fairbits.models.scales.exact_clip import clip_blocks, device_steps, minimax_blocks, minimax_groups, triton_search
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales, round_to_nearest
 from fairbits.models.scales.scheme import Scheme
-from fairbits.models.weight_moments import moments_of
+from fairbits.models.weight_moments import tensor_moments
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -136,4 +135,4 @@ def test_packing(bits):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_moments(dtype):
     W = weights(100, 4096, dtype)
-    assert moments_of(W.cuda()).as_data() == moments_of(W).as_data()
+    assert tensor_moments(W.cuda()).as_data() == tensor_moments(W).as_data()

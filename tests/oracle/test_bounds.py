@@ -3,18 +3,7 @@
 import numpy as np
 import pytest
 
-from fairbits.models.scales.clip_formulas import additive_alpha, noise_constant
-from fairbits.models.scales.distributions import (
-    Gaussian,
-    GaussianScaleMixture,
-    GeneralisedGaussian,
-    Laplace,
-    Mixture,
-    StudentT,
-)
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import additive_mse, mse
-from fairbits.models.scales.sample_clip import clip_law
 from fairbits_research.theory.bounds import (
     alpha_limit,
     disparity,
@@ -23,6 +12,17 @@ from fairbits_research.theory.bounds import (
     total_variation,
     tv_bound,
 )
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import (
+    Gaussian,
+    GaussianScaleMixture,
+    GeneralisedGaussian,
+    Laplace,
+    Mixture,
+    StudentT,
+)
+from fairbits_research.theory.noise import additive_mse, mse
+from fairbits_research.theory.threshold_formulas import additive_alpha, noise_constant
 from fairbits_research.theory.thresholds import families
 
 
@@ -73,7 +73,7 @@ def test_own_optimum_bound() -> None:
     for _ in range(150):
         laws = [random_law(rng) for _ in range(3)]
         patterns = rng.dirichlet(np.ones(3), size=2)
-        best = [clip_law(Mixture(laws, pattern), Grid(4)) for pattern in patterns]
+        best = [clip_distribution(Mixture(laws, pattern), Grid(4)) for pattern in patterns]
         errors = [[float(mse(law, Grid(4), found.step)) for law in laws] for found in best]
         bound = own_optimum_bound(*patterns, errors_p=errors[0], errors_q=errors[1])
         assert abs(best[0].value - best[1].value) <= bound * (1 + 1e-9)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.models.scales.clip_formulas import REFITTED_CONSTANTS, banner_gaussian, banner_laplace
-from fairbits.models.scales.distributions import (
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
+from fairbits.models.scales.grid import Grid
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import (
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -17,9 +19,8 @@ from fairbits.models.scales.distributions import (
     StudentT,
     Uniform,
 )
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law
+from fairbits_research.theory.noise import mse
+from fairbits_research.theory.threshold_formulas import REFITTED_CONSTANTS
 from fairbits_research.theory.thresholds import loss_curves, refit
 
 TABLE = list(csv.DictReader(Path(__file__).with_name("constants.csv").read_text().splitlines()))
@@ -50,7 +51,7 @@ def test_constants_reproduce_to_the_printed_digits(grid_kind, bits) -> None:
     grid = Grid(bits, grid_kind)
     for row in TABLE:
         if row["grid"] == grid_kind and int(row["bits"]) == bits:
-            found = clip_law(law_of(row["family"], float(row["kappa"])), grid)
+            found = clip_distribution(law_of(row["family"], float(row["kappa"])), grid)
             assert found.gap <= 1e-9
             assert abs(float(grid.alpha(found.step)) - float(row["alpha"])) <= half_unit(row["alpha"]), row
             assert abs(found.value - float(row["mse"])) <= half_unit(row["mse"]), row
@@ -60,8 +61,8 @@ def test_midrise_equals_the_table_of_uniform_quantizers_of_max() -> None:
     published = {2: 1.991, 3: 2.344, 4: 2.682, 5: 3.010, 6: 3.330, 8: 3.938}
     for bits, alpha in published.items():
         grid = Grid(bits, "midrise")
-        assert float(grid.alpha(clip_law(Gaussian(), grid).step)) == pytest.approx(alpha, abs=6e-4)
-    assert clip_law(Gaussian(), Grid(4, "midrise")).step == pytest.approx(0.3352, abs=5e-5)
+        assert float(grid.alpha(clip_distribution(Gaussian(), grid).step)) == pytest.approx(alpha, abs=6e-4)
+    assert clip_distribution(Gaussian(), Grid(4, "midrise")).step == pytest.approx(0.3352, abs=5e-5)
 
 
 def test_banners_published_constants() -> None:
@@ -114,7 +115,7 @@ def test_optimum_is_no_worse_than_a_dense_scan() -> None:
     values = mse(law, Grid(2), alphas)
     local = (values[1:-1] < values[:-2]) & (values[1:-1] < values[2:])
     assert local.sum() == 2
-    found = clip_law(law, Grid(2))
+    found = clip_distribution(law, Grid(2))
     assert found.value <= values.min() <= found.value * (1 + 1e-6)
     assert found.step == pytest.approx(9.36, abs=0.05)
 

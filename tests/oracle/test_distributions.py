@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted, mixture_moments
-from fairbits.models.scales.distributions import (
+from fairbits.models.moments import Moments, kappa_mixture, mixture_moments
+from fairbits_research.theory.distributions import (
     Gaussian,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -16,6 +16,7 @@ from fairbits.models.scales.distributions import (
     StudentT,
     Uniform,
 )
+from fairbits_research.theory.effective_kurtosis import kappa_weighted, sample_moments
 
 PEERS = [
     (Gaussian(2.0, 0.3), stats.norm(0.3, 2.0)),
@@ -75,10 +76,10 @@ def test_special_shapes_coincide() -> None:
 def test_mixture_moments_equal_those_of_the_pooled_sample() -> None:
     rng = np.random.default_rng(1)
     samples = [rng.gamma(2.0, 1.0, 3000), rng.normal(-1.0, 3.0, 5000), rng.exponential(0.5, 700) + 4]
-    pooled = Moments.of(np.concatenate(samples))
-    merged = Moments.of(samples[0]) + Moments.of(samples[1]) + Moments.of(samples[2])
+    pooled = sample_moments(np.concatenate(samples))
+    merged = sample_moments(samples[0]) + sample_moments(samples[1]) + sample_moments(samples[2])
     weights = [sample.size for sample in samples]
-    parts = [Moments.of(sample) for sample in samples]
+    parts = [sample_moments(sample) for sample in samples]
     for found in (merged, mixture_moments(parts, weights)):
         assert found.mean == pytest.approx(pooled.mean)
         assert found.variance == pytest.approx(pooled.variance)
@@ -98,10 +99,10 @@ def test_mixture_kurtosis_worked_examples() -> None:
 
 def test_moments_survive_a_large_offset() -> None:
     x = np.random.default_rng(2).standard_normal(100_000)
-    shifted = Moments.of(x + 1e6)
+    shifted = sample_moments(x + 1e6)
     assert shifted.variance == pytest.approx(x.var(), rel=1e-6)
     assert shifted.kappa == pytest.approx(stats.kurtosis(x), abs=1e-4)
-    chunks = [Moments.of(part) for part in np.array_split(x + 1e6, 7)]
+    chunks = [sample_moments(part) for part in np.array_split(x + 1e6, 7)]
     total = chunks[0]
     for chunk in chunks[1:]:
         total = total + chunk

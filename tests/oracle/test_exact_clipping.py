@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fairbits.models.scales.block_clip import clip_blocks
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import sample_error
 from fairbits.models.scales.sample_clip import clip_sample
+from fairbits_research.theory.noise import sample_error
 
 SIZES = {2: 5, 3: 4, 4: 3}
 SPECIAL = ["random", "ties", "zeros", "outlier", "faint", "constant", "single", "dead"]

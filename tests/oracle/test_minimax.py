@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.clip_kernels import minimise_worst_quadratic
-from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, Laplace
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse, sample_error
-from fairbits.models.scales.sample_clip import clip_law, minimax_law, minimax_sample
+from fairbits.models.scales.minimax_kernels import minimise_worst_quadratic
+from fairbits.models.scales.sample_clip import minimax_sample
+from fairbits_research.theory.clip_distribution import clip_distribution, minimax_distribution
+from fairbits_research.theory.distributions import Gaussian, GeneralisedGaussian, Laplace
+from fairbits_research.theory.noise import mse, sample_error
 
 
 def piece_enumeration(w, H, grid):
@@ -123,8 +124,8 @@ def test_laws_have_the_same_certificate() -> None:
     laws = [Gaussian(1.0), Laplace(1.4), GeneralisedGaussian.with_kappa(20.0, sigma=0.8)]
     for bits, relative in itertools.product((2, 4, 6), (False, True)):
         grid = Grid(bits)
-        found = minimax_law(laws, grid, relative=relative)
-        scale = [clip_law(law, grid).value if relative else 1.0 for law in laws]
+        found = minimax_distribution(laws, grid, relative=relative)
+        scale = [clip_distribution(law, grid).value if relative else 1.0 for law in laws]
         steps = np.geomspace(found.step / 3, found.step * 3, 4001)
         curves = np.array([mse(law, grid, steps) / each for law, each in zip(laws, scale, strict=True)])
         assert found.worst <= curves.max(axis=0).min() * (1 + 1e-9)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fairbits.models.weight_moments import moments_of
+from fairbits.models.weight_moments import tensor_moments
 
 LAWS = {
     "normal": stats.norm(0, 0.02),
@@ -35,7 +35,7 @@ def test_moments_and_shares_are_those_of_scipy_and_brute_force(law, dtype) -> No
     W = draw(law, dtype)
     x = W.double().numpy()
     scaled = x / np.abs(x).max()  # SciPy takes powers of the numbers as they are
-    found = moments_of(W)
+    found = tensor_moments(W)
     assert found.mean == pytest.approx(x.mean(), rel=1e-12, abs=1e-14 * x.std())
     assert found.sigma == pytest.approx(scaled.std() * np.abs(x).max(), rel=1e-11)
     assert found.skewness == pytest.approx(stats.skew(scaled), rel=1e-9, abs=1e-9)
@@ -50,7 +50,7 @@ def test_moments_and_shares_are_those_of_scipy_and_brute_force(law, dtype) -> No
 @pytest.mark.parametrize("law", ["normal", "t3", "skewed"])
 @pytest.mark.parametrize("k", [0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0])
 def test_shares_at_any_distance_lie_within_their_bounds(law, dtype, k) -> None:
-    found = moments_of(W := draw(law, dtype))
+    found = tensor_moments(W := draw(law, dtype))
     share = np.mean(np.abs(W.double().numpy() - found.mean) > k * found.sigma)
     least, greatest = found.beyond_bounds(k)
     assert least <= share <= greatest
@@ -65,9 +65,9 @@ def test_shares_at_any_distance_lie_within_their_bounds(law, dtype, k) -> None:
 def test_merged_float32_shares_of_many_scales_match_brute_force() -> None:
     rng = np.random.default_rng(3)
     parts = [(rng.standard_t(5, 40_000) * scale).astype(np.float32) for scale in (0.3, 1.0, 1.7, 4.0)]
-    merged = moments_of(torch.from_numpy(parts[0]))
+    merged = tensor_moments(torch.from_numpy(parts[0]))
     for part in parts[1:]:
-        merged = merged + moments_of(torch.from_numpy(part))
+        merged = merged + tensor_moments(torch.from_numpy(part))
     x = np.concatenate(parts).astype(np.float64)
     for k, share in ((3, merged.beyond_3), (6, merged.beyond_6)):
         assert share == pytest.approx(np.mean(np.abs(x - x.mean()) > k * x.std()), rel=0.01)

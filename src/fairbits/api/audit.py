@@ -151,7 +151,7 @@ def build_audit(
         patterns=patterns,
         founders=founding_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
         kappa_weighted=headline.kappa_weighted(kappa),
-        kappa_mixture=headline.kappa_mixture([block.moments for block in moments.blocks]),
+        kappa_mixture=headline.kappa_mixture(moments.blocks),
         outlier_share=share,
         tokenization=tokenization(corpus.calibration, checkpoint.tokenizer(), parallel=corpus.parallel),
         redundancy=proxies,

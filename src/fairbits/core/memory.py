@@ -34,12 +34,10 @@ GPU_PACKED_WEIGHTS = 2**28
 """The same on a GPU, where every call costs as much as packing a million: copies of 256 MiB."""
 WIDENED_WEIGHTS = 2**20
 """Weights that are widened to float64 at a time: 8 MiB."""
-SEARCHED_WEIGHTS = 2**18
-"""Weights of groups whose scales are searched together in torch: several float64 copies of 2 MiB stay in the caches."""
-GPU_SEARCHED_WEIGHTS = 2**24
-"""The same on a GPU: about ten copies of 128 MiB, so that every call does much."""
-CHECKED_WEIGHTS = 2**24
-"""Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
+COUNTED_WEIGHTS = 2**24
+"""Weights whose values are counted at a time: a copy of 64 MiB."""
+SUMMED_WEIGHTS = 2**16
+"""Weights whose powers are summed at a time: float64 copies of 512 KiB stay in the caches."""
 KEPT_ERRORS_BYTES = 512 * MIB
 """Bytes of rounding errors that an audit keeps while batches pass their layers; more are computed for every batch."""
 ERROR_ROWS = 256
@@ -115,7 +113,3 @@ MINIMAX_TABLE_NUMBERS = 2**27
 """Numbers, languages × weights, up to which one scale of a whole tensor is sought for the worst language: 1 GiB."""
 RESAMPLED_COUNTS = 2_000_000
 """Counts, resamples × documents, that are drawn at a time: 16 MB."""
-DYNAMIC_PROGRAM_STATES = 50_000_000
-"""States, blocks × units of the budget, of the dynamic program that allocates bits: one byte each."""
-PROTECTION_SETS = 50_000
-"""Sets of blocks whose damage is computed at a time: 10 MB with 25 languages."""

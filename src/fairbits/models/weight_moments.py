@@ -1,97 +1,55 @@
-"""Moments and outliers of the weights of a tensor, a block or any set of tensors, from one pass over the file.
+"""Moments and outliers of the weights of every tensor and block of a model, from one pass over its files.
 
-An outlier lies more than 3σ (6σ) from the mean of its own population: |w − mean| > kσ. A merged population has a
-different mean and σ from its parts, so outliers cannot simply be added. Every result therefore carries counts of its
-weights by value, from which shares are computed after merging.
+An outlier is more than 3σ (6σ) from the mean of its own population: |w − mean| > kσ. A block has another mean and σ
+than its tensors, and these are known only when the last tensor has been read. So the weights of a block are also
+counted by their leading 16 bits (19 of float64): sign, exponent, and at least 7 bits of the mantissa.
 
-* n, mean, σ, skewness, κ and max|w| are exact to the rounding of float64, merged or not.
-* Outlier shares of one tensor, and of anything merged from bfloat16 and float16, are exact.
-* Outlier shares merged from float32 or float64 come from bins of 2⁻⁷ of a weight's size. In tensors with more than 4 M
-  weights, all blocks of 64 with a weight beyond 5σ are counted, and a random one in eight of the others. Bins cut by a
-  threshold are divided in proportion; `beyond_bounds` gives the limits, `exact` says whether they coincide.
+* n, mean, σ, skewness, κ and max|w| are exact to the rounding of float64.
+* Shares of outliers of a tensor, and of blocks in bfloat16 and float16, are exact.
+* Those of blocks in float32 and float64 are exact unless a threshold cuts a bin of equal leading bits, which spans
+  2⁻⁷ of its value: it is divided in proportion.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fairbits.core.checks import in_range, instance, instances
+from fairbits.core.array_checks import Floats, near_one, representable
 from fairbits.core.errors import InputError
+from fairbits.core.memory import COUNTED_WEIGHTS, SUMMED_WEIGHTS
 from fairbits.core.progress import Progress
-from fairbits.models import moment_passes as passes
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.moments import Moments, mixture_moments
-from fairbits.models.weight_histogram import FORMATS, Beyond, Histogram, count_beyond, merge_histograms
 
-if TYPE_CHECKING:
-    from fairbits.models.checkpoint import Checkpoint
+Counts = NDArray[np.int64]
+
+
+FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.bfloat16: (torch.int16, 0),
+    torch.float16: (torch.int16, 0),
+    torch.float32: (torch.int32, 16),
+    torch.float64: (torch.int64, 45),
+}
+"""The integers of the same size, and the trailing bits that are not counted."""
 
 
 @dataclass(frozen=True)
-class WeightMoments:
-    """Moments, largest magnitude and outlier shares of some weights; `a + b` are those of both together.
+class WeightMoments(Moments):
+    """Moments, largest magnitude and outlier shares of some weights; `exact` says whether both shares are exact.
 
-    >>> both = moments_of(torch.arange(5.0)) + moments_of(torch.tensor([1.0, 90.0]))
-    >>> both.n, both.largest, round(both.mean, 3)
-    (7, 90.0, 14.429)
+    σ is that of the population, a mean over n. Skewness and κ of equal weights are 0.
     """
 
-    moments: Moments
+    n: int
     largest: float
     beyond_3: float
     beyond_6: float
-    exact: bool  # whether both shares are exact
-    histograms: tuple[Histogram, ...] = field(repr=False, compare=False)
-
-    @property
-    def n(self) -> int:
-        """The number of weights."""
-        return int(self.moments.n)
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-        return self.moments.mean
-
-    @property
-    def sigma(self) -> float:
-        """The standard deviation of the population (a mean over n, not n − 1)."""
-        return self.moments.sigma
-
-    @property
-    def skewness(self) -> float:
-        """The skewness, 0 if all weights are equal."""
-        return self.moments.skewness
-
-    @property
-    def kappa(self) -> float:
-        """The excess kurtosis, 0 for a Gaussian and if all weights are equal."""
-        return self.moments.kappa
-
-    def beyond(self, k: float) -> float:
-        """Returns the share of weights with |w − mean| > kσ for any k, from the counts by value.
-
-        >>> round(moments_of(torch.arange(-50, 51, dtype=torch.float16)).beyond(1.0), 4)
-        0.4158
-        """
-        return self._count(k).estimate / self.n
-
-    def beyond_bounds(self, k: float) -> tuple[float, float]:
-        """Returns the least and the greatest share beyond kσ that the counts by value allow.
-
-        They are certain, except for float32 and float64 tensors of more than 4 M weights: there they span 4 standard
-        errors.
-        """
-        count = self._count(k)
-        return count.least / self.n, min(1.0, count.greatest / self.n)
-
-    def _count(self, k: float) -> Beyond:
-        return _count_beyond(self.histograms, self.moments, in_range("k", k, least=0.0))
-
-    def __add__(self, other: "WeightMoments") -> "WeightMoments":
-        return _from_parts([self, instance("what is added", other, WeightMoments)])
+    exact: bool = True
 
     def as_data(self) -> dict[str, Any]:
         """Returns the numbers for JSON."""
@@ -110,10 +68,6 @@ class ModelMoments:
     blocks: tuple[WeightMoments, ...]
     skipped: Mapping[str, str]
 
-    def merge(self, names: Iterable[str]) -> WeightMoments:
-        """Returns the moments of all weights in the named tensors together."""
-        return _from_parts([self._tensor(name) for name in names])
-
     def as_data(self) -> dict[str, Any]:
         """Returns the numbers for JSON."""
         return {
@@ -122,40 +76,19 @@ class ModelMoments:
             "skipped": dict(self.skipped),
         }
 
-    def _tensor(self, name: str) -> WeightMoments:
-        if name not in self.tensors:
-            raise InputError(f"{name} has no moments: {self.skipped.get(name, 'the model has no tensor of this name')}")
-        return self.tensors[name]
 
-
-def moments_of(tensor: torch.Tensor, *, name: str = "tensor") -> WeightMoments:
-    """Returns the moments of one tensor of bfloat16, float16, float32 or float64, in float64 whatever its dtype.
-
-    On a GPU the values of 16-bit weights are counted there, with the same result; wider weights are moved to the CPU.
-    NaN, infinities, integers and empty tensors are refused with an error that calls the tensor `name`.
-
-    >>> moments = moments_of(torch.tensor([1.0, 2.0, 4.0, 9.0]))
-    >>> moments.n, moments.mean, round(moments.skewness, 4)
-    (4, 4.0, 0.7684)
-    """
-    flat = _weights(tensor, name).reshape(-1).contiguous()
-    if flat.dtype.itemsize > 2:
-        flat = flat.cpu()
-    found = passes.count_16_bit(flat) if flat.dtype.itemsize == 2 else passes.sum_and_count(flat)
-    if found is None:
-        raise _not_finite(tensor, name)
-    moments, largest, histogram, beyond = found
-    n = int(moments.n)
-    return WeightMoments(moments, largest, beyond[0] / n, beyond[1] / n, True, (histogram,))
-
-
-def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None) -> ModelMoments:
+def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) -> ModelMoments:
     """Returns the moments of every tensor and block of a model; the file is read once, one tensor at a time.
 
     A block's moments are those of all weights of its linear layers together, without norms and biases. `progress` is
     called after each tensor with the bytes read so far and the bytes of the whole model.
     """
     blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read
+    counts: list[dict[torch.dtype, Counts]] = [{} for _ in blocks]
+    in_blocks: dict[str, list[dict[torch.dtype, Counts]]] = {}
+    for block, table in zip(blocks, counts, strict=True):
+        for name in block.linears:
+            in_blocks.setdefault(name, []).append(table)
     tensors: dict[str, WeightMoments] = {}
     skipped: dict[str, str] = {}
     done, total = 0, sum(info.nbytes for info in checkpoint.tensors.values())
@@ -163,51 +96,162 @@ def weight_moments(checkpoint: "Checkpoint", *, progress: Progress | None = None
         if info.dtype not in FORMATS or not tensor.numel():
             skipped[info.name] = f"it holds {tensor.numel()} element(s) of {info.dtype}"
         else:
-            tensors[info.name] = moments_of(tensor, name=info.name)
+            by_value = count_by_value(tensor)
+            tensors[info.name] = tensor_moments(tensor, by_value, name=info.name)
+            for table in in_blocks.get(info.name, ()):
+                table[info.dtype] = table[info.dtype] + by_value if info.dtype in table else by_value
         del tensor  # before the next one is read
         done += info.nbytes
         if progress is not None:
             progress("reading weights", done, total)
-    tensors = {name: tensors[name] for name in checkpoint.tensors if name in tensors}  # in file order
-    skipped = {name: skipped[name] for name in checkpoint.tensors if name in skipped}
-    model = ModelMoments(MappingProxyType(tensors), (), MappingProxyType(skipped))
-    return ModelMoments(model.tensors, tuple(model.merge(block.linears) for block in blocks), model.skipped)
+    for name in in_blocks:
+        if name not in tensors:
+            raise InputError(f"{name} has no moments: {skipped[name]}")
+    merged = tuple(
+        merge_moments([tensors[name] for name in block.linears], table)
+        for block, table in zip(blocks, counts, strict=True)
+    )
+    return ModelMoments(MappingProxyType(tensors), merged, MappingProxyType(skipped))
 
 
-def _from_parts(parts: Iterable[WeightMoments]) -> WeightMoments:
-    parts = instances("what is merged", parts, WeightMoments)
+def tensor_moments(tensor: torch.Tensor, by_value: Counts | None = None, *, name: str = "tensor") -> WeightMoments:
+    """Returns the moments of one tensor of bfloat16, float16, float32 or float64, in float64 whatever its dtype.
+
+    A 16-bit weight has only 65,536 possible values, so everything follows from how often each occurs: `by_value` are
+    these counts, if they are known. NaN and infinities are refused with an error that calls the tensor `name`.
+
+    >>> moments = tensor_moments(torch.tensor([1.0, 2.0, 4.0, 9.0]))
+    >>> moments.n, moments.mean, round(moments.skewness, 4)
+    (4, 4.0, 0.7684)
+    """
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype.itemsize == 2:
+        measured = _from_counts(flat.dtype, count_by_value(flat) if by_value is None else by_value)
+    else:
+        measured = _from_weights(flat.cpu().numpy())
+    if measured is None:
+        odd = (~torch.isfinite(tensor)).cpu().numpy()
+        at = tuple(int(i) for i in np.unravel_index(odd.argmax(), odd.shape))
+        raise InputError(
+            f"{name} holds {odd.sum()} NaN or infinite element(s), the first ({float(tensor[at])}) at {at}; every "
+            "weight must be finite: repair the checkpoint or download it again"
+        )
+    return measured
+
+
+def merge_moments(parts: Sequence[WeightMoments], counts: Mapping[torch.dtype, Counts]) -> WeightMoments:
+    """Returns the moments of all weights of the parts together; `counts` are theirs by value, for each dtype."""
     if len(parts) == 1:
         return parts[0]
     sizes = [part.n for part in parts]
-    moments = mixture_moments([part.moments for part in parts], sizes, n=float(sum(sizes)))
-    histograms = merge_histograms(histogram for part in parts for histogram in part.histograms)
-    three, six = (_count_beyond(histograms, moments, k) for k in (3, 6))
-    exact = three.least == three.greatest and six.least == six.greatest
-    largest = max(part.largest for part in parts)
-    return WeightMoments(moments, largest, three.estimate / moments.n, six.estimate / moments.n, exact, histograms)
+    moments = mixture_moments(parts, sizes, n=sum(sizes))
+    shares, cut = [0.0, 0.0], 0
+    if moments.variance > 0:  # else a threshold would cut the bin of all weights
+        for i, k in enumerate((3, 6)):
+            beyond = [_count_beyond(dtype, table, moments, k) for dtype, table in counts.items()]
+            shares[i] = sum(estimate for estimate, _ in beyond) / moments.n
+            cut += sum(uncertain for _, uncertain in beyond)
+    return _with_outliers(moments, max(part.largest for part in parts), shares, exact=cut == 0)
 
 
-def _count_beyond(histograms: Iterable[Histogram], moments: Moments, k: float) -> Beyond:
-    if moments.variance == 0:  # all weights are equal; a threshold would cut their bin
-        return Beyond(0, 0, 0.0)
-    return count_beyond(histograms, moments.mean, k * moments.sigma)
+def count_by_value(tensor: torch.Tensor) -> Counts:
+    """Returns how many weights have each pattern of leading bits, counted on their device.
+
+    >>> int(count_by_value(torch.tensor([0.0, 0.0, -0.0]).half()).max())
+    2
+    """
+    integer, dropped = FORMATS[tensor.dtype]
+    keys = 1 << (8 * integer.itemsize - dropped)
+    counts = torch.zeros(keys, dtype=torch.int64, device=tensor.device)
+    for part in torch.split(tensor.detach().reshape(-1).view(integer), COUNTED_WEIGHTS):
+        leading = part >> dropped if dropped else part
+        counts += torch.bincount(leading.int() & (keys - 1), minlength=keys)
+    by_value: Counts = counts.cpu().numpy()
+    return by_value
 
 
-def _weights(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    instance(name, tensor, torch.Tensor)
-    if tensor.dtype not in FORMATS:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in FORMATS)
-        raise InputError(f"{name} holds {tensor.dtype}; weights must be {known}: dequantize or convert them first")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise InputError(f"{name} is on the device {tensor.device}; move it to main memory with .cpu()")
-    if not tensor.numel():
-        raise InputError(f"{name} has shape {tuple(tensor.shape)} and no elements; moments need at least one")
-    return tensor.detach()
+def _edges(dtype: torch.dtype, keys: Counts) -> tuple[Floats, Floats]:
+    """Returns the smallest and the largest weight with each of these leading bits."""
+    integer, dropped = FORMATS[dtype]
+    inner = torch.from_numpy(keys) << dropped
+    outer = inner | ((1 << dropped) - 1)
+    inner, outer = (side.to(integer).view(dtype).double() for side in (inner, outer))
+    return torch.minimum(inner, outer).numpy(), torch.maximum(inner, outer).numpy()
 
 
-def _not_finite(tensor: torch.Tensor, name: str) -> InputError:
-    count, at, value = passes.first_not_finite(tensor.detach())
-    return InputError(
-        f"{name} holds {count} NaN or infinite element(s), the first ({value}) at {at}; every weight must be finite: "
-        "repair the checkpoint or download it again"
-    )
+def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float) -> tuple[float, int]:
+    """Returns how many weights are beyond kσ, and how many are in bins that a threshold cuts.
+
+    A bin that is cut counts as evenly filled.
+    """
+    keys, reach = np.flatnonzero(table), k * moments.sigma
+    low, high = (edge - moments.mean for edge in _edges(dtype, keys))
+    counts = table[keys]
+    beyond = (low > reach) | (high < -reach)
+    cut = ((low < -reach) | (high > reach)) & ~beyond
+    low, high = low[cut], high[cut]
+    outside = np.maximum(0.0, -reach - low) + np.maximum(0.0, high - reach)
+    return int(counts[beyond].sum()) + float(counts[cut] @ (outside / (high - low))), int(counts[cut].sum())
+
+
+def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
+    """Returns the moments of 16-bit weights from the count of each value; None if one is not finite."""
+    keys = np.flatnonzero(table)
+    values, sizes = _edges(dtype, keys)[0], table[keys].astype(np.float64)
+    if not np.isfinite(values).all():
+        return None
+    n = sizes.sum()
+    mean = values[0] + (sizes * (values - values[0])).sum() / n  # so that the mean of equal weights is exact
+    d = values - mean
+    second, third, fourth = d * (d * sizes), d * (d * (d * sizes)), d * (d * (d * (d * sizes)))
+    moments = _moments(int(n), float(mean), second.sum() / n, third.sum() / n, fourth.sum() / n)
+    shares = [float(sizes[np.abs(d) > k * moments.sigma].sum() / n) for k in (3, 6)]
+    return _with_outliers(moments, float(np.abs(values).max()), shares)
+
+
+def _from_weights(w: np.ndarray) -> WeightMoments | None:
+    """Returns the moments of wider weights, from sums in float64 over chunks; None if one is not finite.
+
+    One pass finds the mean, a second the powers of the distance to it, and a third the outliers.
+    """
+    largest = float(max(w.max(), -w.min()))
+    if not np.isfinite(largest):
+        return None
+    # fourth powers of float32 fit float64 as they are
+    unit = 1.0 if w.dtype == np.float32 else near_one(np.array([largest]))[1]
+    first = float(w[0]) / unit  # so that the mean of equal weights is exact
+    mean = first + sum(float((x - first).sum()) for x in _chunks(w, unit)) / w.size
+    powers = np.zeros(3)
+    for d in _chunks(w, unit):
+        d -= mean
+        square = d * d
+        powers += square.sum(), (square * d).sum(), (square * square).sum()
+    second, third, fourth = powers / w.size
+    moments = _moments(w.size, mean * unit, second, third, fourth, unit=unit)
+    beyond = np.zeros(2, dtype=np.int64)
+    for d in _chunks(w, 1.0):
+        d -= moments.mean
+        np.abs(d, out=d)
+        beyond += np.count_nonzero(d > 3 * moments.sigma), np.count_nonzero(d > 6 * moments.sigma)
+    return _with_outliers(moments, largest, (beyond / w.size).tolist())
+
+
+def _chunks(w: np.ndarray, unit: float) -> Iterator[Floats]:
+    """Yields copies of parts of w in float64, divided by a power of two."""
+    for start in range(0, w.size, SUMMED_WEIGHTS):
+        part = w[start : start + SUMMED_WEIGHTS].astype(np.float64)
+        yield part if unit == 1.0 else part / unit
+
+
+def _moments(n: int, mean: float, m2: float, m3: float, m4: float, *, unit: float = 1.0) -> Moments:
+    """Returns the moments, from the central ones of the weights divided by `unit`."""
+    if m2 <= 0:
+        return Moments(n, mean, 0.0, 0.0, 0.0)
+    variance = representable("the variance", float(m2) * unit * unit)
+    if variance < np.finfo(float).tiny:
+        raise InputError("the variance is below the range of float64; scale the weights up first")
+    return Moments(n, mean, variance, float(m3 / m2**1.5), float(m4 / m2**2 - 3))
+
+
+def _with_outliers(moments: Moments, largest: float, shares: Sequence[float], *, exact: bool = True) -> WeightMoments:
+    return WeightMoments(**vars(moments), largest=largest, beyond_3=shares[0], beyond_6=shares[1], exact=exact)

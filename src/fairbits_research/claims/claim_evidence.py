@@ -13,11 +13,11 @@ from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.certified import Certified
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian
-from fairbits.models.scales.distributions import Distribution, Gaussian, Mixture
 from fairbits.models.scales.grid import Grid, GridKind
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law
 from fairbits.stats.correlation import Correlation, pearson
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import Distribution, Gaussian, Mixture
+from fairbits_research.theory.noise import mse
 from fairbits_research.theory.thresholds import LossCurves, families, loss_curves
 
 GAUSSIAN = Gaussian()
@@ -31,7 +31,7 @@ KAPPA_GLOBAL = 43.0
 @cache
 def optimum(law: Distribution, bits: int, kind: GridKind = "symmetric") -> Certified:
     """Returns the certified optimum of a law."""
-    return clip_law(law, Grid(bits, kind))
+    return clip_distribution(law, Grid(bits, kind))
 
 
 def best_alpha(law: Distribution, bits: int, kind: GridKind = "symmetric") -> float:

@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairbits.models.scales.clip_formulas import REFITTED_CONSTANTS, banner_gaussian, banner_laplace
-from fairbits.models.scales.distributions import (
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
+from fairbits.models.scales.grid import GridKind
+from fairbits_research.claims.claim import DOCUMENTS, Claim, Finding, Verdict
+from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, optimum
+from fairbits_research.theory.distributions import (
     Distribution,
     GaussianScaleMixture,
     GeneralisedGaussian,
@@ -13,9 +16,7 @@ from fairbits.models.scales.distributions import (
     StudentT,
     Uniform,
 )
-from fairbits.models.scales.grid import GridKind
-from fairbits_research.claims.claim import DOCUMENTS, Claim, Finding, Verdict
-from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, optimum
+from fairbits_research.theory.threshold_formulas import REFITTED_CONSTANTS
 
 Results = Mapping[Claim, Finding]
 

@@ -5,20 +5,15 @@ from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 
 from fairbits.core.array_checks import Floats
-from fairbits.models.scales.clip_formulas import (
-    additive_alpha,
-    banner_gaussian,
-    banner_laplace,
-    kappa_alpha,
-    noise_constant,
-)
-from fairbits.models.scales.distributions import Distribution, Gaussian, GaussianScaleMixture, Laplace, Mixture
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import additive_mse, mse
-from fairbits.models.scales.sample_clip import Shared, minimax_law
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import layer_errors, loss, optima_at_kappa, optimum, random_patterns
 from fairbits_research.theory.bounds import alpha_limit, disparity, own_optimum_bound, tv_bound
+from fairbits_research.theory.clip_distribution import SharedStep, minimax_distribution
+from fairbits_research.theory.distributions import Distribution, Gaussian, GaussianScaleMixture, Laplace, Mixture
+from fairbits_research.theory.noise import additive_mse, mse
+from fairbits_research.theory.threshold_formulas import additive_alpha, kappa_alpha, noise_constant
 
 
 @claim(
@@ -118,7 +113,7 @@ def optimality_conditions() -> Finding:
     rng = np.random.default_rng(0)
     cases = [_random_languages(rng) for _ in range(20)]
     additive = [_minimax_twice(languages, relative=i % 2 == 0) for i, languages in enumerate(cases)]
-    exact = [minimax_law(languages, Grid(4), relative=True) for languages in cases[:3]]
+    exact = [minimax_distribution(languages, Grid(4), relative=True) for languages in cases[:3]]
     better = sum(_scan_beats(languages, found) for languages, found in zip(cases, exact, strict=False))
     agree = sum(abs(mixed / direct - 1) < 1e-5 for direct, mixed, _ in additive)
     stationary = sum(found.stationarity < 1e-4 and found.gap < 1e-8 for found in exact)
@@ -166,7 +161,7 @@ def _mean_excess(law: Distribution, alpha: float) -> float:
     return first - alpha * p
 
 
-def _scan_beats(languages: list[Distribution], found: Shared) -> bool:
+def _scan_beats(languages: list[Distribution], found: SharedStep) -> bool:
     """Returns whether a step of a fine scan is better for the worst language, on the exact grid."""
     steps = found.step * np.geomspace(0.2, 5.0, 400)
     worst = np.max([mse(law, Grid(4), steps) / optimum(law, 4).value for law in languages], axis=0)

@@ -3,13 +3,14 @@
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.models.moments import Moments
-from fairbits.models.scales.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture, Uniform
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law, clip_sample
+from fairbits.models.scales.sample_clip import clip_sample
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, PAIR, PAIR_PATTERNS, optimum
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture, Uniform
+from fairbits_research.theory.effective_kurtosis import sample_moments
+from fairbits_research.theory.noise import mse
 from fairbits_research.theory.thresholds import alpha_by_mixture, families, separable
 
 BITS = (2, 3, 4, 8)
@@ -24,10 +25,10 @@ BITS = (2, 3, 4, 8)
 )
 def notation() -> Finding:
     rng = np.random.default_rng(0)
-    lowest = min(Moments.of(rng.beta(0.05 + i / 20, 0.05 + i / 20, 1000)).kappa for i in range(200))
+    lowest = min(sample_moments(rng.beta(0.05 + i / 20, 0.05 + i / 20, 1000)).kappa for i in range(200))
     norms = np.linalg.norm(rng.standard_normal((24, 1024)), axis=1)
     shares = norms / norms.sum()
-    coin = Moments.of([-1.0, 1.0]).kappa
+    coin = sample_moments([-1.0, 1.0]).kappa
     return judge(
         min(coin, lowest) >= -2 - 1e-9 and float(shares.max()) <= 1,
         "the limit on κ is right and attained; only the normalised activation stays within [0, 1]",
@@ -191,7 +192,7 @@ def effective_distribution() -> Finding:
     best = _output_error(weights, inputs, clip_sample(flat, Grid(4), importance=np.concatenate(energy)).step)
     loss, share = {}, {}
     for name, pattern in {"norms": rms, "energy_and_size": rms**2 * rows}.items():
-        step = clip_law(Mixture([Gaussian(float(s)) for s in sigma], pattern), Grid(4)).step
+        step = clip_distribution(Mixture([Gaussian(float(s)) for s in sigma], pattern), Grid(4)).step
         loss[name] = _output_error(weights, inputs, step) / best - 1
         share[name] = float(pattern[1] / pattern.sum())
     return judge(

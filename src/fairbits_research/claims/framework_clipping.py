@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted
-from fairbits.models.scales.block_clip import clip_blocks
+from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.models.scales.clip_formulas import banner_laplace
-from fairbits.models.scales.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid, GridKind
-from fairbits.models.scales.noise import noise
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -17,6 +15,9 @@ from fairbits_research.claims.claim_evidence import (
     optimum,
     rises_with_kappa,
 )
+from fairbits_research.theory.distributions import Gaussian, GaussianScaleMixture, Laplace, Mixture
+from fairbits_research.theory.effective_kurtosis import kappa_weighted, sample_moments
+from fairbits_research.theory.noise import noise
 from fairbits_research.theory.thresholds import families
 
 KINDS: tuple[GridKind, ...] = ("symmetric", "twos")
@@ -30,7 +31,7 @@ SIGMA_RATIOS = {"half": 0.5, "one": 1.0, "two": 2.0}
     derivation="A definition: E(W − μ)⁴/σ⁴ − 3, so 0 for a Gaussian. Document 004 drops the −3 without saying so.",
 )
 def excess_kurtosis() -> Finding:
-    kappa = Moments.of(np.random.default_rng(0).standard_normal(1_000_000)).kappa
+    kappa = sample_moments(np.random.default_rng(0).standard_normal(1_000_000)).kappa
     return judge(abs(kappa) < 0.02, "a definition; a Gaussian sample has κ ≈ 0", kappa_gaussian_sample=kappa)
 
 

@@ -5,14 +5,14 @@ from functools import cache
 import numpy as np
 
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.scales.block_clip import clip_blocks
-from fairbits.models.scales.distributions import GeneralisedGaussian, Mixture
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law, clip_sample
-from fairbits.quantization.allocation import block_bytes
+from fairbits.models.scales.sample_clip import clip_sample
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import LANGUAGES, curves, formula_losses, mean_loss, random_patterns
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import GeneralisedGaussian, Mixture
+from fairbits_research.theory.noise import mse
 from fairbits_research.theory.thresholds import alpha_by_kappa, refit
 
 GROUP = 128
@@ -59,7 +59,7 @@ def proposition_one() -> Finding:
         pattern = random_patterns(rng, 1, 4)[0]
         alpha = alpha_by_kappa(Mixture(parts, np.ones(4)).moments.sigma, pattern, kappa=kappas)
         law = Mixture(parts, pattern)
-        best = clip_law(law, Grid(4), tolerance=1e-6).value
+        best = clip_distribution(law, Grid(4), tolerance=1e-6).value
         ratios.append(float(mse(law, Grid(4), alpha / 7)) / best)
     return judge(
         mean_loss(ratios) < 0.02,
@@ -94,8 +94,8 @@ def option_a() -> Finding:
 
 
 def _bytes_per_layer(bits: int) -> float:
-    """Returns the bytes of a layer of 2²⁰ weights with its scales; 16 bits need no scales."""
-    return float(block_bytes([2**20], [0 if bits == 16 else 2**20 // GROUP], bits=[bits])[0, 0])
+    """Returns the bytes of a layer of 2²⁰ weights with its scales of 16 bits; weights of 16 bits need no scales."""
+    return float(2**20 * bits // 8 + (0 if bits == 16 else 2 * 2**20 // GROUP))
 
 
 def mixed_precision() -> tuple[float, float]:

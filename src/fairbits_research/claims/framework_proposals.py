@@ -4,9 +4,7 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.moments import kappa_weighted
-from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace, kappa_alpha
-from fairbits.models.scales.distributions import Gaussian, Laplace
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     KAPPA_GLOBAL,
@@ -21,6 +19,9 @@ from fairbits_research.claims.claim_evidence import (
     random_damages,
 )
 from fairbits_research.theory.bounds import conjecture_bound, disparity
+from fairbits_research.theory.distributions import Gaussian, Laplace
+from fairbits_research.theory.effective_kurtosis import kappa_weighted
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import families
 
 

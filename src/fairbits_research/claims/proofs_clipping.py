@@ -5,10 +5,8 @@ import math
 import numpy as np
 
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.scales.clip_formulas import additive_alpha, banner_laplace, noise_constant
-from fairbits.models.scales.distributions import Distribution
+from fairbits.models.scales.clip_formulas import banner_laplace
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import additive_mse
 from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import (
@@ -23,6 +21,9 @@ from fairbits_research.claims.claim_evidence import (
     rises_with_kappa,
 )
 from fairbits_research.theory.bounds import excess_bounds
+from fairbits_research.theory.distributions import Distribution
+from fairbits_research.theory.noise import additive_mse
+from fairbits_research.theory.threshold_formulas import additive_alpha, noise_constant
 from fairbits_research.theory.thresholds import alpha_by_importance, families
 
 

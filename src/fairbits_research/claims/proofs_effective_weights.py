@@ -6,13 +6,13 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.moments import Moments
-from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import sample_error
 from fairbits.models.scales.sample_clip import clip_sample
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, loss
+from fairbits_research.theory.effective_kurtosis import sample_moments
+from fairbits_research.theory.noise import sample_error
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import alpha_by_importance, alpha_by_product
 
 _GRID = Grid(4)
@@ -64,7 +64,7 @@ def effective_moments() -> Finding:
     rng = np.random.default_rng(0)
     w = 0.5 + rng.standard_normal(500_000)
     chance, tied = rng.random(w.size), 1 / (1 + np.exp(-w))
-    raw, excess = float(np.mean((w - w.mean()) ** 4) / np.var(w) ** 2), Moments.of(w).kappa
+    raw, excess = float(np.mean((w - w.mean()) ** 4) / np.var(w) ** 2), sample_moments(w).kappa
     means = [float(np.mean(w * a) / (w.mean() * a.mean())) for a in (chance, tied)]
     shift = kappa_alpha(1.0, 3.0) - kappa_alpha(1.0, 0.0)
     return judge(
@@ -93,7 +93,7 @@ def sparsity_and_tails() -> Finding:
     random_mask = rng.random(w.size) < 0.05
     size = np.abs(w)
     middle = (size > np.quantile(size, 0.25)) & (size < np.quantile(size, 0.75))
-    dense, sparse, band = (Moments.of(w * mask).kappa + 3 for mask in (np.ones(w.size), random_mask, middle))
+    dense, sparse, band = (sample_moments(w * mask).kappa + 3 for mask in (np.ones(w.size), random_mask, middle))
     return judge(
         sparse > dense,
         "true of activation that ignores the size of the weights, false where it favours medium ones",

@@ -5,11 +5,12 @@ import math
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.models.scales.block_clip import clip_blocks
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
-from fairbits.quantization.protection import amplification_sensitivity, gateway_misses, gateway_set, protect
+from fairbits.quantization.allocation import gateway_set
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.theory.bounds import disparity
+from fairbits_research.theory.gateway_theorem import amplification_sensitivity, best_protected_set, gateway_misses
 
 _LAYERS, _PROTECTED = 12, 3
 _GATEWAYS = [0, _LAYERS - 1]
@@ -29,16 +30,16 @@ def gateway_assumptions() -> Finding:
     high_resource, low_resource = np.where(middle, 1.5, 1.0), np.where(middle, 3.0, 2.0)
     high_resource[_GATEWAYS], low_resource[_GATEWAYS] = 4.0, 4.1
     damage = np.array([high_resource, low_resource])
-    best = protect(damage, np.zeros_like(damage), k=_PROTECTED, objective="gap")
+    best, value = best_protected_set(damage, k=_PROTECTED, objective="gap")
     rule = gateway_set(_LAYERS, _PROTECTED)
     return judge(
-        set(_GATEWAYS) <= set(best.blocks),
+        set(_GATEWAYS) <= set(best),
         "a case that meets every assumption, with the most sensitive layers at the ends, whose best set has neither",
         disparity_unprotected=disparity(damage.sum(axis=1)),
         disparity_both_ends=disparity(damage.sum(axis=1) - damage[:, rule].sum(axis=1)),
-        disparity_best_set=best.value,
-        first_layer_of_best_set=best.blocks[0],
-        last_layer_of_best_set=best.blocks[-1],
+        disparity_best_set=value,
+        first_layer_of_best_set=best[0],
+        last_layer_of_best_set=best[-1],
     )
 
 

@@ -6,9 +6,9 @@ from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.clip_formulas import banner_gaussian
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import noise
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, loss, optimum
+from fairbits_research.theory.noise import noise
 from fairbits_research.theory.redundancy_theorem import (
     clipping_constant,
     delta_needed,

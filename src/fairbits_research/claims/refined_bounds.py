@@ -4,14 +4,14 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.scales.clip_formulas import kappa_alpha
-from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, StudentT
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
 from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
 from fairbits_research.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
+from fairbits_research.theory.distributions import Gaussian, GeneralisedGaussian, StudentT
+from fairbits_research.theory.noise import mse
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import families
 
 BITS = (2, 4, 6, 8)

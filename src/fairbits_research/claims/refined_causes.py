@@ -4,15 +4,7 @@ import numpy as np
 from scipy import stats
 
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.scales.distributions import (
-    Distribution,
-    Gaussian,
-    GaussianScaleMixture,
-    GeneralisedGaussian,
-    StudentT,
-)
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import noise
 from fairbits.stats.correlation import fisher_interval, pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
@@ -27,6 +19,14 @@ from fairbits_research.claims.claim_evidence import (
     worst_over_best,
 )
 from fairbits_research.stats.correlation_tests import correlation_power, partial_correlation, sample_size_for_power
+from fairbits_research.theory.distributions import (
+    Distribution,
+    Gaussian,
+    GaussianScaleMixture,
+    GeneralisedGaussian,
+    StudentT,
+)
+from fairbits_research.theory.noise import noise
 from fairbits_research.theory.thresholds import families
 
 MLP_WEIGHTS = 2 * 1024 * 4096

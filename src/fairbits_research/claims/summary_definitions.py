@@ -6,12 +6,8 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted
-from fairbits.models.scales.clip_formulas import kappa_alpha
-from fairbits.models.scales.distributions import Mixture, Uniform
+from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import noise
-from fairbits.models.scales.sample_clip import minimax_law
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -28,6 +24,11 @@ from fairbits_research.claims.claim_evidence import (
     pair_damages,
 )
 from fairbits_research.claims.framework_clipping import SIGMA_RATIOS
+from fairbits_research.theory.clip_distribution import minimax_distribution
+from fairbits_research.theory.distributions import Mixture, Uniform
+from fairbits_research.theory.effective_kurtosis import kappa_weighted, sample_moments
+from fairbits_research.theory.noise import noise
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import alpha_by_kappa, families
 
 
@@ -39,7 +40,7 @@ from fairbits_research.theory.thresholds import alpha_by_kappa, families
 )
 def summary_kurtosis() -> Finding:
     sample = np.random.default_rng(0).laplace(size=2_000_000)
-    kappa, moved = Moments.of(sample).kappa, Moments.of(0.02 * sample - 5).kappa
+    kappa, moved = sample_moments(sample).kappa, sample_moments(0.02 * sample - 5).kappa
     return judge(
         abs(kappa - 3) < 0.1 and abs(moved - kappa) < 1e-6,
         "a definition; a Laplace sample has κ ≈ 3, whatever its mean and scale",
@@ -169,7 +170,7 @@ def summary_gaussian_formula() -> Finding:
 def summary_blind_threshold() -> Finding:
     laws = list(families(KAPPA_GLOBAL).values())
     alphas, _ = optima_at_kappa(KAPPA_GLOBAL)
-    shared = minimax_law(laws, Grid(4), relative=True)
+    shared = minimax_distribution(laws, Grid(4), relative=True)
     return judge(
         shared.worst - 1 < 0.05,
         "no function of σ and κ, whatever its form, is close to optimal for all laws of one σ and one κ",

@@ -4,12 +4,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.models.moments import kappa_weighted
-from fairbits.models.scales.clip_formulas import kappa_alpha
-from fairbits.models.scales.distributions import Mixture
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law
 from fairbits.stats.correlation import pearson, spearman
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import LANGUAGES, optimum, outlier_correlation, random_damages
@@ -17,6 +12,11 @@ from fairbits_research.claims.framework_options import mixed_precision, switchin
 from fairbits_research.claims.refined_predictions import ROOTS_BYTES
 from fairbits_research.stats.correlation_tests import correlation_power, permutation_test, sample_size_for_power
 from fairbits_research.theory.bounds import conjecture_bound, disparity, tv_bound
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import Mixture
+from fairbits_research.theory.effective_kurtosis import kappa_weighted
+from fairbits_research.theory.noise import mse
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import families
 
 
@@ -56,7 +56,7 @@ def degradation_against_kappa() -> Finding:
 def deviation_bounds_disparity() -> Finding:
     laws = [families(20.0)["t"], families(20.0)["gsm 0.001"]]
     patterns = np.array([[0.9, 0.1], [0.1, 0.9]])
-    step = clip_law(Mixture(laws, [0.5, 0.5]), Grid(4)).step
+    step = clip_distribution(Mixture(laws, [0.5, 0.5]), Grid(4)).step
     shared = np.array([float(mse(law, Grid(4), step)) for law in laws])
     own = np.array([optimum(law, 4).value for law in laws])
     kappa_eff = [kappa_weighted(pattern, [20.0, 20.0]) for pattern in patterns]

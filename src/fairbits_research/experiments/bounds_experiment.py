@@ -134,7 +134,7 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
     by_block = share @ mse
     h = {name: lab.measurements.channels[lab.measurements.seen_by[name]] for name in names}
     proved = certificate(h, errors, languages=lab.measurements.languages)
-    variance = np.array([block.moments.sigma**2 for block in lab.moments.blocks])
+    variance = np.array([block.sigma**2 for block in lab.moments.blocks])
     theorem = variance_bound([SLOPE], share, variance=variance)
     quantities = {
         BY_BLOCK: exactly(disparity(by_block), len(order)),

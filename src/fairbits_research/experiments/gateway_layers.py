@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.quantization.protection import gateway_set
+from fairbits.quantization.allocation import gateway_set
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.gateway_trials import (

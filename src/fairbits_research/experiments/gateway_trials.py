@@ -12,8 +12,8 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.units import bits
 from fairbits.models.scales.scheme import Scheme, within_rows
+from fairbits.quantization.allocation import gateway_set, protect_blocks
 from fairbits.quantization.policies.precision import quiet_solver, random_sets
-from fairbits.quantization.protection import MAX_SETS, gateway_set, protect
 from fairbits.quantization.search.block_sensitivity import predicted_sensitivity
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.experiments.laboratory import Blocks, ModelLab
@@ -136,9 +136,8 @@ def best_if_additive(alone: Floats) -> Blocks:
 
     `alone` is (languages, blocks).
     """
-    method = "exhaustive" if comb(alone.shape[1], KEPT) <= MAX_SETS else "milp"
     with quiet_solver():
-        return protect(alone, np.zeros_like(alone), k=KEPT, method=method).blocks
+        return protect_blocks(alone, np.zeros_like(alone), k=KEPT)
 
 
 def _damage_of_keeping(lab: ModelLab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:

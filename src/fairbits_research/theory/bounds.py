@@ -18,8 +18,8 @@ from fairbits.core.array_checks import (
 )
 from fairbits.core.checks import in_range, positive, same_shape
 from fairbits.core.errors import InputError
-from fairbits.models.scales.clip_formulas import additive_alpha
-from fairbits.models.scales.distributions import Distribution
+from fairbits_research.theory.distributions import Distribution
+from fairbits_research.theory.threshold_formulas import additive_alpha
 
 
 def disparity(damage: ArrayLike) -> float:
@@ -110,9 +110,9 @@ def own_optimum_bound(p: ArrayLike, q: ArrayLike, *, errors_p: ArrayLike, errors
 def excess_bounds(source: Distribution, alpha: float, *, c: float) -> tuple[float, float]:
     """Returns the limits of f(α) − f(α*) in the additive model: c·(α−α*)² and (c + P(|X| > min(α, α*)))·(α−α*)².
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> low, high = excess_bounds(Gaussian(), 3.0, c=1 / 768)
-    >>> from fairbits.models.scales.noise import additive_mse
+    >>> from fairbits_research.theory.noise import additive_mse
     >>> low < float(additive_mse(Gaussian(), 3.0, 1 / 768) - additive_mse(Gaussian(), 2.559, 1 / 768)) < high
     True
     """

@@ -12,8 +12,9 @@ Four functions answer "which α is best for language λ?". They differ in what t
 Only the last minimises the error of the language. Where every block has its own threshold, the first two give every
 language the same one (`separable`).
 
-`refit` finds the constants c_B, d_B of σ(c_B + d_B·ln(1 + κ)) that lose least over many families of laws. The form is
-the documents'; no choice of constants makes κ a sufficient statistic. `REFITTED_CONSTANTS` are its rounded results.
+`refit` finds the constants c_B, d_B of σ(c_B + d_B·ln(1 + κ)) that lose least over many families of distributions. The
+form is the documents'; no choice of constants makes κ a sufficient statistic. `REFITTED_CONSTANTS` are its rounded
+results.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,11 @@ from scipy.interpolate import CubicSpline
 from fairbits.core.array_checks import Floats, finite_array, nonnegative_array, representable, weights_vector
 from fairbits.core.checks import in_range, instance, instances, same_shape
 from fairbits.core.errors import InputError
-from fairbits.models.moments import kappa_weighted
-from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, kappa_alpha
-from fairbits.models.scales.distributions import (
+from fairbits.models.scales.clip_formulas import SEED_CONSTANTS
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import clip_sample
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import (
     Distribution,
     Gaussian,
     GaussianScaleMixture,
@@ -37,9 +40,9 @@ from fairbits.models.scales.distributions import (
     Mixture,
     StudentT,
 )
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
-from fairbits.models.scales.sample_clip import clip_law, clip_sample
+from fairbits_research.theory.effective_kurtosis import kappa_weighted
+from fairbits_research.theory.noise import mse
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 
 
 def alpha_by_kappa(
@@ -60,11 +63,11 @@ def alpha_by_kappa(
 def alpha_by_mixture(parts: Sequence[Distribution], activation: ArrayLike, *, grid: Grid) -> float:
     """Returns the exact α of the effective distribution Σ ā_l P_l (003-08).
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> round(alpha_by_mixture([Gaussian(1.0), Gaussian(2.0)], [0.5, 0.5], grid=Grid(4)), 2)
     4.55
     """
-    best = clip_law(Mixture(parts, activation), grid)
+    best = clip_distribution(Mixture(parts, activation), grid)
     return float(grid.alpha(best.step))
 
 
@@ -101,7 +104,7 @@ def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Gr
     With a threshold per part, each part's own optimum is best for every language at once, so nothing depends on the
     language. Rows of `activations` are languages.
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> own, shared = separable([Gaussian(1.0), Gaussian(3.0)], [[0.9, 0.1], [0.1, 0.9]], grid=Grid(4))
     >>> bool((own <= shared).all())
     True
@@ -109,10 +112,10 @@ def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Gr
     parts = instances("parts", parts, Distribution)
     rows = nonnegative_array("activations", activations, ndim=2)
     patterns = np.stack([weights_vector(f"activations[{i}]", row, size=len(parts)) for i, row in enumerate(rows)])
-    own = np.array([clip_law(part, grid).value for part in parts])
+    own = np.array([clip_distribution(part, grid).value for part in parts])
     shared = []
     for pattern in patterns:
-        step = clip_law(Mixture(parts, pattern), grid).step
+        step = clip_distribution(Mixture(parts, pattern), grid).step
         shared.append(pattern @ np.array([float(mse(part, grid, step)) for part in parts]))
     return patterns @ own, np.array(shared)
 
@@ -128,21 +131,21 @@ ALPHAS = (0.05, 120.0)
 
 
 def families(kappa: float) -> dict[str, Distribution]:
-    """Returns unit-variance laws of excess kurtosis κ: t, generalised Gaussian, and the scale mixtures that reach κ.
+    """Returns distributions of variance 1 and excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ.
 
     >>> list(families(20.0))
     ['t', 'ggd', 'gsm 0.0001', 'gsm 0.001', 'gsm 0.01', 'gsm 0.05', 'gsm 0.1']
     """
     if in_range("kappa", kappa, least=0.0) == 0:
         return {"gaussian": Gaussian()}
-    laws: dict[str, Distribution] = {
+    distributions: dict[str, Distribution] = {
         "t": StudentT.with_kappa(kappa),
         "ggd": GeneralisedGaussian.with_kappa(kappa),
     }
     for epsilon in MIXTURE_SHARES:
         if kappa < 3 * (1 - epsilon) / epsilon:
-            laws[f"gsm {epsilon:g}"] = GaussianScaleMixture.with_kappa(kappa, epsilon=epsilon)
-    return laws
+            distributions[f"gsm {epsilon:g}"] = GaussianScaleMixture.with_kappa(kappa, epsilon=epsilon)
+    return distributions
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,10 @@ def loss_curves(bits: int) -> LossCurves:
     alphas = np.geomspace(*ALPHAS, 500)
     kappas, curves = [], []
     for kappa in KAPPAS:
-        for law in families(kappa).values():
-            ratio = mse(law, grid, grid.step(alphas)) / clip_law(law, grid, tolerance=1e-6).value
+        for distribution in families(kappa).values():
+            ratio = (
+                mse(distribution, grid, grid.step(alphas)) / clip_distribution(distribution, grid, tolerance=1e-6).value
+            )
             kappas.append(kappa)
             curves.append(CubicSpline(np.log(alphas), np.log(np.maximum(ratio, 1.0))))
     return LossCurves(np.array(kappas), tuple(curves))

@@ -162,15 +162,15 @@ def test_saved_as_json(tmp_path) -> None:
 
 
 def test_variants() -> None:
-    found = variant("aciq:law=laplace:group=64")
-    assert (found.policy, found.at(3)) == ("aciq", {"bits": 3, "law": "laplace", "group": 64})
+    found = variant("aciq:distribution=laplace:group=64")
+    assert (found.policy, found.at(3)) == ("aciq", {"bits": 3, "distribution": "laplace", "group": 64})
     assert variant("allocate:objective=mean").at(4) == {"avg_bits": 4, "objective": "mean"}
     assert variant("allocate:widths=4+8").at(5) == {"avg_bits": 5, "widths": [4, 8]}
     assert variant("gptq:mix=eng=2+heb=1").options == {"mix": {"eng": 2.0, "heb": 1.0}}
     assert variant("laaciq:language=nan").options == {"language": "nan"}  # Min Nan
     for text, message in (
         ("best", "policy"),
-        ("rtn:law=laplace", "where the options are group"),
+        ("rtn:distribution=laplace", "where the options are group"),
         ("rtn:bits=3", "where the options are group"),
         ("allocate:avg_bits=4.25", "where the options are group"),
         ("gptq:mix=eng=2+heb", "weights are"),

@@ -70,7 +70,9 @@ def test_a_policy_without_text_takes_it_to_measure_languages(tiny: Checkpoint) -
 
 
 def test_none_is_not_given(tiny: Checkpoint) -> None:
-    assert plan(tiny, policy="rtn", bits=None, avg_bits=None, law=None).digest == plan(tiny, policy="rtn").digest
+    assert (
+        plan(tiny, policy="rtn", bits=None, avg_bits=None, distribution=None).digest == plan(tiny, policy="rtn").digest
+    )
 
 
 def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, audit_data: Any, tmp_path: Path) -> None:

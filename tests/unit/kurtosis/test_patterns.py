@@ -6,9 +6,10 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.kurtosis.patterns import Pattern, kappa_influence
-from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted
+from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.theory.bounds import total_variation
+from fairbits_research.theory.effective_kurtosis import kappa_weighted
 
 PARTS = (
     Moments(1, 0.1, 4.0, 0.5, 40.0),

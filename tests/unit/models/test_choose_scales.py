@@ -6,11 +6,12 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.models.scales import groups as module
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace, kappa_alpha
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales
 from fairbits.models.scales.scheme import Scheme
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 
 RNG = np.random.default_rng(0)
 W = torch.from_numpy(RNG.standard_t(5, (6, 48)).astype(np.float32))

@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.weight_moments import moments_of, weight_moments
+from fairbits.models.weight_moments import tensor_moments, weight_moments
 
 LINEARS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 
@@ -32,7 +32,7 @@ def test_blocks_are_their_linear_maps_in_one_pass(directory) -> None:
     assert len(model.blocks) == 2
     for i, block in enumerate(model.blocks):
         together = torch.cat([weights[f"transformer.h.{i}.{name}.weight"].flatten() for name in LINEARS])
-        whole = moments_of(together)
+        whole = tensor_moments(together)
         assert block.n == whole.n
         assert block.largest == whole.largest
         assert block.sigma == pytest.approx(whole.sigma, rel=1e-12)
@@ -53,7 +53,7 @@ def test_every_tensor_has_moments_or_a_reason(directory) -> None:
     assert seen[-1] == (seen[0][1], seen[0][1])
     assert seen == sorted(seen)
     for name, moments in model.tensors.items():
-        assert moments == moments_of(checkpoint.read(name)), name
+        assert moments == tensor_moments(checkpoint.read(name)), name
 
 
 def test_any_tensors_merge(directory) -> None:

@@ -2,13 +2,13 @@ import numba
 import numpy as np
 import pytest
 import torch
+from fairbits.models.moment_passes import count_patterns_in_torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fairbits.core.errors import InputError
-from fairbits.models.moment_passes import count_patterns_in_torch
-from fairbits.models.weight_moments import WeightMoments, moments_of
+from fairbits.models.weight_moments import WeightMoments, tensor_moments
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 NUMBERS = ("mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
@@ -34,7 +34,7 @@ def test_a_weight_that_is_not_finite_is_named(dtype, at, value) -> None:
     count = 1 if at == 4999 else 2
     expected = rf"h\.0\.weight holds {count} NaN or infinite .* \({value}\) at \({at // 100}, {at % 100}\)"
     with pytest.raises(InputError, match=expected):
-        moments_of(W, name="h.0.weight")
+        tensor_moments(W, name="h.0.weight")
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_a_weight_that_is_not_finite_is_named(dtype, at, value) -> None:
 )
 def test_what_has_no_moments_is_refused(tensor, message) -> None:
     with pytest.raises(InputError, match=message):
-        moments_of(tensor)
+        tensor_moments(tensor)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 5000, 70_000])
 def test_equal_weights_have_no_spread(dtype, n) -> None:
     value = float(torch.tensor(0.1, dtype=dtype))
-    moments = moments_of(torch.full((n,), 0.1, dtype=dtype))
+    moments = tensor_moments(torch.full((n,), 0.1, dtype=dtype))
     assert moments.as_data() == {
         "n": n,
         "mean": value,
@@ -73,8 +73,8 @@ def test_equal_weights_have_no_spread(dtype, n) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_equal_weights_stay_equal_when_merged(dtype) -> None:
-    parts = [moments_of(torch.full((n,), 0.1, dtype=dtype)) for n in (33, 1000)]
-    whole = moments_of(torch.full((1033,), 0.1, dtype=dtype))
+    parts = [tensor_moments(torch.full((n,), 0.1, dtype=dtype)) for n in (33, 1000)]
+    whole = tensor_moments(torch.full((1033,), 0.1, dtype=dtype))
     assert parts[0] + parts[1] == whole
     assert (parts[0] + parts[1]).beyond_bounds(3) == (0.0, 0.0)
 
@@ -83,27 +83,27 @@ def test_a_first_block_far_from_the_rest_costs_no_accuracy() -> None:
     W = gaussian(16, 256, dtype=torch.float64)
     W[0] += 1e6  # the centre of the chunk lies 1e6 from nearly all of its weights
     d = W.numpy() - W.numpy().mean()
-    assert moments_of(W).kappa == pytest.approx(np.mean(d**4) / np.mean(d**2) ** 2 - 3, rel=1e-11)
+    assert tensor_moments(W).kappa == pytest.approx(np.mean(d**4) / np.mean(d**2) ** 2 - 3, rel=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-140, 1e150, 1e200])
 def test_float64_of_any_size_is_exact_or_refused(scale) -> None:
     W = gaussian(1000, dtype=torch.float64)
     if 1e-150 < scale < 1e152:
-        assert moments_of(W * scale).kappa == pytest.approx(moments_of(W).kappa, rel=1e-11)
+        assert tensor_moments(W * scale).kappa == pytest.approx(tensor_moments(W).kappa, rel=1e-11)
     else:
         with pytest.raises(InputError, match=r"the variance is b.* the range of float64"):
-            moments_of(W * scale)
+            tensor_moments(W * scale)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_views_gradients_and_scalars_are_read_as_they_are(dtype) -> None:
     W = gaussian(60, 100, dtype=dtype)
-    assert_same(moments_of(W.T), moments_of(W))
-    assert_same(moments_of(W[:, ::2]), moments_of(W[:, ::2].clone()))
-    assert_same(moments_of(W.reshape(-1)[1:]), moments_of(W.reshape(-1)[1:].clone()))
-    assert moments_of(torch.nn.Parameter(W)) == moments_of(W)
-    assert moments_of(W[0, 0]).mean == float(W[0, 0])
+    assert_same(tensor_moments(W.T), tensor_moments(W))
+    assert_same(tensor_moments(W[:, ::2]), tensor_moments(W[:, ::2].clone()))
+    assert_same(tensor_moments(W.reshape(-1)[1:]), tensor_moments(W.reshape(-1)[1:].clone()))
+    assert tensor_moments(torch.nn.Parameter(W)) == tensor_moments(W)
+    assert tensor_moments(W[0, 0]).mean == float(W[0, 0])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -112,10 +112,10 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype) -> None:
     every = numba.get_num_threads()
     try:
         numba.set_num_threads(1)
-        alone = moments_of(W)
+        alone = tensor_moments(W)
     finally:
         numba.set_num_threads(every)
-    assert moments_of(W) == alone
+    assert tensor_moments(W) == alone
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,7 +127,7 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype) -> None:
 def test_merging_is_one_pass_over_both(values, cut, dtype) -> None:
     W = torch.from_numpy(values).to(dtype)
     at = min(max(1, int(cut * len(W))), len(W) - 1)
-    both, whole = moments_of(W[:at]) + moments_of(W[at:]), moments_of(W)
+    both, whole = tensor_moments(W[:at]) + tensor_moments(W[at:]), tensor_moments(W)
     spread = max(whole.sigma, 1e-7 * whole.largest)
     assert (both.n, both.largest) == (whole.n, whole.largest)
     assert both.mean == pytest.approx(whole.mean, abs=1e-9 * spread, rel=1e-12)
@@ -144,8 +144,8 @@ def test_merging_is_one_pass_over_both(values, cut, dtype) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_merged_shares_are_exact_for_16_bits_and_close_for_more(dtype) -> None:
     narrow, broad = gaussian(200_000, dtype=dtype), gaussian(100_000, seed=1, dtype=dtype) * 4
-    both = moments_of(narrow) + moments_of(broad)
-    whole = moments_of(torch.cat([narrow, broad]))
+    both = tensor_moments(narrow) + tensor_moments(broad)
+    whole = tensor_moments(torch.cat([narrow, broad]))
     assert whole.exact
     assert both.exact == (dtype.itemsize == 2)
     assert_same(both, whole, shares=0.0 if both.exact else 1e-5)
@@ -155,24 +155,24 @@ def test_merged_shares_are_exact_for_16_bits_and_close_for_more(dtype) -> None:
 
 def test_dtypes_merge_with_each_other() -> None:
     parts = [gaussian(5000, seed=i, dtype=dtype) for i, dtype in enumerate(FLOATS)]
-    merged = sum((moments_of(part) for part in parts[1:]), start=moments_of(parts[0]))
-    whole = moments_of(torch.cat([part.double() for part in parts]))
+    merged = sum((tensor_moments(part) for part in parts[1:]), start=tensor_moments(parts[0]))
+    whole = tensor_moments(torch.cat([part.double() for part in parts]))
     assert_same(merged, whole, shares=1e-4)
     assert len(merged.histograms) == 4
 
 
 def test_only_moments_merge_with_moments() -> None:
     with pytest.raises(InputError, match="must be a WeightMoments"):
-        moments_of(torch.ones(2)) + 1.0  # type: ignore[operator]
+        tensor_moments(torch.ones(2)) + 1.0  # type: ignore[operator]
 
 
 def test_shares_of_large_tensors_are_exact_alone_and_within_their_limits_merged() -> None:
     rng = torch.Generator().manual_seed(3)
     wide, narrow = torch.randn(5_000_001, generator=rng) * 3, torch.randn(4_500_000, generator=rng)
-    alone = moments_of(wide)
+    alone = tensor_moments(wide)
     assert alone.exact
     assert alone.beyond_3 == float(((wide.double() - wide.double().mean()).abs() > 3 * alone.sigma).double().mean())
-    both = alone + moments_of(narrow)
+    both = alone + tensor_moments(narrow)
     everything = torch.cat([wide, narrow]).double()
     for k, share in ((1.0, both.beyond(1.0)), (3.0, both.beyond_3), (6.0, both.beyond_6)):
         truth = float(((everything - everything.mean()).abs() > k * both.sigma).double().mean())
@@ -189,7 +189,7 @@ def test_an_outlier_column_of_large_tensors_is_counted(column: int) -> None:
     halves = [torch.randn(1100, 4096, generator=rng) for _ in range(2)]
     for half in halves:
         half[:, column] *= 20
-    both = moments_of(halves[0]) + moments_of(halves[1])
+    both = tensor_moments(halves[0]) + tensor_moments(halves[1])
     everything = torch.cat(halves).double()
     for k, error in ((3.0, 0.08), (6.0, 0.01)):  # four standard errors of the sampled part; outliers are counted whole
         truth = float(((everything - everything.mean()).abs() > k * both.sigma).double().mean())
@@ -201,7 +201,7 @@ def test_an_outlier_column_of_large_tensors_is_counted(column: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_counting_in_torch_is_that_of_the_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = gaussian(70_001, dtype=dtype)
-    expected = moments_of(weights)
+    expected = tensor_moments(weights)
     monkeypatch.setattr("fairbits.models.moment_passes._count_patterns", count_patterns_in_torch)
     monkeypatch.setattr("fairbits.models.moment_passes.CHECKED_WEIGHTS", 10_000)
-    assert moments_of(weights) == expected
+    assert tensor_moments(weights) == expected

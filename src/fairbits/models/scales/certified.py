@@ -1,27 +1,90 @@
 """Branch and bound over the step, with a certificate: the exact optimum of one language, the exact minimax of several.
 
-The function is f(s) = A − 2s·B(s) + s²·C(s) (see `sums`). It bends down at every breakpoint and C falls with the step,
-so on [a, b] f(s) − C(a)·s² is concave, and f lies above its chord minus C(a)(s − a)(b − s); `block_kernels` derives it.
-A second bound is better on wide intervals: B ≤ B(a) and C ≥ C(b) there, so f(s) ≥ A − 2s·B(a) + s²·C(b) ≥
-A − B(a)²/C(b). Intervals whose bound reaches the best value found are closed, the others cut. The lowest bound of a
-closed interval is a lower bound of f everywhere: the certificate.
+For the nearest codes k at a step s, f(s) = Σh(x − k·s)² = A − 2s·B(s) + s²·C(s) with A = Σhx², B = Σh|x||k| and
+C = Σhk². Codes fall as s grows, so B and C do too. f bends down at every breakpoint, so on [a, b] f(s) − C(a)·s² is
+concave, and f is above its chord minus C(a)(s − a)(b − s); `clip_kernels` derives it. A second bound is better on wide
+intervals: B ≤ B(a) and C ≥ C(b) there, so f(s) ≥ A − 2s·B(a) + s²·C(b) ≥ A − B(a)²/C(b). Intervals whose bound reaches
+the best value are closed, the others cut. The lowest bound of a closed interval is a lower bound of f everywhere: the
+certificate.
 
 For several languages F = max_λ f_λ ≥ Σμ_λf_λ for any weights μ ≥ 0 with sum 1. With μ the multipliers at the best step
-found, this bound closes as fast as that of a single language (see `minimax_kernels`).
+so far, this bound closes as fast as the bound of a single language (see `minimax_kernels`).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import FairbitsError
-from fairbits.models.scales.clip_kernels import minimise_worst_quadratic
-from fairbits.models.scales.code_sums import CodeSums
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.minimax_kernels import minimise_worst_quadratic
 
 _FEW = 12
 _MAX_ROUNDS = 60
 _RESOLUTION = 2e-15
+
+
+class CodeSums(ABC):
+    """A = Σhx² (`energy`), Σh|x| (`magnitude`) and Σh (`total`) of every language; B and C at any step."""
+
+    grid: Grid
+    energy: Floats
+    magnitude: Floats
+    total: Floats
+    rounding: float
+    """The part of `energy` that rounding of B and C may add to or take from an error."""
+
+    @abstractmethod
+    def at(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C, each (languages, steps), for positive steps."""
+
+    @abstractmethod
+    def beyond(self, points: Floats) -> tuple[Floats, Floats]:
+        """Returns Σh and Σh|x| over |x| > point, each (languages, points)."""
+
+    @abstractmethod
+    def turned(self) -> Self:
+        """Returns the same sums for steps of the other sign, which exchanges the two sides of the twos grid."""
+
+    @abstractmethod
+    def longest(self, best: float) -> float:
+        """Returns a step above which some language's error is at least `best`."""
+
+    def possible(self, best: float) -> tuple[float, float]:
+        """Returns the range of steps where every language's error may be below `best`.
+
+        Below it clipping alone costs as much: with c the largest level, Σh(|x| − c)²₊ ≥ (Σh(|x| − c)₊)² / Σh over
+        |x| > c, by Cauchy–Schwarz. Above it the weights that round to 0 do: Σhx² over |x| < s/2 is at least
+        (Σh|x|)² / Σh over the same x.
+        """
+        top = max(self.grid.caps) + self.grid.offset
+        loudest = int(np.argmax(self.energy))
+        least = np.zeros_like(self.energy)
+        np.divide(self.energy - best, 2 * top * self.magnitude, out=least, where=self.magnitude > 0)
+        # as long as the best value is not below Σhx², the range ends where float64 cannot distinguish the two
+        low = float(max(np.max(least), 1e-15 * self.energy[loudest] / (2 * top * self.magnitude[loudest])))
+        high = self.longest(best)
+        steps = np.geomspace(min(low, high), high, 64)
+        count, first = self.beyond(top * steps)
+        clip = _square_over(first - top * steps * count, count)
+        below = np.flatnonzero((clip >= best).any(axis=0))
+        above = np.flatnonzero((self.dead_zone_error(steps) * (1 - 1e-9) >= best).any(axis=0))
+        return float(steps[below[-1]] if below.size else steps[0]), float(steps[above[0]] if above.size else high)
+
+    def dead_zone_error(self, steps: Floats) -> Floats:
+        """Returns a lower bound of the error of what rounds to 0, (languages, steps)."""
+        count, first = self.beyond(steps / 2)
+        return _square_over(self.magnitude[:, None] - first, self.total[:, None] - count)
+
+
+def _square_over(first: Floats, count: Floats) -> Floats:
+    # both are differences of sums: what cancellation leaves must not count
+    safe = np.maximum(first, 0.0)
+    ratio: Floats = np.divide(safe**2, count, out=np.zeros_like(safe), where=count > 1e-12 * count.max())
+    return ratio
 
 
 @dataclass(frozen=True)
@@ -58,9 +121,9 @@ def certified_minimum(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
 
 def certified_either_sign(sums: CodeSums, *, tolerance: float = 1e-9) -> Certified:
     """Returns the better of the certified minima over positive and over negative steps."""
-    found, other = (certified_minimum(each, tolerance=tolerance) for each in (sums, sums.turned()))
-    bound = min(found.bound, other.bound)
-    return replace(other, step=-other.step, bound=bound) if other.value < found.value else replace(found, bound=bound)
+    up, down = (certified_minimum(side, tolerance=tolerance) for side in (sums, sums.turned()))
+    bound = min(up.bound, down.bound)
+    return replace(down, step=-down.step, bound=bound) if down.value < up.value else replace(up, bound=bound)
 
 
 class _Search:

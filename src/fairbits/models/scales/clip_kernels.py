@@ -1,239 +1,255 @@
-"""Compiled kernels that all of exact clipping shares: sums over sorted weights, and the minimum of several parabolas.
+"""The exact step of every block of weights: branch and bound on residual sums, compiled by numba.
 
-They are loops that NumPy cannot fuse. numba compiles them to vector code, runs them on all cores, needs no compiler on
-the user's machine.
+**The function.** For magnitudes x with importance h let k(s) be the nearest codes at step s, clipped to the grid, and
+f(s) = Σh(x − k·s)². As long as no code changes, f is a parabola in s, a *piece*. It changes piece at the breakpoints
+s = x/(k − ½), where a weight reaches the threshold of its next code. Nearest codes are the minimum over all codes, so f
+is the minimum of all these parabolas, and at a breakpoint it can only bend down. Every local minimum is therefore the
+vertex of a piece. But there are up to size × codes pieces and f is not convex: a local search may end in the wrong
+valley.
+
+**What one evaluation gives.** With the residuals r = x − k·s let F = Σhr², R = Σhkr, C = Σhk², N = Σk. Then F is f(s)
+itself, and on the piece of s, f(s + d) = F − 2dR + d²C: its vertex lies at s + R/C and has the value F − R²/C. Codes
+only fall as s grows, so N(a) − N(b) counts the breakpoints between a and b. Sums over residuals lose no digits where
+the equivalent A − 2sB + s²C would cancel.
+
+**The bound.** C falls as s grows, so on [a, b] every piece has a curvature of at most 2C(a), and breakpoints only bend
+f down: f(s) − C(a)·s² is concave there. A concave function lies above its chord, which gives
+
+    f(s) ≥ chord of f − C(a)·(s − a)·(b − s).
+
+The lowest point of the right-hand side has a closed form (`interval_bound`) that needs F and C at the two ends only.
+
+**The search.** 1. The optimum lies between the step at which clipping alone costs as much as the best value found, and
+the step at which the weights that round to 0 do (`_bracket`). 2. That range is cut into intervals of relative width
+about 2√(f/A), A = Σhx², because there C(a)·(b − a)²/4, by which the bound falls below the chord, is of the order of f.
+3. Intervals whose bound is below the best value are halved. One with at most one breakpoint is done: its only pieces
+are those of its two ends, whose vertices have been tried.
 """
 
-from dataclasses import dataclass
-from threading import RLock
+import math
 
 import numpy as np
 from numba import njit, prange
 
-from fairbits.core.array_checks import Floats
-
-_CHUNK = 4096
-_PAGE = 64
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 """Floating-point liberties that let the compiler vectorise sums; NaN and infinity keep their meaning."""
 
 TINY = 1e-200
 """Steps below this part of the largest weight are not tried."""
 
-LAUNCH = RLock()
-"""Held while parallel kernels run: one call uses all cores, and numba's fallback threads allow only one caller."""
+_MAX_EDGES = 256
+_DEPTH = 80
 
 
-@dataclass(frozen=True)
-class SortedSide:
-    """Magnitudes in ascending order, in pages of 64, with Σhx and Σh over all pages from each one on, per language.
-
-    `tops` holds the last magnitude of each page. It is small enough for the cache, so the binary search runs over it.
-    """
-
-    x: np.ndarray
-    h: Floats
-    tops: np.ndarray
-    first: Floats
-    count: Floats
-
-
-def one_side(x: np.ndarray, importance: Floats | None) -> SortedSide:
-    """Returns the magnitudes x sorted, with their sums."""
-    return paged(*_sorted(x, importance))
+@njit(cache=True, fastmath=FAST)
+def _residual_sums(x, h, cap, s):  # type: ignore[no-untyped-def]
+    """Returns F, R, C and N at step s; an h of None stands for ones."""
+    t = 1.0 / s
+    f, r1, c, n = 0.0, 0.0, 0.0, 0.0
+    for j in range(x.size):
+        k = min(np.floor(x[j] * t + 0.5), cap[j])
+        r = x[j] - k * s
+        weight = 1.0 if h is None else h[j]
+        hk = weight * k
+        f += weight * r * r
+        r1 += hk * r
+        c += hk * k
+        n += k
+    return f, r1, c, n
 
 
-def both_sides(w: np.ndarray, importance: Floats | None) -> list[SortedSide]:
-    """Returns the positive and the negative weights as two sorted sides, from one sort."""
-    ordered, weights = _sorted(w, importance)
-    zero = int(np.searchsorted(ordered, 0))
-    return [paged(ordered[zero:], weights[:, zero:]), paged(-ordered[:zero][::-1], weights[:, :zero][:, ::-1])]
+@njit(cache=True, fastmath=FAST)
+def _clip_error(x, h, cap, s):  # type: ignore[no-untyped-def]
+    """Returns the error of the weights beyond the largest level: a lower bound of f(s) that falls with s."""
+    total = 0.0
+    for j in range(x.size):
+        e = max(x[j] - cap[j] * s, 0.0)
+        total += e * e if h is None else h[j] * e * e
+    return total
 
 
-def paged(ordered: np.ndarray, weights: Floats) -> SortedSide:
-    """Returns sorted magnitudes with their page sums; weights without languages stand for one language of ones."""
-    x, h = np.ascontiguousarray(ordered), np.ascontiguousarray(weights)
-    first, count = (np.zeros((max(1, len(h)), -(-x.size // _PAGE) + 1)) for _ in range(2))
-    _page_sums(x, h, first, count)
-    for sums in (first, count):
-        np.cumsum(sums[:, ::-1], axis=1, out=sums[:, ::-1])
-    tops = np.append(x[_PAGE - 1 :: _PAGE], x[-1:]) if x.size % _PAGE else x[_PAGE - 1 :: _PAGE].copy()
-    return SortedSide(x, h, tops, first, count)
-
-
-def _sorted(x: np.ndarray, importance: Floats | None) -> tuple[np.ndarray, Floats]:
-    if importance is None:
-        return np.sort(x), np.empty((0, x.size))
-    order = np.argsort(x)
-    return x[order], importance[:, order]
-
-
-def energy(w: np.ndarray, importance: Floats | None) -> Floats:
-    """Returns Σ h w² per language."""
-    if importance is None:
-        return np.array([_weighted_square_sum(w, np.empty(0))])
-    return np.array([_weighted_square_sum(w, h) for h in importance])
-
-
-@njit(cache=True, parallel=True, fastmath=FAST)
-def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
-    chunks = (w.size + _CHUNK - 1) // _CHUNK
-    partial = np.zeros(chunks)
-    for c in prange(chunks):
-        total = 0.0
-        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
-            v = np.float64(w[i])
-            total += v * v * (h[i] if h.size else 1.0)
-        partial[c] = total
-    return partial.sum()
-
-
-@njit(cache=True, parallel=True, fastmath=FAST)
-def squared_error(w, h, step, lowest, highest, offset):  # type: ignore[no-untyped-def]
-    """Returns Σh(w − Q(w))² at one step other than 0, summed from the residuals; an empty h stands for ones."""
-    chunks = (w.size + _CHUNK - 1) // _CHUNK
-    partial = np.zeros(chunks)
-    for c in prange(chunks):
-        total = 0.0
-        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
-            v = np.float64(w[i])
-            code = min(max(np.rint(v / step - offset), lowest), highest)
-            r = v - (code + offset) * step
-            total += r * r * (h[i] if h.size else 1.0)
-        partial[c] = total
-    return partial.sum()
-
-
-@njit(cache=True, parallel=True, fastmath=FAST)
-def _page_sums(x, h, first, count):  # type: ignore[no-untyped-def]
-    for page in prange(first.shape[1] - 1):
-        low, high = page * _PAGE, min(x.size, (page + 1) * _PAGE)
-        for lang in range(first.shape[0]):
-            total, mass = 0.0, 0.0
-            for i in range(low, high):
-                weight = h[lang, i] if h.size else 1.0
-                total += weight * np.float64(x[i])
-                mass += weight
-            first[lang, page], count[lang, page] = total, mass
-
-
-def add_code_sums(side: SortedSide, steps: Floats, *, cap: int, offset: float, first: Floats, second: Floats) -> None:
-    """Adds to B and C (languages, steps) what one side contributes: `cap` thresholds per step."""
-    if side.x.size:
-        _add_code_sums(side.x, side.h, side.tops, side.first, side.count, steps, cap, np.float64(offset), first, second)
-
-
-@njit(cache=True, parallel=True, fastmath=FAST)
-def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
-    """Adds B and C of every step to `first` and `second`.
-
-    A magnitude gets its k-th code at the threshold (k − ½ + offset)·s. So B, the sum of h·x over all codes, is a sum
-    over thresholds of Σhx beyond each; and C is a sum of (2k − 1 + 2·offset)·Σh beyond each, because k² is the sum of
-    the odd numbers up to 2k − 1. What lies beyond a threshold is the rest of one page, which is scanned, and all later
-    pages, whose sums are stored. Thresholds rise with k, so each binary search starts at the page of the last one.
-    """
-    for m in prange(steps.size):
-        page = 0
-        for k in range(1, cap + 1):
-            threshold = (k - 0.5 + offset) * steps[m]
-            high = tops.size
-            while page < high:
-                middle = (page + high) // 2
-                if tops[middle] > threshold:
-                    high = middle
-                else:
-                    page = middle + 1
-            if page == tops.size:
-                break
-            start, stop = page * _PAGE, min(x.size, (page + 1) * _PAGE)
-            gain = 2 * k - 1 + 2 * offset
-            for lang in range(first.shape[0]):
-                total, mass = 0.0, 0.0
-                for i in range(start, stop):
-                    inside = 1.0 if x[i] > threshold else 0.0
-                    weight = inside * h[lang, i] if h.size else inside
-                    total += weight * np.float64(x[i])
-                    mass += weight
-                first[lang, m] += total + page_first[lang, page + 1]
-                second[lang, m] += gain * (mass + page_count[lang, page + 1])
+@njit(cache=True, fastmath=FAST)
+def _dead_zone_error(x, h, s):  # type: ignore[no-untyped-def]
+    """Returns the error of the weights that round to 0, those below s/2: a lower bound of f(s) that rises with s."""
+    total = 0.0
+    for j in range(x.size):
+        square = x[j] * x[j] if 2.0 * x[j] < s else 0.0
+        total += square if h is None else h[j] * square
+    return total
 
 
 @njit(cache=True)
-def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-def]
-    """Returns (s, max_λ q_λ(s), p, q, μ) at the minimum over s of max_λ q_λ, q_λ(s) = A − 2sB + s²C.
+def interval_bound(a, fa, ca, b, fb):  # type: ignore[no-untyped-def]
+    """Returns a lower bound of f on [a, b]: the lowest point of the chord minus C(a)(s − a)(b − s).
 
-    p and q are the active languages with multipliers μ and 1 − μ; one may be enough. In one dimension the maximum of
-    convex functions has its minimum where a single one has its own, or where a falling and a rising one cross. So the
-    minimum of a pair is found, and as long as a third language lies above it there, that one replaces the member of
-    the pair that slopes the same way. The minimum rises with every exchange, so this ends. Languages of curvature 0
-    are constants: one that lies above the minimum of the others is active alone.
+    With u = s − a it is f(a) + u·(f(b) − f(a))/width − C(a)·u·(width − u), lowest at u = (width − slope/C(a))/2.
     """
-    low, high, constant = np.inf, -np.inf, 0
-    for i in range(first.size):
-        if second[i] > 0:
-            low, high = min(low, first[i] / second[i]), max(high, first[i] / second[i])
-        elif second[constant] > 0 or energy[i] > energy[constant]:
-            constant = i
-    if low > high:
-        return 0.0, energy[constant], constant, constant, 1.0
-    p, q = _active(energy, first, second, low), _active(energy, first, second, high)
-    s, p, q, mu = _minimise_pair(energy, first, second, p, q)
-    for _ in range(4 * first.size + 8):
-        i = _active(energy, first, second, s)
-        if i in (p, q):
-            break
-        if first[i] > s * second[i]:
-            p = i
+    width = b - a
+    if ca * width <= 0.0:
+        return min(fa, fb)
+    u = 0.5 * (width - (fb - fa) / (ca * width))
+    if u <= 0.0:
+        return fa
+    return fb if u >= width else fa - ca * u * u
+
+
+@njit(cache=True)
+def _bracket(x, h, cap, start, largest, best):  # type: ignore[no-untyped-def]
+    """Returns a step below which the clip error alone reaches `best`, and one above which the dead zone does."""
+    low = start
+    while low > TINY and _clip_error(x, h, cap, low) < best:
+        low *= 0.7
+    high = start
+    while high < largest and _dead_zone_error(x, h, high) < best:
+        high *= 1.25
+    return low, min(high, largest)
+
+
+@njit(cache=True)
+def _branch(x, h, cap, edges, at, best, step, stack):  # type: ignore[no-untyped-def]
+    """Returns the improved (best, step) after a search between rows `at` and `at + 1` of the edge table (s, F, C, N).
+
+    Depth first, lower half first: the stack holds the upper ends that wait, so an interval's lower end is always the
+    upper end of the one before it, and no sum is computed twice.
+    """
+    a, fa, ca, na = edges[at, 0], edges[at, 1], edges[at, 2], edges[at, 3]
+    b, fb, cb, nb = edges[at + 1, 0], edges[at + 1, 1], edges[at + 1, 2], edges[at + 1, 3]
+    waiting = 0
+    while True:
+        middle = 0.5 * (a + b)
+        done = na - nb <= 1.0 or middle <= a or middle >= b
+        if not done and interval_bound(a, fa, ca, b, fb) < best * (1.0 - 1e-12):
+            # search the lower half now, keep the end of the upper one for later
+            stack[waiting, 0], stack[waiting, 1], stack[waiting, 2], stack[waiting, 3] = b, fb, cb, nb
+            waiting += 1
+            b = middle
+            fb, r, cb, nb = _residual_sums(x, h, cap, b)
+            if cb > 0.0 and fb - r * (r / cb) < best:
+                best, step = fb - r * (r / cb), b + r / cb
+        elif waiting == 0:
+            return best, step
         else:
-            q = i
-        s, p, q, mu = _minimise_pair(energy, first, second, p, q)
-    value = _value(energy, first, second, _active(energy, first, second, s), s)
-    if second[constant] <= 0 and energy[constant] >= value:
-        return s, energy[constant], constant, constant, 1.0
-    if p != q and mu > 0.5:  # let μ be the smaller one: 1 − μ would lose a multiplier below 1e-16
-        slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
-        p, q, mu = q, p, max(0.0, slope_p / (slope_p - slope_q)) if slope_p != slope_q else 0.5
-    return s, value, p, q, mu
+            waiting -= 1
+            a, fa, ca, na = b, fb, cb, nb
+            b, fb, cb, nb = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2], stack[waiting, 3]
 
 
 @njit(cache=True)
-def _value(energy, first, second, i, s):  # type: ignore[no-untyped-def]
-    return energy[i] - 2 * s * first[i] + s * s * second[i]
+def _solve(x, h, cap, top, largest, best, step, edges, stack):  # type: ignore[no-untyped-def]
+    """Returns the improved (best, step) for normalised magnitudes x, given a best value found before (or ∞)."""
+    energy = _clip_error(x, h, cap, 0.0)
+    start = largest / (top + 0.5)
+    f, r1, c, n = _residual_sums(x, h, cap, start)
+    if c > 0.0 and f - r1 * (r1 / c) < best:  # R² alone could underflow
+        best, step = f - r1 * (r1 / c), start + r1 / c
+    if best <= 1e-30 * energy:
+        return best, step
+    low, high = _bracket(x, h, cap, start, largest, best)
+    width = min(max(2.0 * math.sqrt(best / energy), 0.002), 0.2)
+    pieces = min(max(math.ceil(math.log(high / low) / width), 4), _MAX_EDGES - 1)
+    ratio = (high / low) ** (1.0 / pieces)
+    s = low
+    for i in range(pieces + 1):
+        f, r1, c, n = _residual_sums(x, h, cap, s)
+        edges[i, 0], edges[i, 1], edges[i, 2], edges[i, 3] = s, f, c, n
+        if c > 0.0 and f - r1 * (r1 / c) < best:
+            best, step = f - r1 * (r1 / c), s + r1 / c
+        s *= ratio
+    for i in range(pieces):
+        best, step = _branch(x, h, cap, edges, i, best, step, stack)
+    return best, step
 
 
 @njit(cache=True)
-def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
-    """Returns the language with curvature that is the highest at s."""
-    best, at = -np.inf, 0
-    for i in range(energy.size):
-        value = _value(energy, first, second, i, s)
-        if second[i] > 0 and value > best:
-            best, at = value, i
-    return at
+def _polish(x, h, cap, step):  # type: ignore[no-untyped-def]
+    """Returns the directly summed error at `step`, or at the vertex of its piece where that is lower, and the step."""
+    if step <= 0.0:  # it vanished next to weights of far larger importance
+        return _clip_error(x, h, cap, 0.0), 0.0
+    f, r1, c, _ = _residual_sums(x, h, cap, step)
+    if c > 0.0:
+        moved = step + r1 / c
+        g, _, _, _ = _residual_sums(x, h, cap, moved)
+        if g < f:
+            return g, moved
+    return f, step
+
+
+@njit(cache=True, fastmath=FAST | {"nnan"})
+def largest_magnitude(row, h):  # type: ignore[no-untyped-def]
+    """Returns the largest magnitude among the weights with importance."""
+    largest = 0.0
+    for j in range(row.size):
+        value = abs(np.float64(row[j]))
+        largest = max(largest, value if h is None or h[j] > 0.0 else 0.0)
+    return largest
 
 
 @njit(cache=True)
-def _minimise_pair(energy, first, second, p, q):  # type: ignore[no-untyped-def]
-    """Returns (s, p, q, μ) at the minimum over s of max(q_p, q_q): p falls and q rises there, or both are one language.
+def power_of_two_above(largest):  # type: ignore[no-untyped-def]
+    """Returns the power of two just above `largest`, limited so that it and its inverse are normal numbers."""
+    return 2.0 ** min(max(math.frexp(largest)[1], -1021), 1021)
 
-    If neither has its vertex above the other there, the two cross between the vertices; the crossing is bisected down
-    to the spacing of float64.
+
+@njit(cache=True, fastmath=FAST)
+def scale_into(row, h, unit, out):  # type: ignore[no-untyped-def]
+    """Fills out = |row| / unit, 0 where h is 0; returns 0, or NaN if the row is not finite (0·∞ is NaN)."""
+    total = 0.0
+    for j in range(row.size):
+        value = np.float64(row[j])
+        total += 0.0 * value
+        out[j] = abs(value) / unit if h is None or h[j] > 0.0 else 0.0
+    return total
+
+
+@njit(cache=True)
+def set_caps(row, up, down, cap):  # type: ignore[no-untyped-def]
+    """Fills the largest code of every weight: `up` for positive ones, `down` for the others."""
+    for j in range(row.size):
+        cap[j] = up if row[j] > 0 else down
+
+
+@njit(cache=True)
+def _best_step(row, h, unit_h, caps, both_signs, x, cap, edges, stack):  # type: ignore[no-untyped-def]
+    """Returns (step, error) of one block; h is the importance scaled by 1/unit_h, None for ones.
+
+    NaN where the row is not finite. Where no weight with importance differs from 0, any step is optimal: the one that
+    represents the largest weight is returned.
     """
-    vertex_p, vertex_q = first[p] / second[p], first[q] / second[q]
-    if p == q or _value(energy, first, second, p, vertex_p) >= _value(energy, first, second, q, vertex_p):
-        return vertex_p, p, p, 1.0
-    if _value(energy, first, second, q, vertex_q) >= _value(energy, first, second, p, vertex_q):
-        return vertex_q, q, q, 1.0
-    if vertex_p < vertex_q:
-        p, q = q, p
-    low, high = min(vertex_p, vertex_q), max(vertex_p, vertex_q)
-    s = 0.5 * (low + high)
-    while low < s < high:
-        if _value(energy, first, second, p, s) > _value(energy, first, second, q, s):
-            low = s
+    up, down = caps
+    top, largest = max(up, down), largest_magnitude(row, h)
+    # scaling by powers of two is exact and keeps squares away from overflow and underflow
+    unit = power_of_two_above(largest)
+    if scale_into(row, h, unit, x) != 0.0:
+        return np.nan, np.nan
+    if largest == 0.0:
+        return largest_magnitude(row, None) / top, 0.0
+    set_caps(row, up, down, cap)
+    best, step = _solve(x, h, cap, top, largest / unit, np.inf, 0.0, edges, stack)
+    sign = 1.0
+    if both_signs:
+        set_caps(row, down, up, cap)
+        turned, turned_step = _solve(x, h, cap, top, largest / unit, best, step, edges, stack)
+        if turned < best:
+            step, sign = turned_step, -1.0
         else:
-            high = s
-        s = 0.5 * (low + high)
-    slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
-    mu = slope_q / (slope_q - slope_p) if slope_q != slope_p else 0.5
-    return s, p, q, min(1.0, max(0.0, mu))
+            set_caps(row, up, down, cap)
+    error, step = _polish(x, h, cap, step)
+    return sign * step * unit, error * unit * unit_h * unit
+
+
+@njit(cache=True, parallel=True)
+def best_steps(W, importance, caps, both_signs, steps, errors):  # type: ignore[no-untyped-def]
+    """Fills `steps` and `errors` for the rows of W (blocks, size); row i has importance[i % rows] (None: ones)."""
+    blocks, size = W.shape
+    chunk = max(1, min(64, blocks // 8))
+    for task in prange((blocks + chunk - 1) // chunk):
+        x, h, cap = np.empty(size), np.empty(size), np.empty(size)
+        edges, stack = np.empty((_MAX_EDGES, 4)), np.empty((_DEPTH, 4))
+        for i in range(task * chunk, min(blocks, (task + 1) * chunk)):
+            if importance is None:
+                steps[i], errors[i] = _best_step(W[i], None, 1.0, caps, both_signs, x, cap, edges, stack)
+            else:
+                weights = importance[i % importance.shape[0]]
+                unit_h = power_of_two_above(largest_magnitude(weights, None))
+                scale_into(weights, None, unit_h, h)
+                steps[i], errors[i] = _best_step(W[i], h, unit_h, caps, both_signs, x, cap, edges, stack)

@@ -1,33 +1,45 @@
-"""The exact clip of the groups of a matrix, on the device where the matrix is.
+"""The exact clip: for every group of weights the scale with the least squared error, on the device of the weights.
 
-| device         | one importance, or none            | the worst of several languages |
-|----------------|------------------------------------|--------------------------------|
-| CPU            | numba, `theory.clipping.blocks`    | the same                       |
-| GPU, Triton    | `clip_triton`, one warp per group  | `clip_torch`                   |
-| GPU, no Triton | `clip_torch`                       | `clip_torch`                   |
+| device         | one importance, or none           | the worst of several languages |
+|----------------|-----------------------------------|--------------------------------|
+| CPU            | numba, `clip_kernels`             | numba, `minimax_kernels`       |
+| GPU, Triton    | `clip_triton`, one warp per group | on the CPU                     |
+| GPU, no Triton | on the CPU                        | on the CPU                     |
 
 All of them return the certified global optimum. They add up in different orders, so where two steps have the same error
-to about 1e-12, they may return different ones. Groups of more than `LONG` weights are searched on the CPU, which sorts
-them. Triton needs a C compiler on the machine; without one it counts as missing.
+to about 1e-12, they may return different ones. Groups of more than `LONG` weights are sorted on the CPU, see
+`sample_clip`. Triton needs a C compiler on the machine; without one it counts as missing.
 """
 
 import os
 import shutil
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fairbits.core.array_checks import Floats, near_one
+from fairbits.core.array_checks import Floats, nonnegative_array, representable
 from fairbits.core.errors import InputError
-from fairbits.core.memory import GPU_SEARCHED_WEIGHTS
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.clip_torch import exact_steps, minimax_steps, power_of_two_above
+from fairbits.core.numba_lock import LAUNCH
+from fairbits.models.scales.clip_kernels import best_steps
 from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.minimax_kernels import minimax_steps
+from fairbits.models.scales.sample_clip import clip_sample
 
 LONG = 65_536
+"""Longer groups are sorted instead of scanned; both take equally long at 50 (8 bit) to 130 (4 bit) thousand weights."""
+
+
+@dataclass(frozen=True)
+class BlockSteps:
+    """The step of each block and Σ h(w − Q(w))² at it; both are (rows, blocks per row)."""
+
+    step: Floats
+    error: Floats
 
 
 def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None, signed: bool = False) -> Tensor:
@@ -38,12 +50,10 @@ def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None,
     >>> clip_groups(torch.tensor([[[0.7, -0.35, 0.1]]]), Grid(4)).tolist()
     [[0.1...]]
     """
-    out, columns, size = blocks.shape
-    if not _on_device(blocks):
-        W = blocks.cpu().float().reshape(out, -1).numpy()
-        return torch.from_numpy(clip_blocks(W, grid, group=size, importance=importance, signed=signed).step).to(
-            blocks.device
-        )
+    _, columns, size = blocks.shape
+    if not blocks.is_cuda or size > LONG or triton_search() is None:
+        steps = clip_blocks(_rows(blocks), grid, group=size, importance=importance, signed=signed).step
+        return torch.from_numpy(steps).to(blocks.device)
     h = None if importance is None else torch.from_numpy(importance).to(blocks.device).reshape(columns, size)
     return device_steps(blocks, h, grid=grid, signed=signed)[0]
 
@@ -53,48 +63,92 @@ def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective:
 
     `importance` is (languages, groups · weights); `minimax_blocks` explains it and the objectives "worst" and "regret".
     """
-    out, columns, size = blocks.shape
-    if not _on_device(blocks):
-        W = blocks.cpu().float().reshape(out, -1).numpy()
-        found = minimax_blocks(W, grid, group=size, importance=importance, objective=objective, signed=signed)
-        return torch.from_numpy(found.step).to(blocks.device)
-    scaled = np.stack([near_one(h)[0] for h in importance])
-    scaled = scaled / scaled.mean(axis=1, keepdims=True)
-    H = torch.from_numpy(scaled).to(blocks.device).reshape(len(scaled), columns, size)
-    scales = torch.ones(len(H), 1, dtype=torch.float64, device=blocks.device)
+    size = blocks.shape[2]
+    steps = minimax_blocks(_rows(blocks), grid, group=size, importance=importance, objective=objective, signed=signed)
+    return torch.from_numpy(steps).to(blocks.device)
+
+
+def clip_blocks(
+    W: ArrayLike, grid: Grid, *, group: int | None = None, importance: ArrayLike | None = None, signed: bool = False
+) -> BlockSteps:
+    """Returns the exact optimum of Σ_j h_j (w_j − Q(w_j))² for every block of W (out, in), on the CPU.
+
+    A block is `group` neighbouring weights of a row, or the whole row. `importance` is h ≥ 0, per input (in,) or per
+    weight (out, in). `signed` lets the step of the twos grid be negative where that is better.
+
+    >>> clip_blocks([[0.5, 1.0, -0.25, 0.75]], Grid(4)).error.tolist()
+    [[0.0]]
+    """
+    blocks, shape = _as_blocks(W, group)
+    h = None if importance is None else nonnegative_array("importance", importance).reshape(-1, blocks.shape[1])
+    steps, errors = (values.reshape(shape) for values in _cpu_steps(blocks, h, grid, signed))
+    _refuse_nan(torch.from_numpy(steps))
+    return BlockSteps(steps, representable("the squared error of a block", errors))
+
+
+def minimax_blocks(
+    W: ArrayLike,
+    grid: Grid,
+    *,
+    importance: ArrayLike,
+    group: int | None = None,
+    objective: str = "worst",
+    signed: bool = False,
+) -> Floats:
+    """Returns the step of every block (rows, blocks per row) that minimises the worst language's error, exactly.
+
+    `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to
+    mean 1, so that languages with large activations do not dominate; `"regret"` takes max_λ f_λ / f_λ*, with f_λ* the
+    block's optimum for that language alone.
+
+    >>> importance = [[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]]
+    >>> minimax_blocks([[0.9, -0.31, 0.2, 0.05]], Grid(2), importance=importance).round(3).tolist()
+    [[0.203]]
+    """
+    blocks, (out, columns) = _as_blocks(W, group)
+    H = nonnegative_array("importance", importance, ndim=2)
+    H = (H / H.mean(axis=1, keepdims=True)).reshape(len(H), columns, -1)
+    scales = np.ones((len(H), 1))
     if objective == "regret":
-        own = torch.stack([device_steps(blocks, h, grid=grid, signed=signed)[1].flatten() for h in H])
-        energy = torch.einsum("rcs,cs->rc", blocks.double().square(), H.mean(0)).flatten()
-        scales = 1 / torch.maximum(own, 1e-12 * energy + 1e-300)
-    steps = minimax_steps(blocks.reshape(-1, size), H, scales=scales, grid=grid, signed=signed).reshape(out, columns)
-    return _finite(steps)
+        optima = np.array([_cpu_steps(blocks, h, grid, signed)[1] for h in H])
+        squares = np.square(blocks, dtype=np.float64).reshape(out, columns, -1)
+        energy = np.einsum("rcs,lcs->rcl", squares, H, optimize=True).mean(axis=2)
+        scales = 1 / np.maximum(optima, 1e-12 * energy.ravel() + 1e-300)
+    steps = np.empty(len(blocks))
+    with LAUNCH:
+        minimax_steps(blocks, H, scales, _caps(grid), signed, steps)
+    _refuse_nan(torch.from_numpy(steps.reshape(out, columns)))
+    return steps.reshape(out, columns)
 
 
 def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid, signed: bool = False) -> tuple[Tensor, Tensor]:
     """Returns the exact step of every group of blocks (out, groups, weights) and its error, both (out, groups).
 
-    `h` (groups, weights) is the importance, the same for every row, in float64; None stands for ones. A negative step
-    is the step of the negated weights.
+    The search is Triton's; what its kernel leaves undone is searched on the CPU. `h` (groups, weights) is the
+    importance, the same for every row, in float64; None stands for ones. A negative step is the step of the negated
+    weights.
     """
     if signed:
         steps, errors = device_steps(blocks, h, grid=grid)
-        others, lower = device_steps(-blocks, h, grid=grid)
-        turned = lower < errors
-        return torch.where(turned, -others, steps), torch.where(turned, lower, errors)
+        turned, turned_errors = device_steps(-blocks, h, grid=grid)
+        lower = turned_errors < errors
+        return torch.where(lower, -turned, steps), torch.where(lower, turned_errors, errors)
     out, columns, size = blocks.shape
-    W, search_groups = blocks.reshape(-1, size).contiguous(), triton_search()
-    if search_groups is None or grid.offset:
-        steps, errors = exact_steps(W, h, grid=grid)
+    W, search = blocks.reshape(-1, size).contiguous(), triton_search()
+    if h is None:
+        steps, errors, undone = search(W, None, caps=grid.caps)
     else:
-        unit = None if h is None else power_of_two_above(h.amax(1))
-        near = None if h is None or unit is None else h / unit[:, None]
-        steps, errors, undone = search_groups(W, near, caps=grid.caps)
-        if unit is not None:
-            errors = (errors.reshape(out, columns) * unit).flatten()
-        for rest in torch.split(undone.nonzero()[:, 0], max(1, GPU_SEARCHED_WEIGHTS // size)):
-            if len(rest):
-                steps[rest], errors[rest] = exact_steps(W[rest], None if h is None else h[rest % columns], grid=grid)
-    return _finite(steps.reshape(out, columns)), errors.reshape(out, columns)
+        largest = h.amax(1)
+        unit = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent.clamp(-1021, 1021))
+        steps, errors, undone = search(W, h / unit[:, None], caps=grid.caps)
+        errors = (errors.reshape(out, columns) * unit).flatten()
+    rest = undone.nonzero()[:, 0]
+    if len(rest):
+        h_rest = None if h is None else h[rest % columns].cpu().numpy()
+        on_cpu = _cpu_steps(W[rest].float().cpu().numpy(), h_rest, grid, signed=False)
+        steps[rest], errors[rest] = (torch.from_numpy(values).to(W.device) for values in on_cpu)
+    _refuse_nan(steps.reshape(out, columns))
+    return steps.reshape(out, columns), errors.reshape(out, columns)
 
 
 @cache
@@ -110,11 +164,52 @@ def triton_search() -> Any:
     return search_groups
 
 
-def _on_device(blocks: Tensor) -> bool:
-    return blocks.is_cuda and blocks.shape[2] <= LONG
+def _rows(blocks: Tensor) -> np.ndarray:
+    """Returns blocks (out, groups, weights) as the matrix (out, in) that the kernels of the CPU take."""
+    rows: np.ndarray = blocks.cpu().float().reshape(len(blocks), -1).numpy()
+    return rows
 
 
-def _finite(steps: Tensor) -> Tensor:
+def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, tuple[int, int]]:
+    """Returns the blocks of W as (blocks, weights) in float32 or float64, and how many each row has."""
+    array = np.asarray(W)
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float64)
+    size = group or array.shape[1]
+    blocks = np.require(array, requirements=["C", "W"]).reshape(-1, size)  # a read-only array would be compiled again
+    return blocks, (len(array), array.shape[1] // size)
+
+
+def _caps(grid: Grid) -> tuple[float, float]:
+    if grid.offset:
+        raise InputError(f"the {grid.kind} grid has no level at 0; weights are rounded to the symmetric or twos grid")
+    return float(grid.caps[0]), float(grid.caps[1])
+
+
+def _cpu_steps(blocks: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -> tuple[Floats, Floats]:
+    """Returns step and error of every block (blocks, weights), NaN where one is not finite; block i has h[i % len]."""
+    steps, errors = np.empty((2, len(blocks)))
+    if blocks.shape[1] > LONG:
+        for i, block in enumerate(blocks):
+            steps[i], errors[i] = _long_block(block, None if h is None else h[i % len(h)], grid, signed)
+        return steps, errors
+    weights = None if h is None else np.require(h, requirements=["C", "W"])
+    with LAUNCH:
+        best_steps(blocks, weights, _caps(grid), signed, steps, errors)
+    return steps, errors
+
+
+def _long_block(block: np.ndarray, h: Floats | None, grid: Grid, signed: bool) -> tuple[float, float]:
+    if not np.isfinite(block).all():
+        return np.nan, np.nan
+    largest = float(np.max(np.abs(block)))
+    if largest == 0 or (h is not None and not block[h > 0].any()):
+        return largest / max(grid.caps), 0.0
+    best = clip_sample(block, grid, importance=h, signed=signed)
+    return best.step, best.value
+
+
+def _refuse_nan(steps: Tensor) -> None:
     bad = steps.isnan().nonzero()
     if len(bad):
         row, column = bad[0].tolist()
@@ -122,4 +217,3 @@ def _finite(steps: Tensor) -> Tensor:
             f"W holds NaN or infinite weights in {len(bad)} block(s), the first in row {row}, block {column}; "
             "every weight must be finite: repair or exclude that tensor"
         )
-    return steps

@@ -1,6 +1,6 @@
-"""The exact minimax step of one block over several languages, compiled by numba.
+"""The exact minimax step of every block over several languages, compiled by numba.
 
-The search of `block_kernels`, on F(s) = max_λ f_λ(s). Nearest codes minimise each term h·(x − k·s)² whatever h ≥ 0 is,
+The search of `clip_kernels`, on F(s) = max_λ f_λ(s). Nearest codes minimise each term h·(x − k·s)² whatever h ≥ 0 is,
 so they are best for every language at once. All f_λ therefore share their breakpoints, and between two breakpoints F is
 a maximum of parabolas, which `minimise_worst_quadratic` minimises exactly.
 
@@ -14,21 +14,108 @@ would never be excluded. With μ the multipliers of the best step found, Σμ_λ
 import numpy as np
 from numba import njit, prange
 
-from fairbits.models.scales.block_kernels import _interval_bound, _largest, _scale_into, _set_caps, _unit
-from fairbits.models.scales.clip_kernels import FAST, TINY, minimise_worst_quadratic
+from fairbits.models.scales.clip_kernels import (
+    FAST,
+    TINY,
+    interval_bound,
+    largest_magnitude,
+    power_of_two_above,
+    scale_into,
+    set_caps,
+)
 
 _PIECES = 12
 _DEPTH = 160
 
 
+@njit(cache=True)
+def minimise_worst_quadratic(energy, first, second):  # type: ignore[no-untyped-def]
+    """Returns (s, max_λ q_λ(s), p, q, μ) at the minimum over s of max_λ q_λ, q_λ(s) = A − 2sB + s²C.
+
+    p and q are the active languages with multipliers μ and 1 − μ; one may be enough. In one dimension the maximum of
+    convex functions has its minimum where a single one has its own, or where a falling and a rising one cross. So the
+    minimum of a pair is found, and as long as a third language lies above it there, that one replaces the member of
+    the pair that slopes the same way. The minimum rises with every exchange, so this ends. Languages of curvature 0
+    are constants: one that lies above the minimum of the others is active alone.
+    """
+    low, high, constant = np.inf, -np.inf, 0
+    for i in range(first.size):
+        if second[i] > 0:
+            low, high = min(low, first[i] / second[i]), max(high, first[i] / second[i])
+        elif second[constant] > 0 or energy[i] > energy[constant]:
+            constant = i
+    if low > high:
+        return 0.0, energy[constant], constant, constant, 1.0
+    p, q = _active(energy, first, second, low), _active(energy, first, second, high)
+    s, p, q, mu = _minimise_pair(energy, first, second, p, q)
+    for _ in range(4 * first.size + 8):
+        i = _active(energy, first, second, s)
+        if i in (p, q):
+            break
+        if first[i] > s * second[i]:
+            p = i
+        else:
+            q = i
+        s, p, q, mu = _minimise_pair(energy, first, second, p, q)
+    value = _value(energy, first, second, _active(energy, first, second, s), s)
+    if second[constant] <= 0 and energy[constant] >= value:
+        return s, energy[constant], constant, constant, 1.0
+    if p != q and mu > 0.5:  # let μ be the smaller one: 1 − μ would lose a multiplier below 1e-16
+        slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
+        p, q, mu = q, p, max(0.0, slope_p / (slope_p - slope_q)) if slope_p != slope_q else 0.5
+    return s, value, p, q, mu
+
+
+@njit(cache=True)
+def _value(energy, first, second, i, s):  # type: ignore[no-untyped-def]
+    return energy[i] - 2 * s * first[i] + s * s * second[i]
+
+
+@njit(cache=True)
+def _active(energy, first, second, s):  # type: ignore[no-untyped-def]
+    """Returns the language with curvature that is the highest at s."""
+    best, at = -np.inf, 0
+    for i in range(energy.size):
+        value = _value(energy, first, second, i, s)
+        if second[i] > 0 and value > best:
+            best, at = value, i
+    return at
+
+
+@njit(cache=True)
+def _minimise_pair(energy, first, second, p, q):  # type: ignore[no-untyped-def]
+    """Returns (s, p, q, μ) at the minimum over s of max(q_p, q_q): p falls and q rises there, or both are one language.
+
+    If neither has its vertex above the other there, the two cross between the vertices; the crossing is bisected down
+    to the spacing of float64.
+    """
+    vertex_p, vertex_q = first[p] / second[p], first[q] / second[q]
+    if p == q or _value(energy, first, second, p, vertex_p) >= _value(energy, first, second, q, vertex_p):
+        return vertex_p, p, p, 1.0
+    if _value(energy, first, second, q, vertex_q) >= _value(energy, first, second, p, vertex_q):
+        return vertex_q, q, q, 1.0
+    if vertex_p < vertex_q:
+        p, q = q, p
+    low, high = min(vertex_p, vertex_q), max(vertex_p, vertex_q)
+    s = 0.5 * (low + high)
+    while low < s < high:
+        if _value(energy, first, second, p, s) > _value(energy, first, second, q, s):
+            low = s
+        else:
+            high = s
+        s = 0.5 * (low + high)
+    slope_p, slope_q = s * second[p] - first[p], s * second[q] - first[q]
+    mu = slope_q / (slope_q - slope_p) if slope_q != slope_p else 0.5
+    return s, p, q, min(1.0, max(0.0, mu))
+
+
 @njit(cache=True, fastmath=FAST)
-def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-untyped-def]
+def _language_sums(x, H, cap, s, code, rest, out):  # type: ignore[no-untyped-def]
     """Fills out[0..2, λ] = F, R, C of every language at step s; returns N, the sum of the codes."""
     t, n = 1.0 / s, 0.0
     for j in range(x.size):
-        k = min(np.floor(x[j] * t + (0.5 - offset)), cap[j])
-        n += k
-        code[j] = k + offset
+        code[j] = min(np.floor(x[j] * t + 0.5), cap[j])
+        n += code[j]
         rest[j] = x[j] - code[j] * s
     for lang in range(H.shape[0]):
         f, r, c = 0.0, 0.0, 0.0
@@ -42,15 +129,14 @@ def _language_sums(x, H, cap, offset, s, code, rest, out):  # type: ignore[no-un
 
 
 @njit(cache=True, fastmath=FAST)
-def _worst_edge_error(x, H, cap, offset, s, clipped):  # type: ignore[no-untyped-def]
+def _worst_edge_error(x, H, cap, s, clipped):  # type: ignore[no-untyped-def]
     """Returns the worst language's error from clipping alone (`clipped`), or from the dead zone alone, at step s."""
     worst = 0.0
-    edge = 0.25 * s if offset > 0.0 else 0.5 * s
     for lang in range(H.shape[0]):
         total = 0.0
         for j in range(x.size):
-            inside = (edge if offset > 0.0 else x[j]) if x[j] < edge else 0.0
-            e = max(x[j] - (cap[j] + offset) * s, 0.0) if clipped else inside
+            inside = x[j] if x[j] < 0.5 * s else 0.0
+            e = max(x[j] - cap[j] * s, 0.0) if clipped else inside
             total += H[lang, j] * e * e
         worst = max(worst, total)
     return worst
@@ -77,7 +163,7 @@ def _try_piece(s, sums, best):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
     """Returns a lower bound of F on [a, b]: the highest of the languages' bounds and that of μf_p + (1 − μ)f_q."""
-    bound = _interval_bound(
+    bound = interval_bound(
         a,
         mu * at_a[0, p] + (1.0 - mu) * at_a[0, q],
         mu * at_a[2, p] + (1.0 - mu) * at_a[2, q],
@@ -85,37 +171,34 @@ def _worst_bound(a, at_a, b, at_b, p, q, mu):  # type: ignore[no-untyped-def]
         mu * at_b[0, p] + (1.0 - mu) * at_b[0, q],
     )
     for lang in range(at_a.shape[1]):
-        bound = max(bound, _interval_bound(a, at_a[0, lang], at_a[2, lang], b, at_b[0, lang]))
+        bound = max(bound, interval_bound(a, at_a[0, lang], at_a[2, lang], b, at_b[0, lang]))
     return bound
 
 
 @njit(cache=True)
-def _bracket(x, H, cap, offset, start, top, best):  # type: ignore[no-untyped-def]
+def _bracket(x, H, cap, start, top, best):  # type: ignore[no-untyped-def]
     """Returns a step below which clipping alone costs some language `best`, and one above which the dead zone does."""
     low = start
-    while low > TINY and _worst_edge_error(x, H, cap, offset, low, True) < best:
+    while low > TINY and _worst_edge_error(x, H, cap, low, True) < best:
         low *= 0.7
     high = start
-    while high < top and _worst_edge_error(x, H, cap, offset, high, False) < best:
+    while high < top and _worst_edge_error(x, H, cap, high, False) < best:
         high *= 1.25
     return low, min(high, top)
 
 
 @njit(cache=True)
-def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, counts):  # type: ignore[no-untyped-def]
+def _solve(x, H, cap, top_cap, largest, best, code, rest, sums, steps, counts):  # type: ignore[no-untyped-def]
     """Returns the improved best = (value, step, p, q, μ); sums, steps and counts are a stack of interval ends."""
-    start = largest / (top_cap + 0.5 + offset)
-    energy = _worst_edge_error(x, H, cap, offset, 0.0, True)
-    while offset > 0.0 and _worst_edge_error(x, H, cap, offset, start, False) > energy:
-        start *= 0.5  # a value far above Σhx² would cancel
-    _language_sums(x, H, cap, offset, start, code, rest, sums[0])
+    start = largest / (top_cap + 0.5)
+    _language_sums(x, H, cap, start, code, rest, sums[0])
     best = _try_piece(start, sums[0], best)
-    low, high = _bracket(x, H, cap, offset, start, largest * (2.0 if offset > 0.0 else 1.0), best[0])
+    low, high = _bracket(x, H, cap, start, largest, best[0])
     ratio = (high / low) ** (1.0 / _PIECES)
     for i in range(_PIECES + 1):  # the stack holds the ends from the highest (bottom) to the lowest (top)
         at = _PIECES - i
         steps[at] = low * ratio**i
-        counts[at] = _language_sums(x, H, cap, offset, steps[at], code, rest, sums[at])
+        counts[at] = _language_sums(x, H, cap, steps[at], code, rest, sums[at])
         best = _try_piece(steps[at], sums[at], best)
     size = _PIECES + 1
     while size > 1:
@@ -129,15 +212,15 @@ def _solve(x, H, cap, top_cap, offset, largest, best, code, rest, sums, steps, c
         steps[size], counts[size] = a, counts[size - 1]
         sums[size] = sums[size - 1]
         steps[size - 1] = middle
-        counts[size - 1] = _language_sums(x, H, cap, offset, middle, code, rest, sums[size - 1])
+        counts[size - 1] = _language_sums(x, H, cap, middle, code, rest, sums[size - 1])
         best = _try_piece(middle, sums[size - 1], best)
         size += 1
     return best
 
 
 @njit(cache=True, parallel=True)
-def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipliers):  # type: ignore[no-untyped-def]
-    """Fills steps, errors (blocks, languages) and multipliers (blocks, languages) for every row of W.
+def minimax_steps(W, H, scales, caps, both_signs, steps):  # type: ignore[no-untyped-def]
+    """Fills the steps of every row of W (blocks, size); NaN where a row is not finite.
 
     H is (languages, 1 or columns of blocks, size); block i uses H[:, i % columns]. The error of language λ in block i
     is multiplied by scales[λ, i % scales.shape[1]].
@@ -158,32 +241,21 @@ def minimax_steps(W, H, scales, caps, offset, both_signs, steps, errors, multipl
                     h[lang, j] = H[lang, i % H.shape[1], j] * scale
                     overall[j] = max(overall[j], h[lang, j])
                     weight = max(weight, h[lang, j])
-            top, largest = max(caps[0], caps[1]), _largest(W[i], overall)
-            unit = _unit(largest)
-            if _scale_into(W[i], overall, unit, x) != 0.0:
+            top, largest = max(caps[0], caps[1]), largest_magnitude(W[i], overall)
+            unit = power_of_two_above(largest)
+            if scale_into(W[i], overall, unit, x) != 0.0:
                 steps[i] = np.nan
                 continue
             if largest == 0.0:
-                steps[i] = _largest(W[i], None) / top if offset == 0.0 else 0.0
-                errors[i], multipliers[i] = 0.0, 0.0
-                multipliers[i, 0] = 1.0
+                steps[i] = largest_magnitude(W[i], None) / top
                 continue
             h /= weight
             best, sign = (np.inf, 0.0, np.int64(0), np.int64(0), 1.0), 1.0  # a literal 0 compiles _solve twice
-            _set_caps(W[i], caps[0], caps[1], cap)
-            best = _solve(x, h, cap, top, offset, largest / unit, best, code, rest, sums, ends, counts)
+            set_caps(W[i], caps[0], caps[1], cap)
+            best = _solve(x, h, cap, top, largest / unit, best, code, rest, sums, ends, counts)
             if both_signs:
-                _set_caps(W[i], caps[1], caps[0], cap)
-                other = _solve(x, h, cap, top, offset, largest / unit, best, code, rest, sums, ends, counts)
-                if other[0] < best[0]:
-                    best, sign = other, -1.0
-                else:
-                    _set_caps(W[i], caps[0], caps[1], cap)
-            _language_sums(x, h, cap, offset, best[1], code, rest, sums[0])
+                set_caps(W[i], caps[1], caps[0], cap)
+                turned = _solve(x, h, cap, top, largest / unit, best, code, rest, sums, ends, counts)
+                if turned[0] < best[0]:
+                    best, sign = turned, -1.0
             steps[i] = sign * best[1] * unit
-            multipliers[i] = 0.0
-            multipliers[i, best[2]] += best[4]
-            multipliers[i, best[3]] += 1.0 - best[4]
-            for lang in range(languages):
-                scale = scales[lang, i % scales.shape[1]]
-                errors[i, lang] = sums[0, 0, lang] * unit * (weight / scale) * unit if scale > 0.0 else 0.0

@@ -1,115 +1,52 @@
-"""The exact certified threshold of one law or one sample, for one language or the worst of several."""
+"""The exact certified threshold of one long sample, for one language or the worst of several.
 
-from collections.abc import Sequence
+The sample is sorted once. B and C of `certified` are then sums over thresholds of what is beyond each, found by binary
+search; so a step costs a few memory accesses per code, however long the sample is.
+"""
+
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+from numba import njit, prange
 from numpy.typing import ArrayLike
 
-from fairbits.core.array_checks import Floats, as_array, near_one, nonnegative_array, representable
-from fairbits.core.checks import instance, instances, positive
+from fairbits.core.array_checks import Floats, near_one, nonnegative_array, representable
 from fairbits.core.errors import InputError
-from fairbits.models.scales import clip_kernels as kernels
-from fairbits.models.scales.certified import Certified, certified_either_sign, certified_minimum
-from fairbits.models.scales.code_sums import CodeSums, LawSums, SampleSums
-from fairbits.models.scales.distributions import Distribution
+from fairbits.core.numba_lock import LAUNCH
+from fairbits.models.scales.certified import Certified, CodeSums, certified_either_sign, certified_minimum
+from fairbits.models.scales.clip_kernels import FAST
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse
 
+_CHUNK = 4096
+_PAGE = 64
 _ROUNDING = 1e-28
 """An error below this part of Σhw² is 0 up to rounding."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """One step for several languages, with the proof that no other step is better for the worst of them.
-
-    `values` are the languages' objectives. `multipliers` are their KKT weights: they sum to 1 and at most two are above
-    0, the active set. `stationarity` is |Σμ_λf′_λ| on the piece of the step, relative to 2Σμ_λB_λ, the larger of
-    the two terms whose difference is f′. `gap` is the proven relative distance to the optimum.
-    """
-
-    step: float
-    values: tuple[float, ...]
-    multipliers: tuple[float, ...]
-    stationarity: float
-    gap: float
-
-    @property
-    def worst(self) -> float:
-        """max_λ of the objectives."""
-        return max(self.values)
-
-    @property
-    def active(self) -> tuple[int, ...]:
-        """The languages that determine the step."""
-        return tuple(i for i, mu in enumerate(self.multipliers) if mu > 0)
-
-
-def clip_law(source: Distribution, grid: Grid, *, signed: bool = False, tolerance: float = 1e-9) -> Certified:
-    """Returns the step that minimises E(X − Q(X))², certified; α is `grid.alpha(step)`.
-
-    `signed` also tries negative steps, which serve skewed laws on the twos grid.
-
-    >>> from fairbits.models.scales.distributions import Gaussian
-    >>> best = clip_law(Gaussian(), Grid(4))
-    >>> round(7 * best.step, 3), round(best.value, 5), best.gap < 1e-9
-    (2.474, 0.01289, True)
-    """
-    instance("source", source, Distribution)
-    positive("tolerance", tolerance)
-    check_signed(grid, signed)
-    search = certified_either_sign if signed else certified_minimum
-    return search(LawSums([source], grid), tolerance=tolerance)
-
-
 def clip_sample(
-    w: ArrayLike,
-    grid: Grid,
-    *,
-    importance: ArrayLike | None = None,
-    signed: bool = False,
-    tolerance: float = 1e-9,
+    w: ArrayLike, grid: Grid, *, importance: ArrayLike | None = None, signed: bool = False, tolerance: float = 1e-9
 ) -> Certified:
     """Returns the step that minimises Σ h_j (w_j − Q(w_j))² over a whole sample, certified.
 
-    One sort, suffix sums, branch and bound. `signed` also tries negative steps on the twos grid.
+    `signed` also tries negative steps on the twos grid.
 
     >>> clip_sample([0.5, 1.0], Grid(3)).value
     0.0
     """
-    check_signed(grid, signed)
-    positive("tolerance", tolerance)
-    x, h, units = _sample(w, None if importance is None else as_array("importance", importance)[None])
+    x, h, units = _sample(w, None if importance is None else np.asarray(importance)[None])
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)
     search = certified_either_sign if signed else certified_minimum
-    with kernels.LAUNCH:
-        found = search(SampleSums.of(x, h, grid=grid), tolerance=tolerance)
-        value = units.error(_error(x, None if h is None else h[0], grid, found.step))
-    return replace(found, step=units.step(found.step), value=value, bound=min(units.error(found.bound), value))
+    weights = np.empty(0) if h is None else h[0]
+    with LAUNCH:
+        best = search(SampleSums(x, h, grid=grid), tolerance=tolerance)
+        value = units.error(_squared_error(x, weights, best.step, grid.lowest, grid.highest))
+    return replace(best, step=units.step(best.step), value=value, bound=min(units.error(best.bound), value))
 
 
-def minimax_law(laws: Sequence[Distribution], grid: Grid, *, relative: bool = False) -> Shared:
-    """Returns the step with the lowest max_λ MSE_λ, or with `relative` the lowest max_λ MSE_λ / MSE_λ*.
-
-    >>> from fairbits.models.scales.distributions import Gaussian
-    >>> both = minimax_law([Gaussian(1.0), Gaussian(2.0)], Grid(4), relative=True)
-    >>> both.active, [round(value, 2) for value in both.values]
-    ((0, 1), [1.81, 1.81])
-    """
-    laws = instances("laws", laws, Distribution)
-    check_signed(grid, False)
-    own = np.array([clip_law(law, grid).value for law in laws]) if relative else np.ones(len(laws))
-    if (own <= 0).any():
-        raise InputError("a language can be represented without error; its relative error is not defined")
-    sums = LawSums(laws, grid, scale=1 / own)
-    found = certified_minimum(sums)
-    values = [float(mse(law, grid, found.step) / scale) for law, scale in zip(laws, own, strict=True)]
-    return _shared(sums, found, found.step, values)
-
-
-def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative: bool = False) -> Shared:
+def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative: bool = False) -> Certified:
     """Returns the step of a sample with the lowest max_λ Σ_j h_j(λ)(w_j − Q(w_j))²; `importance` is (languages, size).
 
     With `relative`, each language's error is divided by its own optimum. For many blocks at once use `minimax_blocks`.
@@ -117,42 +54,112 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     >>> minimax_sample([0.9, -0.3], Grid(2), importance=[[1.0, 0.1], [0.1, 1.0]]).multipliers
     (0.0, 1.0)
     """
-    check_signed(grid, False)
-    x, h, units = _sample(w, as_array("importance", importance), alone=relative)
+    x, h, units = _sample(w, np.asarray(importance))
     if h is None or not x.any():
         raise InputError("w is 0 wherever importance is above 0; at least one weight must differ from 0")
-    own = np.ones(len(h))
     if relative:
-        own = np.array([clip_sample(x, grid, importance=row).value for row in h])
-        if (own <= _ROUNDING * kernels.energy(x, h)).any():
+        optima = np.array([clip_sample(x, grid, importance=row).value for row in h])
+        if (optima <= _ROUNDING * _energy(x, h)).any():
             raise InputError("a language can be represented without error; its relative error is not defined")
-    with kernels.LAUNCH:
-        sums = SampleSums.of(x, np.ascontiguousarray(h / own[:, None]), grid=grid)
-        found = certified_minimum(sums)
-        values = [_error(x, row, grid, found.step) / scale for row, scale in zip(h, own, strict=True)]
-        shared = _shared(sums, found, found.step, values)
-    worth = [float(value) if relative else units.error(value) for value in values]
-    return replace(shared, step=units.step(found.step), values=tuple(worth))
+        h = np.ascontiguousarray(h / optima[:, None])
+    with LAUNCH:
+        best = certified_minimum(SampleSums(x, h, grid=grid))
+    best = replace(best, step=units.step(best.step))
+    return best if relative else replace(best, value=units.error(best.value), bound=units.error(best.bound))
 
 
-def check_signed(grid: Grid, signed: bool) -> None:
-    """Raises if `grid` is not a Grid, or if signed steps are requested on a grid that gains nothing from them."""
-    instance("grid", grid, Grid)
-    if signed and grid.kind != "twos":
-        raise InputError(f"signed steps were requested on the {grid.kind} grid; only the twos grid gains from a sign")
+class SampleSums(CodeSums):
+    """The sums of a sample w; importance is (languages, size), None for one language of ones."""
+
+    rounding = 4e-14
+
+    def __init__(self, w: np.ndarray, importance: Floats | None, *, grid: Grid) -> None:
+        self.grid, self._caps = grid, grid.caps
+        self._sides = _both_sides(w, importance) if grid.kind == "twos" else [_one_side(np.abs(w), importance)]
+        self.energy = _energy(w, importance)
+        self.total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
+        self.magnitude = np.sum([side.first[:, 0] for side in self._sides], axis=0)
+        self._largest = float(max(side.x[-1] for side in self._sides if side.x.size))
+
+    def turned(self) -> Self:
+        """Returns the sums for negative steps, sharing all tables."""
+        turned = copy(self)
+        turned._caps = self._caps[::-1]
+        return turned
+
+    def at(self, steps: Floats) -> tuple[Floats, Floats]:
+        """Returns B and C by binary search in the sorted magnitudes."""
+        first, second = np.zeros((2, self.total.size, steps.size))
+        for side, cap in zip(self._sides, self._caps, strict=False):
+            side.add_code_sums(steps, cap=cap, offset=0.0, first=first, second=second)
+        return first, second
+
+    def beyond(self, points: Floats) -> tuple[Floats, Floats]:
+        """Returns the suffix sums at each point: one code earned at the point itself."""
+        count, first = np.zeros((2, self.total.size, points.size))
+        for side in self._sides:
+            side.add_code_sums(points, cap=1, offset=0.5, first=first, second=count)
+        return count / 2, first
+
+    def longest(self, best: float) -> float:  # noqa: ARG002 - the same for every best
+        """Returns max|w|: above it f only grows with the step."""
+        return self._largest
 
 
-def _error(x: np.ndarray, h: Floats | None, grid: Grid, step: float) -> float:
-    weights = np.empty(0) if h is None else h
-    return float(kernels.squared_error(x, weights, step, grid.lowest, grid.highest, grid.offset))
+@dataclass(frozen=True)
+class _SortedSide:
+    """Magnitudes in ascending order, in pages of 64, with Σhx and Σh over all pages from each one on, per language.
+
+    `tops` holds the last magnitude of each page. It is small enough for the cache, so the binary search runs over it.
+    """
+
+    x: np.ndarray
+    h: Floats
+    tops: np.ndarray
+    first: Floats
+    count: Floats
+
+    def add_code_sums(self, steps: Floats, *, cap: int, offset: float, first: Floats, second: Floats) -> None:
+        """Adds to B and C (languages, steps) what this side contributes: `cap` thresholds per step."""
+        if self.x.size:
+            arrays = (self.x, self.h, self.tops, self.first, self.count)
+            _add_code_sums(*arrays, steps, cap, np.float64(offset), first, second)
 
 
-def _shared(sums: CodeSums, found: Certified, step: float, values: Sequence[float]) -> Shared:
-    first, second = sums.at(np.array([step]))
-    slopes = np.array(found.multipliers) * (step * second[:, 0] - first[:, 0])
-    scale = np.array(found.multipliers) @ first[:, 0]
-    rest = float(abs(slopes.sum()) / scale) if scale > 0 else 0.0
-    return Shared(step, tuple(float(value) for value in values), found.multipliers, rest, found.gap)
+def _one_side(x: np.ndarray, importance: Floats | None) -> _SortedSide:
+    return _paged(*_sorted(x, importance))
+
+
+def _both_sides(w: np.ndarray, importance: Floats | None) -> list[_SortedSide]:
+    """Returns the positive and the negative weights as two sorted sides, from one sort."""
+    ordered, weights = _sorted(w, importance)
+    zero = int(np.searchsorted(ordered, 0))
+    return [_paged(ordered[zero:], weights[:, zero:]), _paged(-ordered[:zero][::-1], weights[:, :zero][:, ::-1])]
+
+
+def _sorted(x: np.ndarray, importance: Floats | None) -> tuple[np.ndarray, Floats]:
+    if importance is None:
+        return np.sort(x), np.empty((0, x.size))
+    order = np.argsort(x)
+    return x[order], importance[:, order]
+
+
+def _paged(ordered: np.ndarray, weights: Floats) -> _SortedSide:
+    """Returns sorted magnitudes with their page sums; weights without languages stand for one language of ones."""
+    x, h = np.ascontiguousarray(ordered), np.ascontiguousarray(weights)
+    first, count = (np.zeros((max(1, len(h)), -(-x.size // _PAGE) + 1)) for _ in range(2))
+    _page_sums(x, h, first, count)
+    for sums in (first, count):
+        np.cumsum(sums[:, ::-1], axis=1, out=sums[:, ::-1])
+    tops = np.append(x[_PAGE - 1 :: _PAGE], x[-1:]) if x.size % _PAGE else x[_PAGE - 1 :: _PAGE].copy()
+    return _SortedSide(x, h, tops, first, count)
+
+
+def _energy(w: np.ndarray, importance: Floats | None) -> Floats:
+    """Returns Σ h w² per language."""
+    if importance is None:
+        return np.array([_weighted_square_sum(w, np.empty(0))])
+    return np.array([_weighted_square_sum(w, h) for h in importance])
 
 
 @dataclass(frozen=True)
@@ -169,21 +176,18 @@ class _Units:
         return representable("the squared error", float(error) * self.weight * self.importance * self.weight)
 
 
-def _sample(
-    w: ArrayLike, importance: np.ndarray | None, *, alone: bool = False
-) -> tuple[np.ndarray, Floats | None, _Units]:
-    """Returns the weights and the importance (languages, size), scaled; `alone` scales every language by itself."""
-    x = as_array("w", w)
-    if x.dtype.kind not in "fiu" or x.size == 0:
-        raise InputError(f"w holds {x.size} element(s) of type {x.dtype}; it must be a non-empty array of numbers")
-    x = x.ravel() if x.dtype in (np.float32, np.float64) else x.ravel().astype(np.float64)
+def _sample(w: ArrayLike, importance: np.ndarray | None) -> tuple[np.ndarray, Floats | None, _Units]:
+    """Returns the weights and the importance (languages, size), scaled."""
+    x = np.asarray(w).ravel()
+    if x.dtype not in (np.float32, np.float64):
+        x = x.astype(np.float64)
     if not np.isfinite(x).all():
         raise InputError(f"w holds {(~np.isfinite(x)).sum()} NaN or infinite element(s); every weight must be finite")
     h, unit_h = None, 1.0
     if importance is not None:
-        h = _importance(importance, x.size)
-        if alone:
-            h = np.stack([near_one(row)[0] for row in h])
+        h = nonnegative_array("importance", importance).reshape(len(importance), x.size)
+        if not h.any(axis=1).all():
+            raise InputError("importance is 0 everywhere; it must be above 0 for at least one weight")
         h, unit_h = near_one(h)
         x = np.where((h > 0).any(axis=0), x, x.dtype.type(0))
     if x.dtype == np.float32:  # its squares fit float64
@@ -192,11 +196,78 @@ def _sample(
     return x, h, _Units(unit, unit_h)
 
 
-def _importance(importance: np.ndarray, size: int) -> Floats:
-    h = nonnegative_array("importance", importance)
-    if h.ndim == 0 or h[0].size != size:
-        raise InputError(f"importance has shape {h.shape}; it must hold one number for each of the {size} weight(s)")
-    h = h.reshape(len(h), -1)
-    if not h.any(axis=1).all():
-        raise InputError("importance is 0 everywhere; it must be above 0 for at least one weight")
-    return h
+@njit(cache=True, parallel=True, fastmath=FAST)
+def _weighted_square_sum(w, h):  # type: ignore[no-untyped-def]
+    chunks = (w.size + _CHUNK - 1) // _CHUNK
+    partial = np.zeros(chunks)
+    for c in prange(chunks):
+        total = 0.0
+        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
+            v = np.float64(w[i])
+            total += v * v * (h[i] if h.size else 1.0)
+        partial[c] = total
+    return partial.sum()
+
+
+@njit(cache=True, parallel=True, fastmath=FAST)
+def _squared_error(w, h, step, lowest, highest):  # type: ignore[no-untyped-def]
+    """Returns Σh(w − Q(w))² at one step other than 0, summed from the residuals; an empty h stands for ones."""
+    chunks = (w.size + _CHUNK - 1) // _CHUNK
+    partial = np.zeros(chunks)
+    for c in prange(chunks):
+        total = 0.0
+        for i in range(c * _CHUNK, min(w.size, (c + 1) * _CHUNK)):
+            v = np.float64(w[i])
+            code = min(max(np.rint(v / step), lowest), highest)
+            r = v - code * step
+            total += r * r * (h[i] if h.size else 1.0)
+        partial[c] = total
+    return partial.sum()
+
+
+@njit(cache=True, parallel=True, fastmath=FAST)
+def _page_sums(x, h, first, count):  # type: ignore[no-untyped-def]
+    for page in prange(first.shape[1] - 1):
+        low, high = page * _PAGE, min(x.size, (page + 1) * _PAGE)
+        for lang in range(first.shape[0]):
+            total, mass = 0.0, 0.0
+            for i in range(low, high):
+                weight = h[lang, i] if h.size else 1.0
+                total += weight * np.float64(x[i])
+                mass += weight
+            first[lang, page], count[lang, page] = total, mass
+
+
+@njit(cache=True, parallel=True, fastmath=FAST)
+def _add_code_sums(x, h, tops, page_first, page_count, steps, cap, offset, first, second):  # type: ignore[no-untyped-def]
+    """Adds B and C of every step to `first` and `second`.
+
+    A magnitude gets its k-th code at the threshold (k − ½ + offset)·s. So B, the sum of h·x over all codes, is a sum
+    over thresholds of Σhx beyond each; and C is a sum of (2k − 1 + 2·offset)·Σh beyond each, because k² is the sum of
+    the odd numbers up to 2k − 1. What lies beyond a threshold is the rest of one page, which is scanned, and all later
+    pages, whose sums are stored. Thresholds rise with k, so each binary search starts at the page of the last one.
+    """
+    for m in prange(steps.size):
+        page = 0
+        for k in range(1, cap + 1):
+            threshold = (k - 0.5 + offset) * steps[m]
+            high = tops.size
+            while page < high:
+                middle = (page + high) // 2
+                if tops[middle] > threshold:
+                    high = middle
+                else:
+                    page = middle + 1
+            if page == tops.size:
+                break
+            start, stop = page * _PAGE, min(x.size, (page + 1) * _PAGE)
+            gain = 2 * k - 1 + 2 * offset
+            for lang in range(first.shape[0]):
+                total, mass = 0.0, 0.0
+                for i in range(start, stop):
+                    inside = 1.0 if x[i] > threshold else 0.0
+                    weight = inside * h[lang, i] if h.size else inside
+                    total += weight * np.float64(x[i])
+                    mass += weight
+                first[lang, m] += total + page_first[lang, page + 1]
+                second[lang, m] += gain * (mass + page_count[lang, page + 1])

@@ -12,7 +12,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from fairbits.models.scales.clip_kernels import LAUNCH
+from fairbits.core.numba_lock import LAUNCH
 from fairbits.models.scales.grid import Grid
 
 ROWS_AT_ONCE = 256

@@ -11,7 +11,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from fairbits.models.scales.clip_kernels import LAUNCH
+from fairbits.core.numba_lock import LAUNCH
 from fairbits.quantization.learned.adam_torch import BETAS, CODES_PER_OCTAVE, EPSILON, LARGEST_DIRECTION, Moments, Step
 from fairbits.quantization.learned.learnable_codes import MAX_OFFSET
 

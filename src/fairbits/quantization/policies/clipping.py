@@ -35,12 +35,12 @@ def aciq(
     evidence: Evidence,
     options: PolicyOptions,
     *,
-    law: Annotated[Literal["gaussian", "laplace"], Option("assumed distribution of the weights")] = "gaussian",
+    distribution: Annotated[Literal["gaussian", "laplace"], Option("assumed distribution of the weights")] = "gaussian",
 ) -> "Plan":
     """Returns Banner's thresholds: α = 2.56 σ for Gaussian weights at 4 bits, α = 5.03 b for Laplace ones."""
-    one_of("law", law, ("gaussian", "laplace"))
-    scheme = replace(options.scheme, clip=law)
-    return assemble("aciq", evidence, options, scheme=scheme, settings={"law": law}, notes=[BLIND])
+    one_of("distribution", distribution, ("gaussian", "laplace"))
+    scheme = replace(options.scheme, clip=distribution)
+    return assemble("aciq", evidence, options, scheme=scheme, settings={"distribution": distribution}, notes=[BLIND])
 
 
 @policy(reads_text=False, fixes=("grid",))

@@ -42,7 +42,7 @@ def within_budget(
     from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst
 
     widths = sensitivity.widths
-    sizes = [[-(-count * bits // 8) for bits in widths] for count in block_weights]
+    sizes = np.array([[-(-count * bits // 8) for bits in widths] for count in block_weights])
     problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
     uniform = max(option for option, bits in enumerate(widths) if bits <= avg_bits)
     plain = [uniform] * problem.n_blocks
@@ -70,16 +70,11 @@ def within_budget(
 
 
 def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Objective) -> tuple[int, ...]:
-    """Returns the k blocks to keep at HIGH bits: of all sets, if they can be enumerated, or by integer program."""
-    from fairbits.quantization.protection import (
-        MAX_SETS,
-        protect,  # heavy: policies are declared without it
-    )
+    """Returns the k blocks to keep at HIGH bits, the best of all sets."""
+    from fairbits.quantization.allocation import protect_blocks  # heavy: policies are declared without it
 
-    low, high = sensitivity.at(bits), sensitivity.at(HIGH)
-    method = "exhaustive" if comb(low.shape[1], k) <= MAX_SETS else "milp"
     with quiet_solver():
-        return protect(low, high, k=k, objective=objective, method=method).blocks
+        return protect_blocks(sensitivity.at(bits), sensitivity.at(HIGH), k=k, objective=objective)
 
 
 def protected_widths(blocks: Sequence[int], *, n_blocks: int, bits: int) -> tuple[int, ...]:
@@ -225,7 +220,7 @@ def gateway(
     evidence: Evidence, options: PolicyOptions, *, k: BlocksOption = 3, rounding: RoundingOption = "gptq"
 ) -> "Plan":
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
-    from fairbits.quantization.protection import gateway_set  # heavy: policies are declared without it
+    from fairbits.quantization.allocation import gateway_set  # heavy: policies are declared without it
 
     blocks = gateway_set(evidence.n_blocks, k)
     stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}

@@ -4,14 +4,21 @@ import numpy as np
 import pytest
 import torch
 from clip_cases import adversarial, importances
+from fairbits.models.scales.clip_torch import exact_steps
+from fairbits.models.scales.minimax_kernels import minimax_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_gpu import count_differences
 from fairbits.core.errors import InputError
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.clip_torch import exact_steps, minimax_steps
-from fairbits.models.scales.exact_clip import clip_groups, device_steps, minimax_groups, triton_search
+from fairbits.models.scales.exact_clip import (
+    clip_blocks,
+    clip_groups,
+    device_steps,
+    minimax_blocks,
+    minimax_groups,
+    triton_search,
+)
 from fairbits.models.scales.grid import Grid
 
 KINDS = ("symmetric", "twos", "midrise")

@@ -6,11 +6,13 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.models.moments import Moments
 from fairbits.models.scales import block_clip as blocks_module
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
-from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, Mixture, StudentT, Uniform
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import mse, sample_error
-from fairbits.models.scales.sample_clip import clip_law, clip_sample, minimax_sample
+from fairbits.models.scales.sample_clip import clip_sample, minimax_sample
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import Gaussian, GeneralisedGaussian, Mixture, StudentT, Uniform
+from fairbits_research.theory.effective_kurtosis import sample_moments
+from fairbits_research.theory.noise import mse, sample_error
 from fairbits_research.theory.thresholds import alpha_by_importance
 
 pytestmark = pytest.mark.usefixtures("watchdog")
@@ -153,7 +155,7 @@ def test_every_type_of_real_number_is_taken(dtype, grid):
         minimax_blocks(w, grid, importance=H).step, minimax_blocks(same, grid, importance=H).step, rtol=1e-9
     )
     assert clip_sample(w, grid).step == pytest.approx(clip_sample(same, grid).step, rel=1e-9)
-    assert Moments.of(w).kappa == pytest.approx(Moments.of(same).kappa)
+    assert sample_moments(w).kappa == pytest.approx(sample_moments(same).kappa)
 
 
 def test_layout_does_not_matter(grid):
@@ -197,7 +199,7 @@ def test_scalars_pass_where_arrays_do(grid):
         2 * (0.3 - float(grid.quantize(0.3, 0.2))) ** 2
     )
     assert mse(Gaussian(), grid, 0.3).shape == ()
-    assert Moments.of(2.0) == Moments(1.0, 2.0, 0.0, 0.0, 0.0)
+    assert sample_moments(2.0) == Moments(1.0, 2.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("step", [5e-324, 1e-310, 1e-100, 1e100, 1e300])
@@ -211,14 +213,14 @@ def test_any_step_quantizes(step):
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e-80, 1e80, 1e150])
 def test_moments_of_any_scale(scale):
-    plain, scaled = Moments.of(W), Moments.of(scale * W)
+    plain, scaled = sample_moments(W), sample_moments(scale * W)
     assert scaled.kappa == pytest.approx(plain.kappa)
     assert scaled.skewness == pytest.approx(plain.skewness)
     assert scaled.variance == pytest.approx(plain.variance * scale * scale)
-    merged = Moments.of(scale * W[:1]) + Moments.of(scale * W[1:])
+    merged = sample_moments(scale * W[:1]) + sample_moments(scale * W[1:])
     if scale > 1e-150:  # below, the variance itself underflows
         assert merged.kappa == pytest.approx(plain.kappa)
-    rare = Moments.of([0.0, scale], weights=[1.0, 1e-200])
+    rare = sample_moments([0.0, scale], weights=[1.0, 1e-200])
     assert rare.kappa == pytest.approx(1e200)
 
 
@@ -235,12 +237,12 @@ def test_laws_at_the_ends_of_their_families():
     for dof in (1e6, 1e12):
         np.testing.assert_allclose(StudentT(dof=dof).beyond([0.5, 3.0]), Gaussian().beyond([0.5, 3.0]), rtol=1e-4)
     for bits in (2, 8):
-        heavy = clip_law(StudentT(dof=2.05), Grid(bits))
+        heavy = clip_distribution(StudentT(dof=2.05), Grid(bits))
         assert 0 < heavy.value < 1
         assert heavy.gap < 1e-8
     for sigma in (1e-100, 1e100):
-        law = clip_law(Gaussian(sigma=sigma), Grid(4))
-        assert law.step / sigma == pytest.approx(clip_law(Gaussian(), Grid(4)).step, rel=1e-6)
+        law = clip_distribution(Gaussian(sigma=sigma), Grid(4))
+        assert law.step / sigma == pytest.approx(clip_distribution(Gaussian(), Grid(4)).step, rel=1e-6)
 
 
 def test_long_blocks_take_extremes_too(monkeypatch, grid):

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fairbits.models.scales.block_clip import clip_blocks
+from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 
 DIGEST = """
 import hashlib, numpy as np
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.block_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.sample_clip import clip_sample
 rng = np.random.default_rng(0)
 W, H = rng.standard_normal((64, 256)).astype(np.float32), rng.lognormal(0, 1, (3, 256))

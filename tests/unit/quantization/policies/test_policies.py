@@ -136,9 +136,9 @@ def test_kappa_is_on_the_symmetric_grid(llama: Evidence, made: Any, schemes: Any
 
 
 def test_aciq_has_two_laws(llama: Evidence, made: Any, schemes: Any) -> None:
-    assert {each.clip for each in schemes(made("aciq", llama, law="laplace"))} == {"laplace"}
+    assert {each.clip for each in schemes(made("aciq", llama, distribution="laplace"))} == {"laplace"}
     with pytest.raises(InputError, match="one of gaussian, laplace"):
-        made("aciq", llama, law="cauchy")
+        made("aciq", llama, distribution="cauchy")
 
 
 def test_laaciq_of_one_language_saves_all_thresholds(llama: Evidence, made: Any, schemes: Any) -> None:

@@ -7,7 +7,8 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.models.device import resolve_device
 from fairbits.quantization.gptq.block_rounding import matrix
-from fairbits_research.experiments.laboratory import NOT_ROUNDED, Laboratory, ModelLab, Setting, language_values
+from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, Setting, language_values
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
 

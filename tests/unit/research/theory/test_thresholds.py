@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from fairbits.models.scales.clip_formulas import kappa_alpha
-from fairbits.models.scales.distributions import Gaussian, Laplace, Mixture
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.noise import sample_error
-from fairbits.models.scales.sample_clip import clip_law, clip_sample
+from fairbits.models.scales.sample_clip import clip_sample
+from fairbits_research.theory.clip_distribution import clip_distribution
+from fairbits_research.theory.distributions import Gaussian, Laplace, Mixture
+from fairbits_research.theory.noise import sample_error
+from fairbits_research.theory.threshold_formulas import kappa_alpha
 from fairbits_research.theory.thresholds import (
     alpha_by_importance,
     alpha_by_kappa,
@@ -24,7 +25,7 @@ def test_one_threshold_per_layer_is_best_for_every_language_at_once() -> None:
     patterns = np.random.default_rng(0).dirichlet(np.ones(3), size=30)
     own, shared = separable(layers, patterns, grid=GRID)
     assert (own < shared).all()
-    best = np.array([clip_law(layer, GRID).value for layer in layers])
+    best = np.array([clip_distribution(layer, GRID).value for layer in layers])
     np.testing.assert_allclose(own, patterns @ best)
 
 
@@ -54,7 +55,7 @@ def test_scaling_the_activation_moves_only_the_product_reading() -> None:
 
 def test_mixture_threshold_lies_between_those_of_its_layers() -> None:
     layers = [Gaussian(1.0), Gaussian(1.5)]
-    ends = [float(GRID.alpha(clip_law(layer, GRID).step)) for layer in layers]
+    ends = [float(GRID.alpha(clip_distribution(layer, GRID).step)) for layer in layers]
     for share in (0.2, 0.5, 0.8):
         assert ends[0] < alpha_by_mixture(layers, [share, 1 - share], grid=GRID) < ends[1]
     assert Mixture(layers, [1, 0]).moments.kappa == pytest.approx(0.0)

@@ -1,9 +1,8 @@
-"""Laws with closed-form tail moments: symmetric about their mean, given by σ, mean and at most two shape numbers.
+"""Distributions of weights with closed-form tail moments, and mixtures of them.
 
-The interface of distributions of weights, and mixtures of them.
-
+The families are symmetric about their mean, and given by σ, mean and at most two shape numbers.
 `upper(x)` and `lower(x)` are the moments of order 0, 1, 2 beyond x on either side. The exact error of the true
-quantizer is a finite sum of them (`fairbits.models.scales.noise`).
+quantizer is a finite sum of them (`noise`).
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ Tails = tuple[Floats, Floats, Floats]
 
 
 class Distribution(ABC):
-    """A law of weights with finite variance; `kappa` is excess kurtosis."""
+    """A distribution of weights with finite variance; `kappa` is excess kurtosis."""
 
     @property
     @abstractmethod
@@ -43,7 +42,7 @@ class Distribution(ABC):
     def beyond(self, x: ArrayLike) -> Tails:
         """Returns E[|X|ᵏ; |X| > x] for k = 0, 1, 2 and x ≥ 0.
 
-        >>> from fairbits.models.scales.distributions import Gaussian
+        >>> from fairbits_research.theory.distributions import Gaussian
         >>> [round(float(v), 4) for v in Gaussian().beyond(2.0)]
         [0.0455, 0.108, 0.2615]
         """
@@ -65,7 +64,7 @@ class Distribution(ABC):
 class Mixture(Distribution):
     """P_λ = Σ_l ā_l P_l: the effective distribution of a language (003-08).
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> wide = Mixture([Gaussian(sigma=1), Gaussian(sigma=3)], [0.5, 0.5])
     >>> round(wide.moments.kappa, 2)
     1.92
@@ -99,7 +98,7 @@ _SIZE = 1e100
 
 @dataclass(frozen=True)
 class Symmetric(Distribution):
-    """A law symmetric about its mean; families give the tails of their unit-variance form."""
+    """A distribution symmetric about its mean; families give the tails of their unit-variance form."""
 
     sigma: float = 1.0
     mean: float = 0.0
@@ -115,7 +114,7 @@ class Symmetric(Distribution):
 
     @abstractmethod
     def _unit_tails(self, z: Floats) -> Tails:
-        """The upper tails of the law with mean 0 and variance 1, for z ≥ 0."""
+        """The upper tails of the distribution with mean 0 and variance 1, for z ≥ 0."""
 
     @property
     def moments(self) -> Moments:
@@ -201,12 +200,12 @@ class StudentT(Symmetric):
 
     @classmethod
     def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
-        """Returns the t law of excess kurtosis κ > 0: dof = 4 + 6/κ.
+        """Returns the t distribution of excess kurtosis κ > 0: dof = 4 + 6/κ.
 
         >>> StudentT.with_kappa(3.0).dof
         6.0
         """
-        return cls(sigma=sigma, dof=4 + 6 / in_range("kappa of a t law", kappa, above=0.0))
+        return cls(sigma=sigma, dof=4 + 6 / in_range("kappa of a t distribution", kappa, above=0.0))
 
     @property
     def kappa(self) -> float:
@@ -236,7 +235,7 @@ class GeneralisedGaussian(Symmetric):
 
     @classmethod
     def with_kappa(cls, kappa: float, *, sigma: float = 1.0) -> Self:
-        """Returns the law of excess kurtosis κ, −1.2 + 1e-9 ≤ κ < 1e9, by inverting Γ(5/p)Γ(1/p)/Γ(3/p)² = κ + 3.
+        """Returns the distribution of excess kurtosis κ, −1.2 + 1e-9 ≤ κ < 1e9: Γ(5/p)Γ(1/p)/Γ(3/p)² = κ + 3.
 
         >>> round(GeneralisedGaussian.with_kappa(3.0).shape, 6)
         1.0

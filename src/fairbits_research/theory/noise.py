@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from fairbits.core.array_checks import Floats, finite_array, nonnegative_array, representable
 from fairbits.core.checks import in_range, instance, positive
 from fairbits.core.errors import InputError
-from fairbits.models.scales.distributions import Distribution
 from fairbits.models.scales.grid import Grid
+from fairbits_research.theory.distributions import Distribution
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def code_sums(source: Distribution, grid: Grid, steps: Floats) -> tuple[Floats, 
 def mse(source: Distribution, grid: Grid, step: ArrayLike) -> Floats:
     """Returns E(X − Q(X))² = E[X²] − 2·step·B + step²·C, exact for the true quantizer, for each step.
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> round(float(mse(Gaussian(), Grid(4), 2.474 / 7)), 5)
     0.01289
     """
@@ -65,7 +65,7 @@ def mse(source: Distribution, grid: Grid, step: ArrayLike) -> Floats:
 def noise(source: Distribution, grid: Grid, step: float) -> Noise:
     """Returns the clip and round parts of the exact mean squared error at one step.
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> part = noise(Gaussian(), Grid(4), 2.5 / 7)
     >>> round(part.clip, 6), round(part.round, 6)
     (0.002399, 0.010501)
@@ -85,9 +85,9 @@ def _beyond_level(tails: tuple[Floats, Floats, Floats], level: float) -> float:
 
 
 def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
-    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for every law of finite variance.
+    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for every distribution of finite variance.
 
-    >>> from fairbits.models.scales.distributions import Gaussian
+    >>> from fairbits_research.theory.distributions import Gaussian
     >>> round(float(additive_mse(Gaussian(), 2.559, 1 / (3 * 4**4))), 5)
     0.01049
     """
