@@ -30,7 +30,6 @@ from environments import python_of
 from fairbits import Checkpoint
 from fairbits.comparison.plan_trial import PlanTrial, corpus_for
 from fairbits.evaluation.divergence import DocumentSums, compare_models
-from fairbits.quantization.evidence import is_rounded
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.mix import build_mix
 from fairbits.text.mix_file import Mix
@@ -98,7 +97,7 @@ class Contest:
         """Makes ready what every method gets."""
         self.trial = trial
         tokenizer = trial.checkpoint.tokenizer()
-        self.linears = [each for each in trial.checkpoint.architecture.linears.values() if is_rounded(each)]
+        self.linears = [each for each in trial.checkpoint.architecture.linears.values() if each.is_quantizable]
         self.given = {
             "model": str(trial.checkpoint.directory),
             "modules": [each.module for each in self.linears],

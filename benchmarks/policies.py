@@ -77,7 +77,7 @@ def row(entry: Entry, counts: tuple[object, object]) -> str:
     numbers = {name: entry.statistics[name] for name in STATISTICS}
     worst = numbers["worst"]
     low, high = entry.ranges["worst"]
-    errors = [each.weight_error for each in entry.plans[0].outcomes]
+    errors = [each.weight_error for each in entry.plans[0].results]
     cells = [
         entry.policy,
         f"{entry.size_bytes / 1e6:.2f}",

@@ -42,7 +42,7 @@ def read(checkpoint: Checkpoint, done: list[RoundedBlock]) -> Quantized:
     layers = {name: codes for block in done for name, codes in block.layers.items()}
     weights = {checkpoint.architecture.weights[name].module: codes.dequantized for name, codes in layers.items()}
     bits = sum(each.bits * each.codes.numel() + 8 * each.scales.nbytes for each in layers.values())
-    notes = tuple(note for block in done for outcome in block.outcomes for note in outcome.notes)
+    notes = tuple(note for block in done for outcome in block.results for note in outcome.notes)
     return Quantized(weights, bits / sum(W.numel() for W in weights.values()), notes)
 
 

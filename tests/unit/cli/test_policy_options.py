@@ -22,7 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Annotated, Literal
 from fairbits.quantization import policies
-from fairbits.quantization.policies.plan_from_scheme import assemble
+from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 from fairbits.quantization.policies.option import Option
 from fairbits.quantization.policies.option import policy
 
@@ -35,7 +35,7 @@ def toy(
     wheels: Annotated[int | None, Option("wheels of the toy", default="four", needs="colour")] = None,
 ):
     settings = {"colour": colour, "wheels": wheels}
-    return assemble("toy", evidence, options, scheme=options.scheme, settings=settings)
+    return plan_from_scheme("toy", evidence, options, scheme=options.scheme, settings=settings)
 
 policies.POLICIES["toy"] = toy
 sys.argv[0] = "fairbits"

@@ -10,7 +10,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.quantization.evidence import Evidence, Sensitivity, is_rounded, kappa_of_audit
+from fairbits.quantization.evidence import Evidence, Sensitivity, audited_kappa
 
 
 def test_sensitivity_is_read_by_width() -> None:
@@ -36,7 +36,7 @@ def test_block_weights_are_those_that_are_rounded(reading_model: Callable[[str],
     assert llama.block_weights == (attention + 3 * 32 * 48,) * 2
     assert mixtral.block_weights == (attention + 3 * 3 * 32 * 48,) * 2  # three experts, not the router
     outside = [each for each in llama.checkpoint.architecture.weights.values() if each.block is None]
-    assert not any(is_rounded(each) for each in outside)
+    assert not any(each.is_quantizable for each in outside)
 
 
 def test_nothing_is_known_without_text(reading_model: Callable[[str], Checkpoint]) -> None:
@@ -47,9 +47,9 @@ def test_nothing_is_known_without_text(reading_model: Callable[[str], Checkpoint
 def test_kappa_of_an_audit(tmp_path: Path, audit_data: Any) -> None:
     file = tmp_path / "audit.json"
     file.write_text(json.dumps(audit_data("abc0" * 16, [1.5, 200.0])))
-    assert kappa_of_audit(file, "abc0" * 16).tolist() == [1.5, 200.0]
+    assert audited_kappa(file, "abc0" * 16).tolist() == [1.5, 200.0]
     with pytest.raises(InputError, match="other weights"):
-        kappa_of_audit(file, "xyz")
+        audited_kappa(file, "xyz")
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_an_audit_that_does_not_fit_is_refused(
 ) -> None:
     (tmp_path / "audit.json").write_text(json.dumps(audit_data("abc0" * 16, [1.5, 200.0]) | changes))
     with pytest.raises(InputError, match=message):
-        kappa_of_audit(tmp_path / "audit.json", "abc0" * 16)
+        audited_kappa(tmp_path / "audit.json", "abc0" * 16)
 
 
 def test_a_file_that_is_no_audit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     for name in ("broken.json", "missing.json"):
         with pytest.raises(InputError, match="it must be an audit: write one with fairbits audit --out"):
-            kappa_of_audit(tmp_path / name, "abc0" * 16)
+            audited_kappa(tmp_path / name, "abc0" * 16)

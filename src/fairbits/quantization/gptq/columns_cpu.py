@@ -42,11 +42,11 @@ def _round(  # type: ignore[no-untyped-def]
         first = task * ROWS_AT_ONCE
         last = min(out, first + ROWS_AT_ONCE)
         for k in range(columns):
-            own = wanted[k, first:last]
+            current = wanted[k, first:last]
             for j in range(k):
                 share, error = feedback[k, j], errors[j, first:last]
                 for r in range(last - first):
-                    own[r] -= share * error[r]
+                    current[r] -= share * error[r]
             for r in range(first, last):
                 code = min(max(np.rint(wanted[k, r] / divide_by[group[k], r]), lowest), highest)
                 codes[k, r] = np.int8(code)
@@ -67,20 +67,25 @@ def round_panel(
     codes: Tensor,
     errors: Tensor,
 ) -> None:
-    """Does in main memory what `column_kernel.round_panel` does on a GPU; `feedback` need not be contiguous."""
+    """Does on the CPU what `columns_gpu.round_panel` does; tensors of a GPU are copied there and back."""
     digits, least = PRECISION.get(scales.dtype, NATIVE)
+    changed = wanted, codes, errors
+    rounded = [tensor.cpu() for tensor in changed]
     with LAUNCH:
         _round(
-            wanted.numpy(),
-            weights.numpy(),
-            feedback.contiguous().numpy(),
-            scales.float().numpy(),
-            divide_by.numpy(),
-            group.numpy(),
+            rounded[0].numpy(),
+            weights.cpu().numpy(),
+            feedback.cpu().contiguous().numpy(),
+            scales.float().cpu().numpy(),
+            divide_by.cpu().numpy(),
+            group.cpu().numpy(),
             float(grid.lowest),
             float(grid.highest),
             digits,
             least,
-            codes.numpy(),
-            errors.numpy(),
+            rounded[1].numpy(),
+            rounded[2].numpy(),
         )
+    for tensor, result in zip(changed, rounded, strict=True):
+        if tensor is not result:
+            tensor.copy_(result)

@@ -4,7 +4,7 @@ In torch every column is about ten launches, and a GPU waits for Python most of 
 some rows in registers and goes through its columns: it rounds one, and at once subtracts what its error contributes to
 the columns after it. `gptq` looks back at the errors instead; the sums are the same, added in another order.
 
-Triton is optional. Where it is missing (`AVAILABLE`), `gptq` computes column by column in torch.
+Triton is optional. Where it is missing (`AVAILABLE`), the loop of `columns_cpu` does it.
 """
 
 from contextlib import nullcontext
@@ -57,11 +57,11 @@ if AVAILABLE:
         present = (column < COLUMNS)[:, None] & inside[None, :]
         tile = tl.load(wanted + at, mask=present, other=0.0)
         for k in range(COLUMNS):
-            own = tl.sum(tl.where(column[:, None] == k, tile, 0.0), axis=0)
+            current = tl.sum(tl.where(column[:, None] == k, tile, 0.0), axis=0)
             place = tl.load(group + k).to(tl.int64) * out + row
             divisor = tl.load(divide_by + place, mask=inside, other=1.0)
             scale = tl.load(scales + place, mask=inside, other=0.0)
-            quotient = own / divisor if DOUBLE else tl.div_rn(own, divisor)
+            quotient = current / divisor if DOUBLE else tl.div_rn(current, divisor)
             code = tl.minimum(tl.maximum(quotient, lowest), highest)
             code = (code + HALF_EVEN) - HALF_EVEN
             here = k * out + row

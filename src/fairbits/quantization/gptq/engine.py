@@ -1,17 +1,17 @@
 """The engine: rounds a model by a plan, one block in memory at a time.
 
 The text passes every block twice. First the block has its full-precision weights, and the inputs of its layers are
-observed (`hessian`); then all its maps are rounded for these inputs. The second time it has its codes: the error of
+observed (`hessian`); then all its layers are rounded for these inputs. The second time it has its codes: the error of
 each language is measured, and the outputs become the inputs of the next block. So every block is rounded for what the
 quantized blocks before it produce, and can compensate for their errors. In between, learning may refine the codes
-(`refinement`).
+(`RefineBlock`).
 
 Resuming. A block depends on the text and on the codes of the blocks before it, and on nothing else: no random state and
 no sum is carried from one block to the next. So an interrupted run loads its finished blocks, passes the text through
 them once, and rounds the remaining ones to the same codes as without interruption.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_WALK_STATES_BYTES
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
+from fairbits.forward.lockstep import Lockstep, PausedBatch, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import Text, Window
 from fairbits.models.architecture.records import Block
@@ -29,13 +29,19 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.io.stored_weights import scale_dtype
-from fairbits.models.scales.groups import grid_of
+from fairbits.models.scales.groups import Codes, grid_of
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
-from fairbits.quantization.gptq.block_rounding import BlockRounding, Counter, Finished, RoundedBlock
+from fairbits.quantization.gptq.block_rounding import (
+    BlockContext,
+    BlockRounding,
+    Finished,
+    RefineBlock,
+    RoundedBlock,
+    WorkCounter,
+)
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
 from fairbits.quantization.gptq.output_errors import OutputErrors
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
-from fairbits.quantization.gptq.refinement import ReferenceStates, RefineBlock, refine_block
 from fairbits.quantization.plan import Plan
 
 ONE_PROCESS = "learned rounding runs in one process; start it without torchrun, or use the policy gptq"
@@ -54,33 +60,33 @@ def round_model(
     on_device: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
-    """Yields all blocks in the order of the forward pass, then what lies outside them.
+    """Yields all blocks in the order of the forward pass, then the layers outside them.
 
     With `text` the error of each of its languages is measured, and schemes that read text can be executed; without it,
     weights are read one by one and only codes are computed. `finished` gives the blocks that an interrupted run
     already has: the text only passes through them, and the codes of the others are the same as without interruption.
     `refine` finds better codes for each block that text reaches, before the next block gets its outputs. Several
     `ranks` share the work, and each of them yields all blocks; `refine` needs a single one. `dtype` is the type in
-    which text passes through the blocks, by default that of `walk_dtype`, and float32 with `refine`. Codes are on the
+    which text passes through the blocks, by default `walk_dtype`, and float32 with `refine`. Codes are on the
     CPU in the end, unless they are to stay `on_device`.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
-        raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
+        raise InputError("refining codes needs text; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
     narrow = dtype is None and refine is None and is_gpu(device) and scale_dtype(checkpoint).itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
-    finished, ticks = finished or (lambda _index: None), Counter(progress)
-    job = BlockRounding(checkpoint, plan, finished, ticks, device, dtype, narrow, refine, ranks)
-    found = _without_text(job) if text is None else _with_text(job, text)
-    return found if on_device or not is_gpu(device) else (block.on("cpu") for block in found)
+    finished, counter = finished or (lambda _index: None), WorkCounter("rounding blocks", progress)
+    job = BlockRounding(checkpoint, plan, finished, counter, device, dtype, narrow, refine, ranks)
+    rounded = _without_text(job) if text is None else _with_text(job, text)
+    return rounded if on_device or not is_gpu(device) else (block.on("cpu") for block in rounded)
 
 
 def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
     """Yields the blocks, reading weights only."""
-    job.ticks.total = len(job.plan.schemes)
+    job.counter.total = len(job.plan.schemes)
     indices = (*(block.index for block in job.blocks), None)
     with job.read_ahead(indices) as reader:
         for index in indices:
@@ -88,7 +94,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
             if done is None:
                 done, _ = job.round_block(index, reader)
             else:
-                job.ticks.add(len(job.schemes(index)))
+                job.counter.add(len(job.schemes(index)))
             yield done
 
 
@@ -98,7 +104,7 @@ def _with_text(job: BlockRounding, text: Text) -> Iterator[RoundedBlock]:
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.ticks.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
+    job.counter.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
     with job.read_ahead((None, *(block.index for block in job.blocks[:far])), whole=True) as reader:
         # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
         outside = job.finished(None) or job.round_block(None, reader)[0]
@@ -125,14 +131,14 @@ def _round_walking(
     For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
     loaded, also if it is finished already: the next block needs them.
     """
-    apart = _states_in_main_memory(job, whole)
-    place, rounds = "cpu" if apart else job.device, job.ranks.rounds(len(whole))
+    in_main_memory = _states_in_main_memory(job, whole)
+    place, rounds = "cpu" if in_main_memory else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
     model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read, outside=place)
     model.load_outside(torch.unique(torch.cat([batch.ids for batch in whole])), outside.layers)
     reference = ReferenceStates()
     paths = [block.module for block in blocks]
-    with lockstep(model.model, paths, chosen, device=job.device if apart else None) as walk:
+    with lockstep(model.model, paths, chosen, device=job.device if in_main_memory else None) as walk:
         for block in blocks:
             done = job.finished(block.index)
             targets: tuple[Tensor, ...] = ()
@@ -146,8 +152,8 @@ def _round_walking(
             else:
                 model.load_block(block, done.layers)
                 with job.precision():
-                    walk.advance(lambda _batch: job.ticks.add())
-                job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
+                    walk.advance(lambda _batch: job.counter.add())
+                job.counter.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
             model.release_block(block)
             yield done
 
@@ -174,31 +180,71 @@ def _calibrate_block(
         if not targets:  # otherwise it was loaded for them
             model.load_block(block, {})
         with job.precision(), inputs.observe(model.model) as start:
-            walk.compute(_count_batches(start, job.ticks))
+            walk.compute(job.counter.counting(start))
     else:
-        job.ticks.add(len(walk))
+        job.counter.add(len(walk))
     done, changes = job.round_block(block.index, reader, inputs)
     del inputs  # its matrices may be larger than the block
     if job.refine is not None:
         changes.clear()
-        layers = {name: (each, grid_of(schemes[name])) for name, each in done.layers.items()}
-        paused, tick = walk.paused(), job.ticks.add
-        codes = refine_block(job.refine, block, layers, model=model, batches=paused, targets=targets, tick=tick)
-        done, changes = job.replace_codes(done, codes, reader)
+        refined = _refine_block(job, job.refine, block, done.layers, model=model, walk=walk, targets=targets)
+        done, changes = job.replace_codes(done, refined, reader)
     model.load_block(block, done.layers)
-    observed = {name: (each, model.to_device(changes.pop(name))) for name, each in visible.items() if name in changes}
+    observed = {
+        name: (weight, model.to_device(changes.pop(name))) for name, weight in visible.items() if name in changes
+    }
     errors = OutputErrors(languages, observed, ranks=job.ranks)
     with job.precision(), errors.observe(model.model) as start:
-        walk.advance(_count_batches(start, job.ticks))
-    return replace(done, outcomes=tuple(replace(each, error=errors.error(each.name)) for each in done.outcomes))
+        walk.advance(job.counter.counting(start))
+    return replace(done, results=tuple(replace(result, error=errors.error(result.name)) for result in done.results))
 
 
-def _count_batches(start: Callable[[Batch], None], ticks: Counter) -> Callable[[Batch], None]:
-    def before(batch: Batch) -> None:
-        start(batch)
-        ticks.add()
+class ReferenceStates:
+    """The hidden states of the full-precision model, which go through the blocks next to the quantized model's."""
 
-    return before
+    def __init__(self) -> None:
+        self._states: tuple[Tensor | None, ...] = ()
+
+    @torch.no_grad()
+    def advance(self, batches: Sequence[PausedBatch]) -> tuple[Tensor, ...]:
+        """Moves the states past a block, which must have its full-precision weights now, and returns them.
+
+        At the start of a stack they are equal to the quantized model's.
+        """
+        before = self._states or (None,) * len(batches)
+        pairs = zip(batches, before, strict=True)
+        after = tuple(batch.output(states if batch.continues else None) for batch, states in pairs)
+        self._states = after
+        return after
+
+
+def _refine_block(
+    job: BlockRounding,
+    refine: RefineBlock,
+    block: Block,
+    layers: Mapping[str, Codes],
+    *,
+    model: StreamingModel,
+    walk: Lockstep,
+    targets: tuple[Tensor, ...],
+) -> Mapping[str, Codes]:
+    """Returns the codes that `refine` finds for linear layers that are modules; the other layers have their codes.
+
+    The block must have its full-precision weights.
+    """
+    modules, schemes = dict(model.model.named_modules()), job.plan.schemes
+    start = {
+        name: (codes, grid_of(schemes[name]))
+        for name, codes in layers.items()
+        if is_observable(block.weights[name], modules)
+    }
+    if not start:
+        job.counter.add(refine.ticks)
+        return {}
+    if rest := {name: codes for name, codes in layers.items() if name not in start}:
+        model.load_block(block, rest)
+    paused, tick = walk.paused(), job.counter.add
+    return refine(BlockContext(block.index, block.stack, model.model, paused, targets, block.weights, start, tick))
 
 
 def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
@@ -216,27 +262,24 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     whole text, also with several ranks, so that codes do not depend on their number.
     """
     positions = sum(batch.size for batch in whole)
-    states = 3 * positions * _width(job.checkpoint) * job.dtype.itemsize
+    hidden_size = int(job.checkpoint.config.get_text_config().hidden_size)
+    states = 3 * positions * hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
-
-
-def _width(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.config.get_text_config().hidden_size)
 
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
     """Raises if a plan cannot be executed with this model and text."""
-    unknown = [each.name for each in plan.layers if each.name not in checkpoint.architecture.weights]
+    unknown = [layer.name for layer in plan.layers if layer.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
     if text is None:
         if plan.reads_text:
-            raise InputError(f"the plan ({plan.policy}) reads text, and none was given; give its calibration text")
+            raise InputError(f"the plan ({plan.policy}) reads text; give its calibration text")
         return
     missing = [code for code in plan.languages if code not in text.languages]
     if missing:
         raise InputError(
-            f"the plan gives weight to {', '.join(missing)}, and the text has none of it; give the plan's text"
+            f"the plan gives weight to {', '.join(missing)}, which the text does not have; give the plan's text"
         )
     if plan.reads_text and not any(weight > 0 for weight in plan.languages.values()):
-        raise InputError("the plan reads text and gives no language a weight above 0; at least one must have weight")
+        raise InputError("the plan reads text but gives no language a weight above 0; at least one must have weight")

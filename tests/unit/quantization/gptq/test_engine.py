@@ -23,7 +23,7 @@ TINY = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")
 
 
 def mean_error(blocks):
-    return np.mean([list(each.error.values()) for block in blocks for each in block.outcomes])
+    return np.mean([list(each.error.values()) for block in blocks for each in block.results])
 
 
 def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
@@ -40,7 +40,7 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
                 W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos")
             )
             assert torch.equal(codes.codes, expected.codes)
-        for each in block.outcomes:
+        for each in block.results:
             W, codes = llama.read(each.name), block.layers[each.name]
             assert each.error == {}
             assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
@@ -51,8 +51,8 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
 def test_text_does_not_change_what_needs_none_and_tells_the_errors(llama, plan_of, weather, same):
     plan = plan_of(llama, clip="absmax")
     for plain, walked in zip(round_model(llama, plan), round_model(llama, plan, text=weather(llama)), strict=True):
-        same(plain, replace(walked, outcomes=tuple(replace(each, error={}) for each in walked.outcomes)))
-        assert all(set(each.error) == set(LANGUAGES) for each in walked.outcomes)
+        same(plain, replace(walked, results=tuple(replace(each, error={}) for each in walked.results)))
+        assert all(set(each.error) == set(LANGUAGES) for each in walked.results)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mt5"])
@@ -83,7 +83,7 @@ def test_errors_are_those_of_the_quantized_model(reading_model, plan_of, weather
             model.get_submodule(weight.module).register_forward_hook(hook)
         with torch.no_grad():
             model(**batch.inputs)
-    for each in (each for block in blocks for each in block.outcomes):
+    for each in (each for block in blocks for each in block.results):
         damage, energy = sums[each.name]
         assert list(each.error.values()) == pytest.approx((damage / energy).tolist(), rel=1e-4)
 
@@ -222,7 +222,7 @@ def test_an_expert_that_no_text_reaches_is_rounded_to_nearest(reading_model, pla
     monkeypatch.setattr(ExpertCall, "reaches", lambda self, expert: reaches(self, expert) & (expert != 1))
     first = next(round_model(mixtral, plan_of(mixtral, rounding="gptq", languages=LANGUAGES), text=weather(mixtral)))
     weights = mixtral.architecture.weights
-    for each in first.outcomes:
+    for each in first.results:
         assert (STARVED in each.notes) == (weights[each.name].expert == 1)
         assert UNSEEN not in each.notes
 

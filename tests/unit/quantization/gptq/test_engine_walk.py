@@ -74,8 +74,8 @@ def test_the_blocks_see_the_embedding_as_it_will_be(llama, plan_of, weather, of_
     treated = list(round_model(llama, plan, text=weather(llama)))
     kept = list(round_model(llama, of_block(plan, 0, 1), text=weather(llama)))
     assert any(not torch.equal(c.codes, kept[0].layers[n].codes) for n, c in treated[0].layers.items())
-    assert [each.notes[0][:24] for each in treated[-1].outcomes] == ["its input cannot be obse"] * 2
-    assert treated[-1].outcomes[0].error == {}
+    assert [each.notes[0][:24] for each in treated[-1].results] == ["its input cannot be obse"] * 2
+    assert treated[-1].results[0].error == {}
 
 
 def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):

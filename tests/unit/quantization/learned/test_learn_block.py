@@ -107,7 +107,7 @@ def same(one, other):
     assert one.index == other.index
     assert list(one.layers) == list(other.layers)
     assert all(same_codes(codes, other.layers[name]) for name, codes in one.layers.items())
-    assert one.outcomes == other.outcomes
+    assert one.results == other.results
 
 
 def same_codes(one, other):
@@ -128,7 +128,7 @@ def test_a_block_makes_up_for_the_loss_before_it(llama, taught):
 
 def test_outcomes_are_those_of_the_learned_codes(llama, taught):
     checkpoint, text = llama
-    for each in (each for block in taught for each in block.outcomes):
+    for each in (each for block in taught for each in block.results):
         W, codes = checkpoint.read(each.name), layers(*taught)[each.name]
         assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
         assert set(each.error) == set(text.languages)
@@ -224,7 +224,7 @@ def test_every_family_learns(reading_model, family):
     ]
     # no codes were found for the first block of mixtral that harm neither language
     assert all(changed) or (family == "mixtral" and any(changed))
-    for each in found[0].outcomes:
+    for each in found[0].results:
         expert = checkpoint.architecture.weights[each.name].expert is not None
         assert (NOT_LEARNED in each.notes) == expert
         if expert:

@@ -8,7 +8,7 @@ import pytest
 
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
-from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
+from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity
 from fairbits.quantization.plan import Calibration, LayerPlan, Plan
 from fairbits.quantization.policies import decide
 
@@ -37,7 +37,7 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Evidence:
         kappa=lambda: np.array([3.0, 150.0]),
         sensitivity=sensitivity_of,
         damage=damage_of,
-        minimax=lambda: Mix({"eng_Latn": 0.2, "heb_Hebr": 0.5, "hin_Deva": 0.3}, ({"pi": {}},), ("found",)),
+        minimax=lambda: LanguageWeights({"eng_Latn": 0.2, "heb_Hebr": 0.5, "hin_Deva": 0.3}, ({"pi": {}},), ("found",)),
     )
 
 
