@@ -70,8 +70,8 @@ def test_options_reach_the_policy(command) -> None:
     ("verb", "options", "message"),
     [
         ("plan", ("--policy", "best"), "policy"),
-        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn takes no --law (aciq does); it takes --bits"),
-        ("plan", ("--policy", "rtn", "--avg-bits", "4"), "rtn takes no --avg-bits (allocate, fair do)"),
+        ("plan", ("--policy", "rtn", "--law", "laplace"), "rtn does not take --law (aciq does); it takes --bits"),
+        ("plan", ("--policy", "rtn", "--avg-bits", "4"), "rtn does not take --avg-bits (allocate, fair do)"),
         ("plan", ("--device", "foo"), "device is 'foo'"),
         ("plan", ("--policy", "allocate", "--avg-bits", "4", "--widths", "4-8"), "--widths is '4-8'"),
         ("quantize", ("--device", "foo", "--out", "w4"), "device is 'foo'"),

@@ -24,8 +24,8 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.learned.learn import LearningState, load_codes, load_state, save_codes, save_state
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
-from fairbits.quantization.learned.learning_state import LearningState, load_codes, load_state, save_codes, save_state
 from fairbits.quantization.learned.optimizer import CodeOptimizer
 from fairbits.quantization.plan import Plan
 

@@ -82,7 +82,6 @@ class Evidence:
 
     @property
     def n_blocks(self) -> int:
-        """The number of blocks in all stacks."""
         return self.checkpoint.architecture.n_blocks
 
     @cached_property

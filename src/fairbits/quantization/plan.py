@@ -84,7 +84,6 @@ class LayerEntry:
         return cls(layer.name, layer.block, layer.role, **scheme)
 
     def layer(self) -> LayerPlan:
-        """Returns the layer, after a check of its scheme."""
         if self.bits is None:
             if self != LayerEntry(self.name, self.block, self.role, None):
                 raise InputError(f"{self.name!r:.80} is kept (bits is null) but has a scheme; it must not have one")

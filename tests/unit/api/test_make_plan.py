@@ -171,7 +171,7 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
     ("told", "message"),
     [
         ({"policy": "best"}, "policy is 'best'"),
-        ({"policy": "rtn", "k": 3}, "rtn takes no k"),
+        ({"policy": "rtn", "k": 3}, "rtn does not take k"),
         ({"policy": "rtn", "group": 100}, "1024|256 inputs, which groups of 100 do not divide"),
         ({"tokens": 3}, "tokens is 3"),
         ({"languages": ["xx-none"]}, "xx-none"),

@@ -102,10 +102,10 @@ def test_a_new_policy_takes_its_options(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--policy", "rtn", "--colour", "blue"), "rtn takes no --colour (toy does); it takes --bits"),
+        (("--policy", "rtn", "--colour", "blue"), "rtn does not take --colour (toy does); it takes --bits"),
         (("--policy", "toy", "--colour", "green"), "--colour is 'green'; it must be red or blue"),
         (("--policy", "toy", "--wheels", "3"), "toy takes --wheels only with --colour, colour of the toy"),
-        (("--policy", "toy", "--grid", "twos"), "toy takes no --grid"),
+        (("--policy", "toy", "--grid", "twos"), "toy does not take --grid"),
     ],
 )
 def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(run: Run, options, message) -> None:

@@ -141,7 +141,6 @@ class RoundedBlock:
     learned: LearningResult | None = None
 
     def on(self, device: str) -> "RoundedBlock":
-        """Returns the block with its codes on a device."""
         return replace(self, layers={name: codes.on(device) for name, codes in self.layers.items()})
 
 
@@ -245,7 +244,6 @@ class BlockRounding:
         return tensor_cores() if self.narrow else nullcontext()
 
     def schemes(self, index: int | None) -> dict[str, Scheme]:
-        """Returns the schemes of the quantized layers of a block."""
         weights = self.checkpoint.architecture.weights
         return {name: scheme for name, scheme in self.plan.schemes.items() if weights[name].block == index}
 
@@ -340,7 +338,6 @@ class BlockRounding:
 
 
 def _by_input(weights: Mapping[str, Weight], names: Iterable[str]) -> dict[str | None, list[str]]:
-    """Returns the names of linear layers by the input that they share."""
     groups: dict[str | None, list[str]] = {}
     for name in names:
         groups.setdefault(weights[name].sees, []).append(name)

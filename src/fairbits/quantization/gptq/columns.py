@@ -24,6 +24,7 @@ from torch import Tensor
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors, round_to_nearest
 from fairbits.quantization.gptq import columns_cpu, columns_gpu
+from fairbits.quantization.gptq.columns_cpu import Panel
 
 TRIES = 4
 """How often the damping is raised tenfold before rounding falls back to nearest."""
@@ -137,22 +138,14 @@ def _round_columns(
     on_gpu = weights.is_cuda and columns_gpu.AVAILABLE
     round_panel = columns_gpu.round_panel if on_gpu else columns_cpu.round_panel
     for start in range(0, columns, columns_at_once):
-        panel = slice(start, min(start + columns_at_once, columns))
+        here = slice(start, min(start + columns_at_once, columns))
         # what all earlier panels contribute to this one, in one product
-        wanted = torch.addmm(weights[panel], factor.feedback[panel, :start], errors[:start], alpha=-1)
-        round_panel(
-            wanted,
-            weights[panel],
-            factor.feedback[panel, panel],
-            scales=stored,
-            divide_by=divide_by,
-            group=group[panel],
-            grid=grid,
-            codes=codes[panel],
-            errors=errors[panel],
-        )
-        brackets = errors[panel] + weights[panel] - wanted
-        damage += _cost(brackets, factor, start) - _damping(errors[panel], factor)
+        wanted = torch.addmm(weights[here], factor.feedback[here, :start], errors[:start], alpha=-1)
+        feedback = factor.feedback[here, here]
+        panel = Panel(wanted, weights[here], feedback, stored, divide_by, group[here], codes[here], errors[here])
+        round_panel(panel, grid)
+        brackets = errors[here] + weights[here] - wanted
+        damage += _cost(brackets, factor, start) - _damping(errors[here], factor)
     return codes, damage
 
 

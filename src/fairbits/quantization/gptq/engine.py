@@ -12,7 +12,7 @@ them once, and rounds the remaining ones to the same codes as without interrupti
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_WALK_STATES_BYTES
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.lockstep import Lockstep, PausedBatch, lockstep, positions_at_once
+from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import Text, Window
 from fairbits.models.architecture.records import Block
@@ -85,7 +85,6 @@ def round_model(
 
 
 def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
-    """Yields the blocks, reading weights only."""
     job.counter.total = len(job.plan.schemes)
     indices = (*(block.index for block in job.blocks), None)
     with job.read_ahead(indices) as reader:
@@ -126,29 +125,20 @@ def _round_walking(
     outside: RoundedBlock,
     reader: ReadAhead,
 ) -> Iterator[RoundedBlock]:
-    """Yields the blocks, while all batches of this rank walk through them in lock step.
-
-    For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
-    loaded, also if it is finished already: the next block needs them.
-    """
+    """Yields the blocks, while all batches of this rank walk through them in lock step."""
     in_main_memory = _states_in_main_memory(job, whole)
     place, rounds = "cpu" if in_main_memory else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
     model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read, outside=place)
     model.load_outside(torch.unique(torch.cat([batch.ids for batch in whole])), outside.layers)
-    reference = ReferenceStates()
     paths = [block.module for block in blocks]
     with lockstep(model.model, paths, chosen, device=job.device if in_main_memory else None) as walk:
+        text = _WalkingText(job, model, walk, languages, rounds, reader)
         for block in blocks:
+            targets = text.advance_reference(block) if job.refine is not None else ()
             done = job.finished(block.index)
-            targets: tuple[Tensor, ...] = ()
-            if job.refine is not None:
-                model.load_block(block, {})
-                targets = reference.advance(walk.paused())
             if done is None:
-                done = _calibrate_block(
-                    job, block, model, walk=walk, rounds=rounds, languages=languages, targets=targets, reader=reader
-                )
+                done = text.calibrate(block, targets)
             else:
                 model.load_block(block, done.layers)
                 with job.precision():
@@ -158,93 +148,86 @@ def _round_walking(
             yield done
 
 
-def _calibrate_block(
-    job: BlockRounding,
-    block: Block,
-    model: StreamingModel,
-    *,
-    walk: Lockstep,
-    rounds: int,
-    languages: TextLanguages,
-    targets: tuple[Tensor, ...],
-    reader: ReadAhead,
-) -> RoundedBlock:
-    """Returns a block, rounded for its inputs and refined for its targets, and moves the walk past it."""
-    modules = dict(model.model.named_modules())
-    visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
-    schemes = job.schemes(block.index)
-    experts = {name: weight for name, weight in block.linears.items() if weight.expert is not None}
-    points = input_points({**visible, **experts}, schemes, thresholds=job.plan.thresholds)
-    inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds)
-    if points:
-        if not targets:  # otherwise it was loaded for them
-            model.load_block(block, {})
-        with job.precision(), inputs.observe(model.model) as start:
-            walk.compute(job.counter.counting(start))
-    else:
-        job.counter.add(len(walk))
-    done, changes = job.round_block(block.index, reader, inputs)
-    del inputs  # its matrices may be larger than the block
-    if job.refine is not None:
-        changes.clear()
-        refined = _refine_block(job, job.refine, block, done.layers, model=model, walk=walk, targets=targets)
-        done, changes = job.replace_codes(done, refined, reader)
-    model.load_block(block, done.layers)
-    observed = {
-        name: (weight, model.to_device(changes.pop(name))) for name, weight in visible.items() if name in changes
-    }
-    errors = OutputErrors(languages, observed, ranks=job.ranks)
-    with job.precision(), errors.observe(model.model) as start:
-        walk.advance(job.counter.counting(start))
-    return replace(done, results=tuple(replace(result, error=errors.error(result.name)) for result in done.results))
+@dataclass(eq=False)
+class _WalkingText:
+    """The batches of this rank, paused before a block of the model that they walk through.
 
+    `rounds`     how often each rank has a batch, if there are several
+    `reference`  the hidden states of the full-precision model, which walk along for refinement
+    """
 
-class ReferenceStates:
-    """The hidden states of the full-precision model, which go through the blocks next to the quantized model's."""
-
-    def __init__(self) -> None:
-        self._states: tuple[Tensor | None, ...] = ()
+    job: BlockRounding
+    model: StreamingModel
+    walk: Lockstep
+    languages: TextLanguages
+    rounds: int
+    reader: ReadAhead
+    reference: tuple[Tensor | None, ...] = ()
 
     @torch.no_grad()
-    def advance(self, batches: Sequence[PausedBatch]) -> tuple[Tensor, ...]:
-        """Moves the states past a block, which must have its full-precision weights now, and returns them.
+    def advance_reference(self, block: Block) -> tuple[Tensor, ...]:
+        """Loads a block in full precision, moves the reference states past it, and returns them.
 
-        At the start of a stack they are equal to the quantized model's.
+        A finished block does this too: the next one needs them. At the start of a stack they are equal to the
+        quantized model's.
         """
-        before = self._states or (None,) * len(batches)
-        pairs = zip(batches, before, strict=True)
+        self.model.load_block(block, {})
+        paused = self.walk.paused()
+        pairs = zip(paused, self.reference or (None,) * len(paused), strict=True)
         after = tuple(batch.output(states if batch.continues else None) for batch, states in pairs)
-        self._states = after
+        self.reference = after
         return after
 
+    def calibrate(self, block: Block, targets: tuple[Tensor, ...]) -> RoundedBlock:
+        """Returns a block, rounded for its inputs and refined for its targets, and moves the walk past it."""
+        job, model = self.job, self.model
+        modules = dict(model.model.named_modules())
+        visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
+        experts = {name: weight for name, weight in block.linears.items() if weight.expert is not None}
+        points = input_points({**visible, **experts}, job.schemes(block.index), thresholds=job.plan.thresholds)
+        inputs = HessianAccumulator(self.languages, points, ranks=job.ranks, rounds=self.rounds)
+        if points:
+            if not targets:  # otherwise it was loaded for them
+                model.load_block(block, {})
+            with job.precision(), inputs.observe(model.model) as start:
+                self.walk.compute(job.counter.counting(start))
+        else:
+            job.counter.add(len(self.walk))
+        done, changes = job.round_block(block.index, self.reader, inputs)
+        del inputs  # its matrices may be larger than the block
+        if job.refine is not None:
+            changes.clear()
+            refined = self._refine(job.refine, block, done.layers, targets, modules=visible)
+            done, changes = job.replace_codes(done, refined, self.reader)
+        model.load_block(block, done.layers)
+        observed = {name: (visible[name], model.to_device(changes.pop(name))) for name in visible if name in changes}
+        errors = OutputErrors(self.languages, observed, ranks=job.ranks)
+        with job.precision(), errors.observe(model.model) as start:
+            self.walk.advance(job.counter.counting(start))
+        return replace(done, results=tuple(replace(result, error=errors.error(result.name)) for result in done.results))
 
-def _refine_block(
-    job: BlockRounding,
-    refine: RefineBlock,
-    block: Block,
-    layers: Mapping[str, Codes],
-    *,
-    model: StreamingModel,
-    walk: Lockstep,
-    targets: tuple[Tensor, ...],
-) -> Mapping[str, Codes]:
-    """Returns the codes that `refine` finds for linear layers that are modules; the other layers have their codes.
+    def _refine(
+        self,
+        refine: RefineBlock,
+        block: Block,
+        layers: Mapping[str, Codes],
+        targets: tuple[Tensor, ...],
+        *,
+        modules: Collection[str],
+    ) -> Mapping[str, Codes]:
+        """Returns the codes that `refine` finds for linear layers that are modules; the other layers have theirs.
 
-    The block must have its full-precision weights.
-    """
-    modules, schemes = dict(model.model.named_modules()), job.plan.schemes
-    start = {
-        name: (codes, grid_of(schemes[name]))
-        for name, codes in layers.items()
-        if is_observable(block.weights[name], modules)
-    }
-    if not start:
-        job.counter.add(refine.ticks)
-        return {}
-    if rest := {name: codes for name, codes in layers.items() if name not in start}:
-        model.load_block(block, rest)
-    paused, tick = walk.paused(), job.counter.add
-    return refine(BlockContext(block.index, block.stack, model.model, paused, targets, block.weights, start, tick))
+        The block must have its full-precision weights.
+        """
+        schemes, counter = self.job.plan.schemes, self.job.counter
+        start = {name: (codes, grid_of(schemes[name])) for name, codes in layers.items() if name in modules}
+        if not start:
+            counter.add(refine.ticks)
+            return {}
+        if rest := {name: codes for name, codes in layers.items() if name not in start}:
+            self.model.load_block(block, rest)
+        paused, model = self.walk.paused(), self.model.model
+        return refine(BlockContext(block.index, block.stack, model, paused, targets, block.weights, start, counter.add))
 
 
 def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:

@@ -68,7 +68,6 @@ class ObservedBatch:
     """
 
     def start(self, batch: Batch) -> None:
-        """Makes this the batch that passes now."""
         self.passed: set[str] = set()
         self._batch = batch
         self._text: dict[str, tuple[int, Tensor, Tensor]] = {}
@@ -256,7 +255,6 @@ class HessianAccumulator:
                 self._add(name, x, lang)
 
     def _complete(self) -> None:
-        """Gives all columns of H to all ranks."""
         if self._ranks.alone:
             return
         mine = {
@@ -299,7 +297,6 @@ class HessianAccumulator:
         self._products.pop(str(name), None)
 
     def _counts(self, name: str) -> Floats:
-        """Returns how many positions of text each language has at an input, at least 1."""
         return np.maximum(self._languages.positions_in(self._points[name].stack), 1)
 
     def _add(self, name: str, x: Tensor, lang: Tensor) -> None:

@@ -56,7 +56,6 @@ class OutputErrors:
             self._add_all()
 
     def _add_all(self) -> None:
-        """Adds what all ranks have observed."""
         names = [[name for name, _ in batch] for batch in self._unshared]
         sums = [pair for batch in self._unshared for _, pair in batch]
         packed = torch.stack(sums).cpu() if sums else torch.empty(0)  # one message, rather than many small ones

@@ -69,7 +69,6 @@ class AdamMoments:
 
     @classmethod
     def zeros(cls, offsets: Tensor) -> "AdamMoments":
-        """Returns the moments before the first step."""
         like = offsets.detach().reshape(len(offsets), -1)
         first, second = (torch.zeros_like(like, dtype=dtype) for dtype in (torch.bfloat16, torch.uint8))
         return cls(first, second, like.new_zeros(len(like), 1, dtype=torch.float32))

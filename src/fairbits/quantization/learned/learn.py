@@ -110,7 +110,6 @@ class LearningState:
 
     @classmethod
     def initial(cls, damage: Floats, objective: Objective) -> "LearningState":
-        """Returns the state before anything is learned."""
         return cls([HoldoutEvaluation(0, damage)], language_weights(damage, damage, objective))
 
     @property
@@ -130,8 +129,6 @@ class LearningState:
             self.best_codes = {name: learned.current() for name, learned in codes.items()}
 
     def result(self, languages: tuple[str, ...]) -> LearningResult:
-        """Returns the record for the plan."""
-
         def by_language(damage: Floats) -> dict[str, float]:
             return {code: float(f"{value:.6g}") for code, value in zip(languages, damage, strict=True)}
 

@@ -65,7 +65,6 @@ class BlockBatch:
 
     @cached_property
     def _sizes(self) -> Tensor:
-        """‖y‖² at every position of text."""
         return self._at_text(self.target).float().square().sum(1).clamp_(min=torch.finfo(torch.float32).tiny)
 
     def _at_text(self, states: Tensor) -> Tensor:

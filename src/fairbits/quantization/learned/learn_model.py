@@ -91,7 +91,6 @@ class Teacher:
         self._positions_at_once = positions_of_logits(student.config, device)
 
     def batch(self, windows: Sequence[int]) -> TeacherBatch:
-        """Returns windows of the text as one batch."""
         order = sorted(windows, key=lambda i: self.text.windows[i].length)
         chosen = replace(self.text, windows=tuple(self.text.windows[i] for i in order))
         (batch,) = batches(chosen, positions=10**12)

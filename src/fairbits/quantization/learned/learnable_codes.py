@@ -81,7 +81,6 @@ class LearnableCodes(nn.Module):
 
     @torch.no_grad()
     def current(self) -> Codes:
-        """Returns the present codes and scales, on the CPU."""
         codes = self.codes_at(self.offsets).to(torch.int8).reshape(self.shape)
         return Codes(codes.cpu(), self.scales_at(self.log_scales)[:, :, 0].to(self.stored).cpu(), self.bits)
 

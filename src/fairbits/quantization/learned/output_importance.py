@@ -77,7 +77,6 @@ class _OutputGradients(Recorder):
 
     @contextmanager
     def attached(self, block: int | None = None) -> Iterator[None]:
-        """Attaches the hooks of all blocks, or of one."""
         chosen = [point for point in self.points if block is None or point.block == block]
         handles = [
             self._modules[point.module].register_forward_hook(self._hook(int(point.block or 0), point.stack))

@@ -84,7 +84,6 @@ class PolicyOption:
         raise InputError(f"{name or self.name} is {text!r:.40}; it must be {' or '.join(self._forms())}")
 
     def _forms(self) -> Iterator[str]:
-        """Yields what a text may look like."""
         described = {int: "a whole number", float: "a number", Mapping: "weights such as eng=2,fra=1"}
         for kind in self.kinds:
             if get_origin(kind) is Literal:

@@ -268,7 +268,6 @@ def protect(
 
 
 def _sensitivity_note(scheme: Scheme) -> str:
-    """Returns how the rounding of the sensitivities differs from the plan's."""
     rounding = "by gptq" if scheme.rounding == "gptq" else "to nearest"
     return (
         "sensitivities are for rounding to nearest with scales set by the largest weight; the plan itself rounds "

@@ -75,7 +75,6 @@ class LossTrial:
         self.reference_nll, self.predicted = document_losses(self.swapped.model, text)
 
     def replace_rounded(self, weights: Iterable[Weight], scheme: Scheme) -> None:
-        """Replaces the weights of linear layers by rounded ones."""
         for weight in weights:
             W = matrix(self.swapped.checkpoint, weight)
             self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})

@@ -7,7 +7,7 @@ from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.learned.holdout import HELD_OUT_POSITIONS, HELD_OUT_SHARE, HoldoutSplit
-from fairbits.quantization.learned.learning_state import Evaluation, language_weights
+from fairbits.quantization.learned.learn import HoldoutEvaluation, language_weights
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 
@@ -115,7 +115,7 @@ def test_weights_of_languages_follow_the_objective():
 
 def test_an_evaluation_in_which_a_language_is_worse_does_not_count():
     start = np.array([1.0, 2.0])
-    assert Evaluation(1, np.array([0.9, 1.9])).harms_none(start)
-    assert not Evaluation(1, np.array([1.1, 0.5])).harms_none(start)
-    values = [Evaluation(1, np.array([0.5, 1.8])).value(start, each) for each in ("mean", "worst", "regret")]
+    assert HoldoutEvaluation(1, np.array([0.9, 1.9])).harms_none(start)
+    assert not HoldoutEvaluation(1, np.array([1.1, 0.5])).harms_none(start)
+    values = [HoldoutEvaluation(1, np.array([0.5, 1.8])).value(start, each) for each in ("mean", "worst", "regret")]
     assert values == pytest.approx([1.15, 1.8, 0.9])

@@ -63,7 +63,7 @@ DAMAGED = {
     "is missing": lambda found: {name: each for name, each in found.items() if name != "course.shares"},
     r"map\|offsets is torch.float32": lambda found: found | {"map|offsets": found["map|offsets"].float()},
     r"map\|logs is .*\[1\]; it must be": lambda found: found | {"map|logs": torch.zeros(1)},
-    "course.damage has numbers that are not finite": lambda found: (
+    "course.damage contains NaN or infinity": lambda found: (
         found | {"course.damage": found["course.damage"] * float("nan")}
     ),
     r"course.shares is .*\[2\]; it must be torch.float64 \[1\]": lambda found: (
@@ -72,7 +72,7 @@ DAMAGED = {
     "they must rise from 0": lambda found: found | {"course.step": torch.tensor(1)},
     "course.taken is 1; it must be one of": lambda found: found | {"course.taken": torch.tensor(1)},
     "has codes beyond -4 … 3": lambda found: found | {"map|best.codes": found["map|best.codes"] + 4},
-    "weight of a language that is negative": lambda found: found | {"course.shares": -found["course.shares"]},
+    "contains a negative language weight": lambda found: found | {"course.shares": -found["course.shares"]},
 }
 
 

@@ -8,10 +8,10 @@ from fairbits.forward.batches import batches
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.gptq.block_rounding import NOT_LEARNED
 from fairbits.quantization.gptq.engine import round_model
-from fairbits.quantization.gptq.refinement import NOT_LEARNED
 from fairbits.quantization.learned.holdout import HoldoutSplit
-from fairbits.quantization.learned.learn_block import block_distiller
+from fairbits.quantization.learned.learn_block import BlockDistiller
 from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import LayerPlan, Learning, Plan
 from fairbits.text.corpus import Corpus
@@ -45,7 +45,7 @@ def taught(llama):
 def distiller(checkpoint, text, how=HOW):
     width = checkpoint.config.get_text_config().hidden_size
     importance = dict.fromkeys(range(99), torch.linspace(0.1, 1.9, width))
-    return block_distiller(how, HoldoutSplit.of(text, seed=SEED), importance=lambda: importance, seed=SEED)
+    return BlockDistiller.of(how, HoldoutSplit.of(text, seed=SEED), importance=lambda: importance, seed=SEED)
 
 
 def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):

@@ -13,8 +13,8 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.search.block_sensitivity import (
-    LossTrial,
     BitsTrial,
+    LossTrial,
     measured_damage,
     measured_sensitivity,
     nearest_scheme,
