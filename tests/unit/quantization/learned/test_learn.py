@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -5,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.core.errors import InputError
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
-from fairbits.quantization.learned.learn import distill
+from fairbits.quantization.learned.learn import HoldoutEvaluation, LearningState, distill, language_weights
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.plan import Learning
 
@@ -55,7 +56,7 @@ def test_a_step_without_finite_gradients_is_left_out(bad):
 
 
 def test_learning_stops_if_many_steps_have_no_finite_gradients():
-    with pytest.raises(InputError, match="3 of its first 8 steps have gradients that are NaN or infinite"):
+    with pytest.raises(InputError, match="3 of the first 8 steps have gradients that are NaN or infinite"):
         learned(bad_steps=[1, 4, 7, 9])
 
 
@@ -85,3 +86,29 @@ def test_a_state_that_is_damaged_is_refused(tmp_path, said):
     save_file({name: each.contiguous() for name, each in DAMAGED[said](load_file(file)).items()}, file)
     with pytest.raises(InputError, match=f"state.safetensors is damaged: .*{said}.*; delete the directory"):
         learned(file)
+
+
+def test_weights_of_languages_follow_the_objective():
+    damage, start = np.array([1.0, 2.0, 1.5]), np.array([2.0, 2.0, 4.0])
+    assert language_weights(damage, start, "mean").tolist() == [1 / 3] * 3
+    worst = language_weights(damage, start, "worst")
+    # the gradient of the power mean of order 5
+    h = 1e-6
+    norm = lambda d: np.sum(d**5) ** (1 / 5)  # noqa: E731
+    slope = np.array([(norm(damage + h * np.eye(3)[i]) - norm(damage)) / h for i in range(3)])
+    assert np.allclose(worst, slope / slope.sum(), atol=1e-4)
+    regret = language_weights(damage, start, "regret")
+    assert regret.argmax() == 1
+    assert np.allclose([worst.sum(), regret.sum()], 1)
+    assert np.isfinite(language_weights(np.zeros(3), np.zeros(3), "worst")).all()
+
+
+def test_an_evaluation_in_which_a_language_is_worse_does_not_count():
+    start = np.array([1.0, 2.0])
+    state = LearningState.initial(start, "worst")
+    state.evaluate(np.array([1.1, 0.5]), {}, "worst")
+    assert state.best is None
+    state.evaluate(np.array([0.9, 1.9]), {}, "worst")
+    assert state.best is state.history[2]
+    values = [HoldoutEvaluation(1, np.array([0.5, 1.8])).value(start, aim) for aim in ("mean", "worst", "regret")]
+    assert values == pytest.approx([1.15, 1.8, 0.9])
