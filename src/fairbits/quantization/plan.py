@@ -123,10 +123,8 @@ class LayerResult:
 class LearningResult:
     """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language.
 
-    `step`     the step whose codes were chosen; 0 if the rounded codes were kept, because no learned codes were better
-               without making a language worse
-    `start`    KL of the rounded codes
-    `damage`   KL of the chosen codes
+    `step`     the step whose codes were chosen; 0 if the rounded codes were kept
+    `start`    KL of the rounded codes, and `damage` of the chosen codes
     `history`  one entry per evaluation, the rounded codes first
     """
 

@@ -173,11 +173,9 @@ class BlockContext:
     """A block whose linear layers are rounded, and all that is known of it while the batches are paused before it.
 
     `model`    holds the block with its full-precision weights; layers that are not in `start` have their codes already
-    `batches`  the batches with the inputs of the block, which the quantized blocks before it have produced
+    `batches`  have the inputs of the block, which the quantized blocks before it have produced
     `targets`  for each batch, the full-precision model's hidden states after the block, (rows, length, channels)
     `start`    the codes of its linear layers with their grids, by the name of the tensor
-    `weights`  its tensors
-    `tick`     is to be called as often as `RefineBlock.ticks` says
     """
 
     index: int
@@ -212,10 +210,8 @@ class BlockRounding:
     """A plan that is executed: what all blocks are rounded with.
 
     `finished`  gives the blocks that an interrupted run already has
-    `counter`   counts what is done
     `dtype`     the type in which text passes through the blocks
     `narrow`    whether the model has 16 bits and passes on a GPU: its tensor cores then compute also in float32
-    `refine`    finds better codes for a block after rounding
     """
 
     checkpoint: Checkpoint
@@ -237,10 +233,7 @@ class BlockRounding:
         return 0 if self.refine is None else self.refine.ticks
 
     def precision(self) -> AbstractContextManager[None]:
-        """Returns a context in which text passes through blocks and H is added up.
-
-        Numbers of 16 bits lose next to nothing on tensor cores, which are many times faster.
-        """
+        """Returns the context for passes and H; tensor cores are many times faster and lose little on 16 bits."""
         return tensor_cores() if self.narrow else nullcontext()
 
     def schemes(self, index: int | None) -> dict[str, Scheme]:

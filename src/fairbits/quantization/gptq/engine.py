@@ -62,13 +62,11 @@ def round_model(
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then the layers outside them.
 
-    With `text` the error of each of its languages is measured, and schemes that read text can be executed; without it,
-    weights are read one by one and only codes are computed. `finished` gives the blocks that an interrupted run
-    already has: the text only passes through them, and the codes of the others are the same as without interruption.
-    `refine` finds better codes for each block that text reaches, before the next block gets its outputs. Several
-    `ranks` share the work, and each of them yields all blocks; `refine` needs a single one. `dtype` is the type in
-    which text passes through the blocks, by default `walk_dtype`, and float32 with `refine`. Codes are on the
-    CPU in the end, unless they are to stay `on_device`.
+    With `text` the error of each of its languages is measured; without it only codes are computed. `finished` gives the
+    blocks that an interrupted run already has: the text only passes through them. `refine` finds better codes for each
+    block that text reaches, before the next block gets its outputs. Several `ranks` share the work, and each of them
+    yields all blocks; `refine` needs a single one. `dtype` is the type in which text passes through the blocks, by
+    default `walk_dtype`, and float32 with `refine`. Codes end on the CPU, unless they are to stay `on_device`.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
@@ -239,10 +237,9 @@ def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
 
 
 def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
-    """Returns whether the hidden states of all batches are too large for the GPU.
+    """Returns whether embedding, input and output of a block, for all batches, are too large for the GPU.
 
-    There are three: the embedding, which the model holds on to, and the input and output of a block. It depends on the
-    whole text, also with several ranks, so that codes do not depend on their number.
+    It depends on the whole text, also with several ranks, so that codes do not depend on their number.
     """
     positions = sum(batch.size for batch in whole)
     hidden_size = int(job.checkpoint.config.get_text_config().hidden_size)

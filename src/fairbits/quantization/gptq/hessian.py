@@ -190,16 +190,11 @@ class HessianAccumulator:
     """Adds up E_λ[x_j²] and H of the inputs of a block over all positions of text; their names are `Weight.sees`.
 
     Several ranks observe their batches in `rounds`, one batch each. After a round all of them get the inputs, and each
-    adds them to its own columns of H, in the order of the batches.
+    adds them to some columns of H, in the order of the batches.
     """
 
     def __init__(
-        self,
-        languages: TextLanguages,
-        points: Mapping[str, InputPoint],
-        *,
-        ranks: Ranks = ALONE,
-        rounds: int = 0,
+        self, languages: TextLanguages, points: Mapping[str, InputPoint], *, ranks: Ranks = ALONE, rounds: int = 0
     ) -> None:
         self._languages, self._points = languages, points
         self._ranks, self._rounds = ranks, rounds
@@ -362,10 +357,9 @@ class HessianAccumulator:
 
 
 def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:
-    """Adds xᵀx to the panels of H that begin with these columns, on and below its diagonal.
+    """Adds xᵀx to the panels of H that begin with these columns, from its diagonal down, as H is symmetric.
 
-    H is symmetric, so half of the products suffice. They are computed in panels of columns, from the diagonal down;
-    the few elements above the diagonal within a panel come along and are dropped later.
+    The few elements above the diagonal within a panel are dropped later.
     """
     for start in starts:
         stop = start + _panel_size(H)

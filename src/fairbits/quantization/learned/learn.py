@@ -247,9 +247,8 @@ def load_state(
 ) -> LearningState | None:
     """Returns the saved state, after restoring parameters and optimizer; None if there is none.
 
-    Steps after a restored state are the same as without interruption: the order of the text and random numbers depend
-    on the seed alone, and all else that a step reads (parameters, moments, weights of languages) is in the file bit for
-    bit.
+    Later steps are the same as without interruption: the order of the text and random numbers depend on the seed alone,
+    and all else that a step reads is in the file bit for bit.
     """
     if not path.is_file():
         return None

@@ -87,9 +87,7 @@ class LearnableCodes(nn.Module):
 
 @contextmanager
 def learnable_codes(
-    model: PreTrainedModel,
-    weights: Mapping[str, Weight],
-    start: Mapping[str, tuple[Codes, Grid]],
+    model: PreTrainedModel, weights: Mapping[str, Weight], start: Mapping[str, tuple[Codes, Grid]]
 ) -> Iterator[dict[str, LearnableCodes]]:
     """Gives learnable codes that replace the named weights, which are released and must be loaded again.
 

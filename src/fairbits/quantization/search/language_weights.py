@@ -46,8 +46,7 @@ def minimax_mix(
 
     Each round quantizes with one half of the text as `plan` says and measures d_λ, the added nats per token, on the
     other half. No language falls below `floor` times its equal share. The round with the smallest worst d is selected
-    if it beats equal weights by more than the noise over documents. Because it is the best of several rounds, its d is
-    slightly optimistic.
+    if it beats equal weights by more than the noise over documents; its d is slightly optimistic.
     """
     fit, check = halves(text, seed=seed)
     _check_documents(text, check)
@@ -112,11 +111,7 @@ def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
         replace(window, document=int(number[window.document])) for window in text.windows if kept[window.document]
     )
     return replace(
-        text,
-        lang=text.lang[kept],
-        document=text.document[kept],
-        size_bytes=text.size_bytes[kept],
-        windows=windows,
+        text, lang=text.lang[kept], document=text.document[kept], size_bytes=text.size_bytes[kept], windows=windows
     )
 
 
