@@ -16,10 +16,7 @@ import numpy as np
 import torch
 from numba import get_num_threads
 
-from fairbits.models.scales.exact_clip import clip_blocks
-from fairbits.models.scales.exact_clip import device_steps
-from clip_cases import count_differences
-from fairbits.models.scales.exact_clip import clip_blocks, device_steps, minimax_groups
+from fairbits.models.scales.exact_clip import clip_blocks, device_steps
 from fairbits.models.scales.grid import Grid
 
 GOAL = 0.5

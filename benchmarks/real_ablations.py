@@ -14,7 +14,7 @@ from torch import Tensor
 from fairbits.quantization import execute as execution
 from fairbits.quantization.learned import learn as distillation
 from fairbits.quantization.learned import output_importance as output_gradients
-from fairbits.quantization.learned.adam_torch import BETAS, EPSILON
+from fairbits.quantization.learned.adam_cpu import BETAS, EPSILON
 from fairbits.quantization.learned.learn_block import BlockBatch
 from fairbits.quantization.learned.learnable_codes import MAX_OFFSET, LearnableCodes
 from fairbits.quantization.learned.optimizer import SCALE_RATE
@@ -57,10 +57,10 @@ def squared() -> Iterator[AbstractContextManager[object]]:
     """Yields patches that make the error of a block Σ‖ŷ − y‖²."""
 
     def squared_error(batch: BlockBatch) -> Tensor:
-        return (batch._text_of(batch.paused.output()) - batch._text_of(batch.target)).float().square().sum(1)
+        return (batch._at_text(batch.paused.output()) - batch._at_text(batch.target)).float().square().sum(1)
 
     def energy(batch: BlockBatch) -> Tensor:
-        return batch._text_of(batch.target).float().square().sum(1)
+        return batch._at_text(batch.target).float().square().sum(1)
 
     yield patch.object(BlockBatch, "squared_error", squared_error)
     yield patch.object(BlockBatch, "energy", energy)

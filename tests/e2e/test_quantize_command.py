@@ -36,10 +36,10 @@ def test_plan_writes_what_quantize_carries_out(command, tmp_path) -> None:
     code, printed, _ = command("quantize", TINY, *options, "--out", other, "--json")
     assert code == 0
     result = json.loads(printed)
-    assert result["outcomes"]
+    assert result["results"]
     assert json.loads((other / "plan.json").read_text()) == result
     planned = json.loads(plan.read_text())
-    assert planned["treatments"] == result["treatments"]
+    assert planned["layers"] == result["layers"]
     tensors = weights(one)
     assert sum(each.nbytes for each in tensors.values()) == planned["size_bytes"]
     assert all((each == weights(other)[name]).all() for name, each in tensors.items())
@@ -52,10 +52,10 @@ def test_options_reach_the_policy(command) -> None:
         assert (code, errors) == (0, ""), errors
         return json.loads(printed)
 
-    assert planned("--policy", "aciq", "--distribution", "laplace")["treatments"][5]["clip"] == "laplace"
+    assert planned("--policy", "aciq", "--distribution", "laplace")["layers"][5]["clip"] == "laplace"
     assert planned("--mix", "heb=1")["languages"] == {"eng_Latn": 0.0, "heb_Hebr": 1.0}  # gptq, the default
     found = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
-    widths = {each["block"]: each["bits"] for each in found["treatments"]}
+    widths = {each["block"]: each["bits"] for each in found["layers"]}
     assert (widths[0], widths[1], widths[3], widths[None]) == (8, 3, 8, 8)
     assert planned("--policy", "laaciq", "--language", "he")["settings"]["language"] == "heb_Hebr"
     assert planned("--policy", "mixed", "--tau", "8")["settings"]["tau"] == 8.0
@@ -63,19 +63,15 @@ def test_options_reach_the_policy(command) -> None:
     assert (found["settings"]["avg_bits"], found["settings"]["objective"]) == (4.5, "mean")
     assert (found["calibration"]["tokens"], found["calibration"]["sequence"]) == (64, 64)
     found = planned("--policy", "allocate", "--avg-bits", "5", "--widths", "4,8")
-    assert {each["bits"] for each in found["treatments"] if each["block"] is not None} == {4, 8}
+    assert {each["bits"] for each in found["layers"] if each["block"] is not None} == {4, 8}
 
 
 @pytest.mark.parametrize(
     ("verb", "options", "message"),
     [
         ("plan", ("--policy", "best"), "policy"),
-        (
-            "plan",
-            ("--policy", "rtn", "--distribution", "laplace"),
-            "rtn takes no --distribution (aciq does)",
-        ),
-        ("plan", ("--policy", "rtn", "--avg-bits", "4"), "rtn takes no --avg-bits (allocate, fair do)"),
+        ("plan", ("--policy", "rtn", "--distribution", "laplace"), "rtn does not take --distribution (aciq does)"),
+        ("plan", ("--policy", "rtn", "--avg-bits", "4"), "rtn does not take --avg-bits (allocate, fair do)"),
         ("plan", ("--device", "foo"), "device is 'foo'"),
         ("plan", ("--policy", "allocate", "--avg-bits", "4", "--widths", "4-8"), "--widths is '4-8'"),
         ("quantize", ("--device", "foo", "--out", "w4"), "device is 'foo'"),

@@ -24,8 +24,8 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.learned.learn import LearningState, load_codes, load_state, save_codes, save_state
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
-from fairbits.quantization.learned.learning_state import LearningState, load_codes, load_state, save_codes, save_state
 from fairbits.quantization.learned.optimizer import CodeOptimizer
 from fairbits.quantization.plan import Plan
 
@@ -117,7 +117,7 @@ def draft_target() -> Target:
         for name, each in found.layers.items():
             rule(each.codes.shape == begun().codes[name].shape and each.codes.dtype == torch.int8, "other codes")
             rule(bool(each.scales.isfinite().all()), "a scale is none")
-        rule({each.name for each in found.outcomes} == found.layers.keys(), "a layer has no result")
+        rule({each.name for each in found.results} == found.layers.keys(), "a layer has no result")
 
     (state, its_plan) = (f"{DRAFT}/{each}" for each in (STATE, PLAN))
     return target("draft", make, read, files=(DRAFT, state, its_plan))

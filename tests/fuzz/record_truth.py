@@ -49,7 +49,7 @@ def check_scores(data: dict[str, Any]) -> None:
 
 def check_plan(data: dict[str, Any]) -> None:
     """Checks a plan: every map once, blocks that can be, weights of languages that are those of the text."""
-    layers = data["treatments"]
+    layers = data["layers"]
     names = [each["name"] for each in layers]
     rule(len(set(names)) == len(names) and all(names) and bool(names), "a layer is there twice or has no name")
     bits = {each["name"]: each["bits"] for each in layers}
@@ -74,7 +74,7 @@ def check_plan(data: dict[str, Any]) -> None:
         rule(languages.keys() <= data["calibration"]["hashes"].keys(), "a weight is of a language without text")
         for name, least in (("tokens", 1), ("sequence", 1), ("seed", 0)):
             count(data["calibration"][name], least=least)
-    for each in data["outcomes"]:
+    for each in data["results"]:
         rule(each["name"] in bits and bits[each["name"]] == each["bits"], "a result is of no layer")
         count(each["size_bytes"], least=1)
         rule(each["alpha"] == sorted(each["alpha"]) and each["weight_error"] >= 0, "a threshold or an error cannot be")

@@ -68,6 +68,6 @@ def test_memory_that_runs_out_is_explained_and_resumed(limited, tmp_path: Path, 
     assert "\n" not in str(caught.value)
     caught.value.__traceback__ = None
     torch.cuda.set_per_process_memory_fraction(1.0)
-    assert fairbits.quantize(EMBEDDED, plan, out=tmp_path / "w4", resume=True).outcomes == whole.outcomes
+    assert fairbits.quantize(EMBEDDED, plan, out=tmp_path / "w4", resume=True).results == whole.results
     for one in sorted((tmp_path / "whole").glob("*.safetensors")):
         assert one.read_bytes() == (tmp_path / "w4" / one.name).read_bytes()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst, greedy_options
-from fairbits_research.theory.gateway_theorem import amplification_sensitivity, gateway_misses
 from fairbits.quantization.policies.precision import protect
+from fairbits_research.theory.gateway_theorem import amplification_sensitivity, gateway_misses
 
 SEEDS = range(120)
 CHOICES = np.array(list(itertools.product(range(4), repeat=5)))

@@ -21,11 +21,12 @@ from fairbits.models.opening import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization import policies
-from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity, kappa_of_audit
+from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity, audited_kappa
 from fairbits.quantization.plan import UNEQUAL_BUDGETS, Calibration, Plan
+from fairbits.quantization.policies.option import PolicyOptions
 from fairbits.quantization.policies.variants import Variant
 from fairbits.quantization.search.block_sensitivity import (
-    WidthTrial,
+    BitsTrial,
     measured_damage,
     measured_sensitivity,
     predicted_sensitivity,
@@ -80,7 +81,7 @@ def plan(
         checkpoint,
         corpus,
         Calibration.of(corpus, request),
-        group=given.get("group", policies.PolicyOptions.group),
+        group=given.get("group", PolicyOptions.group),
         audit=audit,
         device=device,
         progress=progress,
@@ -147,19 +148,19 @@ class Source:
     def kappa(self) -> Floats:
         """Returns κ_l of every block, from the audit or from the weights."""
         if self.audit is not None:
-            return kappa_of_audit(self.audit, self.checkpoint.fingerprint)
+            return audited_kappa(self.audit, self.checkpoint.fingerprint)
         moments = weight_moments(self.checkpoint, progress=self.progress)
         return np.array([block.kappa for block in moments.blocks])
 
-    def sensitivity(self, widths: Sequence[int], how: How) -> Sensitivity:
-        """Returns the damage of each block to each language at each width."""
+    def sensitivity(self, bits: Sequence[int], how: How) -> Sensitivity:
+        """Returns the damage of each block to each language at each number of bits."""
         if how == "measured":
-            return measured_sensitivity(self._trial, widths=widths, group=self.group, progress=self.progress)
+            return measured_sensitivity(self._trial, bits=bits, progress=self.progress)
         return predicted_sensitivity(
             self.checkpoint,
             self.corpus,
             request=self.calibration.request,
-            widths=widths,
+            bits=bits,
             group=self.group,
             device=self.device,
             progress=self.progress,
@@ -169,7 +170,7 @@ class Source:
         """Returns the measured damage of whole allocations, (allocations, languages)."""
         return measured_damage(self._trial, allocations, progress=self.progress)
 
-    def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> Mix:
+    def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> LanguageWeights:
         """Returns the mix of languages with the least damage to the worst of them."""
         equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**given, "mix": "equal"})
         return minimax_mix(
@@ -201,5 +202,5 @@ class Source:
         return tokenize_corpus(self.checkpoint, corpus, request=request)
 
     @cached_property
-    def _trial(self) -> WidthTrial:
-        return WidthTrial(self.checkpoint, self._text, group=self.group, device=self.device)
+    def _trial(self) -> BitsTrial:
+        return BitsTrial(self.checkpoint, self._text, group=self.group, device=self.device)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 class BlockRecord:
     """What is kept of a finished block in addition to its codes."""
 
-    outcomes: tuple[LayerResult, ...]
+    results: tuple[LayerResult, ...]
     learned: LearningResult | None
 
 
@@ -100,7 +100,7 @@ def quantize(
     device: str = AUTO,
     progress: Progress | None = None,
 ) -> "Plan | PreTrainedModel":
-    """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
+    """Returns the plan with its results, after writing the quantized model and the plan into `out`.
 
     Without `out` it returns a new model of transformers instead, in the type of the given one and on its device. Its
     weights are those that a loader would compute; it generates, and its `save_pretrained` writes a packed checkpoint
@@ -135,7 +135,7 @@ def quantize(
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type
             draft = held.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
-        outcomes: list[LayerResult] = []
+        results: list[LayerResult] = []
         learned: LearningResult | None = None
         # entered first: finished blocks are written before the error is explained
         with within_memory(workload, device=device, check=False, progress=progress) as show, WriteBehind() as behind:
@@ -152,9 +152,9 @@ def quantize(
             ):
                 if ranks.leads and block.index not in draft.earlier:
                     behind.add(partial(draft.add, block))
-                outcomes += block.outcomes
+                results += block.results
                 learned = block.learned or learned
-        complete = replace(plan, outcomes=tuple(outcomes), learned=learned)
+        complete = replace(plan, results=tuple(results), learned=learned)
         return ranks.share(lambda: draft.finish(complete, progress))
 
 
@@ -276,7 +276,7 @@ def draft_plan(out: str | Path) -> Plan | None:
 
 
 def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
-    """Returns the plan, with its outcomes, of the model in `out`; None if there is none, or it is not from `plan`."""
+    """Returns the plan, with its results, of the model in `out`; None if there is none, or it is not from `plan`."""
     file = Path(out) / "plan.json"
     if not file.is_file():
         return None
@@ -310,7 +310,7 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
 
 
 def _record(block: RoundedBlock) -> bytes:
-    return json.dumps(asdict(BlockRecord(block.outcomes, block.learned))).encode()
+    return json.dumps(asdict(BlockRecord(block.results, block.learned))).encode()
 
 
 def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
@@ -321,6 +321,6 @@ def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock 
         kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index}"))
     except InputError:
         return None  # as any block that is damaged, it is done again
-    if {each.name for each in kept.outcomes} != found.layers.keys():
+    if {each.name for each in kept.results} != found.layers.keys():
         return None
-    return RoundedBlock(index, found.layers, kept.outcomes, found.extra, kept.learned)
+    return RoundedBlock(index, found.layers, kept.results, found.extra, kept.learned)

@@ -55,7 +55,7 @@ def quantize_into(
     """
     entries = _format_entries(checkpoint, plan)  # before anything that takes time
     swapped, waiting, scales = SwappedModel(checkpoint, model), dict[str, Codes](), dict[str, Tensor]()
-    outcomes: list[LayerResult] = []
+    results: list[LayerResult] = []
     learned: LearningResult | None = None
     for block in execute_plan(checkpoint, plan, text=text, device=device, progress=progress):
         scales |= {name: codes.scales for name, codes in block.layers.items()}
@@ -63,12 +63,12 @@ def quantize_into(
             waiting |= block.layers
         else:
             swapped.replace(block.layers)
-        outcomes += block.outcomes
+        results += block.results
         learned = block.learned or learned
     size = planned_bytes(DEFAULT_FORMAT, checkpoint, plan.schemes)
     _replace_one_by_one(swapped, waiting)
     notes = (*plan.notes, *([NO_THRESHOLDS] if plan.thresholds else []))
-    done = replace(plan, outcomes=tuple(outcomes), learned=learned, size_bytes=size, notes=notes)
+    done = replace(plan, results=tuple(results), learned=learned, size_bytes=size, notes=notes)
     quantizer.attach(
         model,
         checkpoint,

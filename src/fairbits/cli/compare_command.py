@@ -45,7 +45,7 @@ from fairbits.comparison.comparison import Comparison, Entry, PolicyContrast
 from fairbits.core.checks import instance
 from fairbits.core.errors import count_of, printable
 from fairbits.core.units import MB, MEASURE_LABELS, UNIT_LABELS
-from fairbits.quantization.policies.option import widths_of
+from fairbits.quantization.policies.option import parse_bits
 from fairbits.stats.intervals import Estimate
 
 
@@ -110,7 +110,7 @@ def compare(
         found = run_compare(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             policies=[each.strip() for each in policies.split(",")],
-            bits=widths_of(bits, "--bits"),
+            bits=parse_bits(bits, "--bits"),
             **values_of({"group": group, "embeddings": embeddings}),
             languages=names,
             text=text,

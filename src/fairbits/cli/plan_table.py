@@ -15,7 +15,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.formats import DEFAULT_FORMAT
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.scheme import Scheme
-from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_of
+from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_by_name
 from fairbits.text.language_codes import language_of
 
 NAMED = 6
@@ -28,7 +28,7 @@ def plan_table(plan: Plan, checkpoint: Checkpoint) -> Group:
         *_heading(plan, checkpoint),
         "",
         _decisions(plan, checkpoint),
-        *section("Results", [_outcomes(plan)] if plan.outcomes else []),
+        *section("Results", [_outcomes(plan)] if plan.results else []),
         *section("Learning", _learned(plan)),
         *notes_section(_notes(plan)),
     )
@@ -102,7 +102,7 @@ def _look(members: Sequence[LayerPlan]) -> set[object]:
 
 
 def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
-    weights, schemes, dtype = checkpoint.architecture.weights, schemes_of(members), scale_dtype(checkpoint)
+    weights, schemes, dtype = checkpoint.architecture.weights, schemes_by_name(members), scale_dtype(checkpoint)
     packed = (DEFAULT_FORMAT.layer_bytes(weights[name], scheme, dtype=dtype) for name, scheme in schemes.items())
     return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in schemes)
 
@@ -111,7 +111,7 @@ def _outcomes(plan: Plan) -> Table:
     """Returns one row per block: median α, weight error, and the language with the largest error of outputs."""
     block_of = {each.name: each.block for each in plan.layers}
     by_block: dict[int | None, list[LayerResult]] = {}
-    for each in plan.outcomes:
+    for each in plan.results:
         by_block.setdefault(block_of[each.name], []).append(each)
     table = columns("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error", left=(3,))
     for block, found in by_block.items():
@@ -146,7 +146,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     """Yields the notes of the plan, then those of its layers; of notes that differ only in numbers, the first."""
     yield from plan.notes
     alike: dict[str, list[str]] = {}
-    for each in plan.outcomes:
+    for each in plan.results:
         for note in each.notes:
             alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{each.name}: {note}")
     for first, *others in alike.values():

@@ -108,7 +108,7 @@ def values_of(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and name in known:
             users = known[name]
             option = users.get(given.get("policy") or DEFAULT) or next(iter(users.values()))
-            values[name] = option.value_of(value, flag_of(name)) if isinstance(value, str) else value
+            values[name] = option.parse(value, flag_of(name)) if isinstance(value, str) else value
     return values
 
 

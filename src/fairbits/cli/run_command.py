@@ -31,7 +31,7 @@ from fairbits.cli.policy_options import values_of
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.core.errors import FairbitsError, count_of
 from fairbits.quantization.policies import DEFAULT
-from fairbits.quantization.policies.option import widths_of
+from fairbits.quantization.policies.option import parse_bits
 
 if TYPE_CHECKING:
     from fairbits.api.run import FinishedRun
@@ -120,7 +120,7 @@ def run(
     names = names_of(languages)
     print_notes(language_notes(names or ()))
     others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
-    other_widths = None if widths is None else [] if widths == "none" else widths_of(widths, "--widths")
+    other_widths = None if widths is None else [] if widths == "none" else parse_bits(widths, "--widths")
     here = device_here(device, cluster, earlier=recorded_device(out_directory))
     several = models is not None and len(models) > 1  # then each may continue on a device of its own
     opened = [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]

@@ -46,7 +46,7 @@ from fairbits.core.checks import instance
 from fairbits.core.errors import count_of, printable
 from fairbits.core.units import MB, MEASURE_LABELS, UNIT_LABELS
 from fairbits.quantization.policies import DEFAULT
-from fairbits.quantization.policies.option import widths_of
+from fairbits.quantization.policies.option import parse_bits
 
 
 def sweep(
@@ -103,7 +103,7 @@ def sweep(
     with progress_of(cluster, "opening the model") as (show, cluster):
         found = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
-            bits=widths_of(bits, "--bits"),
+            bits=parse_bits(bits, "--bits"),
             policy=policy,
             **values_of({"group": group}),
             languages=names,

@@ -230,7 +230,7 @@ class Entry:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Every layer that was not treated as planned, and how."""
-        found = (f"{each.name}: {note}" for plan in self.plans for each in plan.outcomes for note in each.notes)
+        found = (f"{each.name}: {note}" for plan in self.plans for each in plan.results for note in each.notes)
         return tuple(dict.fromkeys(found))
 
     def as_data(self) -> dict[str, Any]:

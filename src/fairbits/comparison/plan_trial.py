@@ -28,7 +28,7 @@ from fairbits.text.text_request import TextRequest
 
 @dataclass(frozen=True, eq=False)
 class PlanResult:
-    """A plan with the outcomes of its layers, its scores, and the seconds that rounding took."""
+    """A plan with the results of its layers, its scores, and the seconds that rounding took."""
 
     plan: Plan
     scores: Scores
@@ -88,14 +88,14 @@ class PlanTrial:
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
         """Returns the cost of a plan for every language; afterwards the model is restored bit for bit."""
         progress = within(progress, name)
-        outcomes: list[LayerResult] = []
+        results: list[LayerResult] = []
         learned: LearningResult | None = None
         start = time.perf_counter()
         text = self._calibration(plan)
         with self.swapped:
             for block in execute_plan(self.checkpoint, plan, text=text, device=self.device, progress=progress):
                 self.swapped.replace(block.layers)
-                outcomes += block.outcomes
+                results += block.results
                 learned = block.learned or learned
             seconds = time.perf_counter() - start
             scores = self.answers.scores(
@@ -105,7 +105,7 @@ class PlanTrial:
                 device=self.device,
                 progress=progress,
             )
-        return PlanResult(replace(plan, outcomes=tuple(outcomes), learned=learned), scores, seconds)
+        return PlanResult(replace(plan, results=tuple(results), learned=learned), scores, seconds)
 
     def _calibration(self, plan: Plan) -> Text | None:
         if plan.calibration is None:

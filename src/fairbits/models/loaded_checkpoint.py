@@ -226,7 +226,7 @@ def _write_companions(directory: Path, model: "PreTrainedModel", tokenizer: "Pre
 class PackedOnSave(HfQuantizer):
     """What transformers knows of a model that fairbits has quantized in memory.
 
-    `plan_bytes`  the plan with its outcomes, as in plan.json
+    `plan_bytes`  the plan with its results, as in plan.json
     `size_bytes`  the size of all tensors once the model is saved
     """
 

@@ -1,6 +1,6 @@
 """The importance of input channels: E[x²] of every layer in every language, with one block in memory at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +9,15 @@ import torch
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import Batch, batches
+from fairbits.forward.batches import batches
 from fairbits.forward.lockstep import lockstep, positions_at_once
 from fairbits.forward.recorder import probed_linears
 from fairbits.forward.streaming import BlockLoader
 from fairbits.forward.windows import Text
-from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import walk_dtype
-from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, TextLanguages, stack_of
+from fairbits.quantization.gptq.block_rounding import WorkCounter
+from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, TextLanguages, input_stack
 
 SCATTERED = "each expert sees only some of the tokens"
 
@@ -28,7 +28,7 @@ class ChannelImportance:
 
     `squares`    (languages, in) by the name of the weight
     `positions`  how many positions of text each language has
-    `left_out`   which maps have none, and why
+    `left_out`   which layers have none, and why
     """
 
     languages: tuple[str, ...]
@@ -51,49 +51,24 @@ def channel_importance(
     left_out = dict(hidden)
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])
     loader.model.load_outside(torch.unique(ids).cpu(), {})
-    done = _Ticks(progress, len(chosen) * len(loader.blocks))
+    counter = WorkCounter("reading text", progress, len(chosen) * len(loader.blocks))
     with lockstep(model, [block.module for block in loader.blocks], chosen) as walk:
         for index in loader.loaded(range(len(loader.blocks))):
-            own = {name: weight for name, weight in linears.items() if weight.block == index}
-            inputs = HessianAccumulator(languages, _points(own))
+            inside = {name: weight for name, weight in linears.items() if weight.block == index}
+            points = {
+                weight.sees: InputPoint(weight.module, input_stack(weight), True, False)
+                for weight in inside.values()
+                if weight.sees is not None
+            }
+            inputs = HessianAccumulator(languages, points)
             with inputs.observe(model, to_the_end=True) as start:
-                walk.advance(done.counting(start))
-            for name, weight in own.items():
-                found = inputs.statistics(weight.sees)
-                if found is None or found.squares is None:
+                walk.advance(counter.counting(start))
+            for name, weight in inside.items():
+                statistics = inputs.statistics(weight.sees)
+                if statistics is None or statistics.squares is None:
                     left_out[name] = SCATTERED
+                elif np.isfinite(statistics.squares).all():
+                    squares[name] = statistics.squares
                 else:
-                    squares[name] = _checked(name, found.squares)
+                    raise InputError(f"the input of {name} is NaN or infinite on this text; check the model's weights")
     return ChannelImportance(text.languages, squares, languages.positions_in("main"), left_out)
-
-
-def _points(linears: Mapping[str, Weight]) -> dict[str, InputPoint]:
-    return {
-        weight.sees: InputPoint(weight.module, stack_of(weight), True, False)
-        for weight in linears.values()
-        if weight.sees is not None
-    }
-
-
-def _checked(name: str, squares: Floats) -> Floats:
-    if not np.isfinite(squares).all():
-        raise InputError(f"the input of {name} is NaN or infinite on this text; check the model's weights")
-    return squares
-
-
-class _Ticks:
-    """Reports progress in batches that have passed a block."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def counting(self, start: Callable[[Batch], None]) -> Callable[[Batch], None]:
-        """Returns the function that starts a batch, and counts it."""
-
-        def before(batch: Batch) -> None:
-            start(batch)
-            self._done += 1
-            if self._progress is not None:
-                self._progress("reading text", self._done, self._total)
-
-        return before

@@ -1,30 +1,24 @@
-"""Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested.
-
-numpy and torch are not imported before they are needed, because the command line reads the declarations of policies.
-"""
+"""Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from fairbits.core.checks import same_shape
+from fairbits.auditing.audit_file import AUDIT
+from fairbits.auditing.record import Audit
+from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.errors import InputError
-
-if TYPE_CHECKING:
-    from fairbits.auditing.record import Audit
-    from fairbits.core.array_checks import Floats
-    from fairbits.models.architecture.records import Weight
-    from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """The damage of rounding one block alone: `damage` (languages, blocks, widths), in nats per token.
+    """The damage of rounding one block alone: `damage` (languages, blocks, bits), in nats per token.
 
     "predicted" is half the mean square of the change of log p, in linear approximation; it is never negative.
     "measured" is the loss with the block rounded minus the loss without, which noise can make negative. Blocks are
@@ -33,40 +27,29 @@ class Sensitivity:
 
     how: How
     languages: tuple[str, ...]
-    widths: tuple[int, ...]
-    damage: "Floats"
+    bits: tuple[int, ...]
+    damage: Floats
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        from fairbits.core.array_checks import finite_array
-
-        damage = finite_array("damage", self.damage, ndim=3)
-        expected = (len(self.languages), damage.shape[1], len(self.widths))
-        same_shape("damage", damage.shape, "(languages, blocks, widths)", expected)
-
-    def at(self, bits: int) -> "Floats":
-        """Returns the damage at one of the widths, (languages, blocks)."""
-        if bits not in self.widths:
-            raise InputError(
-                f"the sensitivity at {bits} bits was not computed; there are {', '.join(map(str, self.widths))}"
-            )
-        table: Floats = self.damage[:, :, self.widths.index(bits)]
+    def at(self, bits: int) -> Floats:
+        """Returns the damage at a number of bits, (languages, blocks)."""
+        table: Floats = self.damage[:, :, self.bits.index(bits)]
         return table
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the table for JSON: one row of blocks per language and width."""
+        """Returns the table for JSON: one row of blocks per language and number of bits."""
         return {
             "how": self.how,
-            "widths": list(self.widths),
+            "widths": list(self.bits),
             "nats_per_token": {
-                code: {str(bits): [float(f"{each:.4g}") for each in self.at(bits)[i]] for bits in self.widths}
+                code: {str(bits): [float(f"{value:.4g}") for value in self.at(bits)[i]] for bits in self.bits}
                 for i, code in enumerate(self.languages)
             },
         }
 
 
 @dataclass(frozen=True)
-class Mix:
+class LanguageWeights:
     """Weights π of the languages that a search has found, its rounds, and notes on the result."""
 
     pi: Mapping[str, float]
@@ -74,7 +57,7 @@ class Mix:
     notes: tuple[str, ...]
 
 
-def _unknown(*_: object) -> Any:
+def _needs_text(*_: object) -> Any:
     raise InputError("this needs text of every language: name languages, or give text")
 
 
@@ -82,61 +65,39 @@ def _unknown(*_: object) -> Any:
 class Evidence:
     """A model, the languages of its calibration text (none without text), and what can be computed about them.
 
-    `kappa()`               κ_l of the linear layers of every block
-    `sensitivity(widths, how)`  the damage of each block to each language at each width
-    `damage(allocations)`   measured nats per token (allocations, languages), each allocation one width per block
-    `minimax()`             the mix of languages for which calibrated rounding damages the worst language least
-    `device`                where the plan will probably be executed
+    `kappa()`                 κ_l of the linear layers of every block
+    `sensitivity(bits, how)`  the damage of each block to each language at each number of bits
+    `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each block
+    `minimax()`               the language weights with which calibrated rounding damages the worst language least
+    `device`                  where the plan will probably be executed
     """
 
-    checkpoint: "Checkpoint"
+    checkpoint: Checkpoint
     languages: tuple[str, ...] = ()
-    kappa: "Callable[[], Floats]" = _unknown
-    sensitivity: Callable[[Sequence[int], How], Sensitivity] = _unknown
-    damage: "Callable[[Sequence[Sequence[int]]], Floats]" = _unknown
-    minimax: Callable[[], Mix] = _unknown
+    kappa: Callable[[], Floats] = _needs_text
+    sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
+    damage: Callable[[Sequence[Sequence[int]]], Floats] = _needs_text
+    minimax: Callable[[], LanguageWeights] = _needs_text
     device: str = "cpu"
 
-    @cached_property
+    @property
     def n_blocks(self) -> int:
-        """The number of blocks in all stacks."""
         return self.checkpoint.architecture.n_blocks
 
     @cached_property
     def block_weights(self) -> tuple[int, ...]:
         """How many weights of each block can be rounded."""
-        counts = [0] * self.n_blocks
-        for weight in self.checkpoint.architecture.linears.values():
-            if weight.block is not None and is_rounded(weight):
-                counts[weight.block] += prod(weight.shape)
-        return tuple(counts)
+        blocks = self.checkpoint.architecture.blocks
+        return tuple(sum(prod(w.shape) for w in block.linears.values() if w.is_quantizable) for block in blocks)
 
 
-def is_rounded(weight: "Weight") -> bool:
-    """Returns whether this is a linear layer of a block that policies may round.
-
-    Maps that steer others stay, being small and decisive; so do experts that no file can hold one by one.
-    """
-    return weight.linear and weight.block is not None and not weight.is_control and weight.stacked is None
-
-
-def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":
+def audited_kappa(audit: str | Path | Audit, fingerprint: str) -> Floats:
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
-    from fairbits.auditing.record import Audit
-    from fairbits.core.array_checks import finite_array
-
     if isinstance(audit, Audit):
         name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
     else:
-        name, (audited, kappa) = str(audit), _saved_kappa(audit)
+        saved = AUDIT.read(audit)
+        name, audited, kappa = str(audit), saved.model.fingerprint, [block.kappa for block in saved.blocks]
     if audited != fingerprint:
-        raise InputError(f"{name} audits a model with other weights; audit this model first, or leave the audit out")
+        raise InputError(f"{name} is of a model with other weights; audit this model first, or leave the audit out")
     return finite_array(f"κ in {name}", kappa, ndim=1)
-
-
-def _saved_kappa(path: str | Path) -> tuple[str, list[float]]:
-    """Returns the fingerprint of the model that a file audits, and κ_l of its blocks."""
-    from fairbits.auditing.audit_file import AUDIT
-
-    found = AUDIT.read(path)
-    return found.model.fingerprint, [block.kappa for block in found.blocks]

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -33,14 +32,11 @@ from fairbits.quantization.gptq.hessian import TextLanguages
 from fairbits.quantization.gptq.output_errors import OutputErrors
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 from fairbits.quantization.learned.holdout import HoldoutSplit
-from fairbits.quantization.learned.learn_block import BlockDistiller, block_distiller
+from fairbits.quantization.learned.learn import LearningState, load_codes, save_codes
+from fairbits.quantization.learned.learn_block import BlockDistiller
 from fairbits.quantization.learned.learn_model import distill_model
-from fairbits.quantization.learned.learning_state import LearningState, load_codes, save_codes
 from fairbits.quantization.learned.output_importance import output_importance
 from fairbits.quantization.plan import LayerResult, Learning, Plan
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 ROUNDED_CODES, ROUNDED_NOTES, STATE = "start.safetensors", "start.json", "course.safetensors"
 """The files of an interrupted run: the rounded codes that learning starts with, their notes, and the learning state."""
@@ -62,7 +58,7 @@ def execute_plan(
     on_device: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
-    """Yields all blocks in the order of the forward pass, then what lies outside them.
+    """Yields all blocks in the order of the forward pass, then the layers outside them.
 
     `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning saves
     its state. With both an interrupted run ends with the same codes. Several `ranks` share the work of rounding, and
@@ -70,159 +66,137 @@ def execute_plan(
     that were computed on the device may stay there.
     """
     check_plan(checkpoint, plan, text)
-    if plan.learning is None or text is None:
-        return round_model(
-            checkpoint,
-            plan,
-            text=text,
-            device=device,
-            finished=finished,
-            ranks=ranks,
-            on_device=on_device,
-            progress=progress,
-        )
-    if not ranks.alone:
-        raise InputError(ONE_PROCESS)
-    split = HoldoutSplit.of(text, seed=_seed(plan))
-    if plan.learning.model_steps:
-        learner = _ModelLearner(checkpoint, plan, plan.learning, split, device, saved, progress)
-        return learner.blocks(finished or (lambda _index: None))
-    refine = _distiller(checkpoint, plan, split, device=device, progress=progress)
-    return round_model(checkpoint, plan, text=text, device=device, finished=finished, refine=refine, progress=progress)
+    refine = None
+    if plan.learning is not None and text is not None:
+        if not ranks.alone:
+            raise InputError(ONE_PROCESS)
+        learner = _PlanLearner(checkpoint, plan, plan.learning, HoldoutSplit.of(text, seed=plan.seed), device, progress)
+        if plan.learning.model_steps:
+            return learner.learn_model(finished or (lambda _index: None), saved)
+        refine, on_device = learner.block_distiller(), False
+    return round_model(
+        checkpoint,
+        plan,
+        text=text,
+        device=device,
+        finished=finished,
+        refine=refine,
+        ranks=ranks,
+        on_device=on_device,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class _ModelLearner:
-    """A plan whose codes are learned for the whole model, after block by block if it says so."""
+class _PlanLearner:
+    """A plan whose codes are learned block by block, for the whole model, or both."""
 
     checkpoint: Checkpoint
     plan: Plan
     learning: Learning
     split: HoldoutSplit
     device: str
-    saved: Path | None
     progress: Progress | None
 
-    def blocks(self, finished: Finished) -> Iterator[RoundedBlock]:
-        """Yields the blocks; if all of them are finished, nothing is learned again."""
+    def block_distiller(self) -> BlockDistiller | None:
+        """Returns what learns the codes of blocks one by one; None if the plan does not learn blocks."""
+        if not self.learning.block_steps:
+            return None
+
+        @cache  # when the first block needs it
+        def importance() -> Mapping[int, Tensor]:
+            text = self.split.shorten(IMPORTANCE_TOKENS, held_out=False)
+            return output_importance(
+                self.checkpoint, text, device=self.device, seed=self.plan.seed, progress=self.progress
+            )
+
+        return BlockDistiller.of(self.learning, self.split, importance=importance, seed=self.plan.seed)
+
+    def learn_model(self, finished: Finished, saved: Path | None) -> Iterator[RoundedBlock]:
+        """Yields the blocks after learning the whole model; if all of them are finished, nothing is learned again."""
         indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
-        done = [finished(index) for index in indices]
-        if all(block is not None for block in done):
-            yield from (block for block in done if block is not None)
+        done = [block for index in indices if (block := finished(index)) is not None]
+        if len(done) == len(indices):
+            yield from done
             return
-        rounded, notes = self._round()
-        state = self._learn(rounded)
+        rounded, notes = self._round(saved)
+        state = self._learn(rounded, saved)
         layers = rounded | state.best_codes
-        outcomes = self._results(layers, notes)
-        learned = state.result(self.split.text.languages)
+        swapped = SwappedModel.load(self.checkpoint, device=self.device)
+        swapped.replace(layers)
+        results = self._results(swapped, layers, notes)
         weights = self.checkpoint.architecture.weights
         for index in indices:
-            own = {name: codes for name, codes in layers.items() if weights[name].block == index}
-            last = learned if index is None else None
-            yield RoundedBlock(index, own, tuple(outcomes[name] for name in own), learned=last)
+            inside = {name: codes for name, codes in layers.items() if weights[name].block == index}
+            learned = state.result(self.split.text.languages) if index is None else None
+            yield RoundedBlock(index, inside, tuple(results[name] for name in inside), learned=learned)
 
-    def _round(self) -> tuple[Layers, Notes]:
+    def _round(self, saved: Path | None) -> tuple[Layers, Notes]:
         """Returns the codes that learning of the whole model starts with, and their notes; saves both."""
-        if self.saved is not None and (self.saved / ROUNDED_NOTES).is_file():
-            source, weights = self.saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
+        if saved is not None and (saved / ROUNDED_NOTES).is_file():
+            source, weights = saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
             notes = check_record(Notes, read_object(source), source=str(source))
             shapes = {name: weights[name].shape for name in self.plan.schemes}
-            saved, dtype = self.saved / ROUNDED_CODES, scale_dtype(self.checkpoint)
-            return load_codes(saved, self.plan.schemes, shapes, dtype=dtype), notes
+            dtype = scale_dtype(self.checkpoint)
+            return load_codes(saved / ROUNDED_CODES, self.plan.schemes, shapes, dtype=dtype), notes
         layers, notes = Layers(), Notes()
-        refine = _distiller(self.checkpoint, self.plan, self.split, device=self.device, progress=self.progress)
+        refine, text = self.block_distiller(), self._block_text
         for block in round_model(
-            self.checkpoint, self.plan, text=self._block_text, device=self.device, refine=refine, progress=self.progress
+            self.checkpoint, self.plan, text=text, device=self.device, refine=refine, progress=self.progress
         ):
             layers |= block.layers
-            notes |= {each.name: each.notes for each in block.outcomes}
-        if self.saved is not None:
-            save_codes(self.saved / ROUNDED_CODES, layers)
+            notes |= {result.name: result.notes for result in block.results}
+        if saved is not None:
+            save_codes(saved / ROUNDED_CODES, layers)
             # last, as it marks both as complete
-            write_files({self.saved / ROUNDED_NOTES: json.dumps(notes).encode()})
+            write_files({saved / ROUNDED_NOTES: json.dumps(notes).encode()})
         return layers, notes
 
-    def _learn(self, rounded: Layers) -> LearningState:
+    def _learn(self, rounded: Layers, saved: Path | None) -> LearningState:
         """Returns the state after learning the layers of all blocks; experts and other layers keep their codes."""
         weights = self.checkpoint.architecture.weights
-        inside = {
+        start = {
             name: (codes, grid_of(self.plan.schemes[name]))
             for name, codes in rounded.items()
             if weights[name].block is not None and weights[name].expert is None
         }
-        others = {name: codes for name, codes in rounded.items() if name not in inside}
+        rest = {name: codes for name, codes in rounded.items() if name not in start}
         with Reference.of(self.checkpoint, self.split.text, device=self.device, progress=self.progress) as reference:
             return distill_model(
                 self.checkpoint,
-                inside,
-                others,
+                start,
+                rest,
                 reference=reference,
                 split=self.split,
                 learning=self.learning,
                 device=self.device,
-                seed=_seed(self.plan),
-                saved=None if self.saved is None else self.saved / STATE,
+                seed=self.plan.seed,
+                saved=None if saved is None else saved / STATE,
                 progress=self.progress,
             )
 
-    def _results(self, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
-        """Returns the result of every layer in a model that has all these codes."""
-        swapped = SwappedModel.load(self.checkpoint, device=self.device)
-        swapped.replace(layers)
-        return learned_results(
-            swapped.model, self.checkpoint, self.plan, layers, text=self._block_text, notes=notes, device=self.device
-        )
+    @torch.no_grad()
+    def _results(self, swapped: SwappedModel, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
+        """Returns the result of every layer, with the error of each language in a model that has these codes."""
+        model, weights = swapped.model, self.checkpoint.architecture.weights
+        modules = dict(model.named_modules())
+        results, changes = {}, {}
+        for name, codes in layers.items():
+            weight = weights[name]
+            W = matrix(self.checkpoint, weight)
+            results[name], change = layer_result(weight, W, codes, self.plan.schemes[name], notes.get(name, ()))
+            if weight.block is not None and is_observable(weight, modules):
+                changes[name] = weight, change.to(self.device)
+        text = self._block_text
+        errors = OutputErrors(TextLanguages.of(text, self.plan.languages), changes)
+        with errors.observe(model) as start:
+            for batch in batches(text, positions=LEARNING_POSITIONS):
+                placed = batch.on(self.device)
+                start(placed)
+                model.base_model(**placed.inputs_for(model), use_cache=False)
+        return {name: replace(result, error=errors.error(name)) for name, result in results.items()}
 
     @cached_property
     def _block_text(self) -> Text:
-        """The text with which blocks are rounded and learned one by one."""
+        """The text with which blocks are rounded and learned one by one before the whole model is."""
         return self.split.shorten(self.learning.block_tokens)
-
-
-@torch.no_grad()
-def learned_results(
-    model: "PreTrainedModel",
-    checkpoint: Checkpoint,
-    plan: Plan,
-    layers: Mapping[str, Codes],
-    *,
-    text: Text,
-    notes: Mapping[str, tuple[str, ...]],
-    device: str,
-) -> dict[str, LayerResult]:
-    """Returns the result of every layer, with the error of each language in a model that has these codes."""
-    weights, modules = checkpoint.architecture.weights, dict(model.named_modules())
-    outcomes, changes = {}, {}
-    for name, codes in layers.items():
-        weight = weights[name]
-        W = matrix(checkpoint, weight)
-        outcomes[name], change = layer_result(weight, W, codes, plan.schemes[name], notes.get(name, ()))
-        if weight.block is not None and is_observable(weight, modules):
-            changes[name] = weight, change.to(device)
-    errors = OutputErrors(TextLanguages.of(text, plan.languages), changes)
-    with errors.observe(model) as start:
-        for batch in batches(text, positions=LEARNING_POSITIONS):
-            placed = batch.on(device)
-            start(placed)
-            model.base_model(**placed.inputs_for(model), use_cache=False)
-    return {name: replace(each, error=errors.error(name)) for name, each in outcomes.items()}
-
-
-def _distiller(
-    checkpoint: Checkpoint, plan: Plan, split: HoldoutSplit, *, device: str, progress: Progress | None
-) -> BlockDistiller | None:
-    """Returns what learns the codes of blocks one by one; None if the plan does not learn blocks."""
-    learning, seed = plan.learning, _seed(plan)
-    if learning is None or not learning.block_steps:
-        return None
-
-    @cache  # when the first block needs it
-    def importance() -> Mapping[int, Tensor]:
-        text = split.shorten(IMPORTANCE_TOKENS, held_out=False)
-        return output_importance(checkpoint, text, device=device, seed=seed, progress=progress)
-
-    return block_distiller(learning, split, importance=importance, seed=seed)
-
-
-def _seed(plan: Plan) -> int:
-    return 0 if plan.calibration is None else plan.calibration.seed

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import core_schema
 
 from fairbits.core.array_checks import weights_vector
 from fairbits.core.checks import in_range, one_of, whole
@@ -38,10 +41,6 @@ from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Sche
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
-
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """The end of the note on a policy that had less calibration text than the others."""
 
@@ -57,19 +56,16 @@ class LayerPlan:
 
     @property
     def bits(self) -> int | None:
-        """The bits of its codes; None if it is kept."""
         return None if self.scheme is None else self.scheme.bits
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """Returns how pydantic makes it: from its flat entry in a plan file."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(Entry.layer, handler.generate_schema(Entry))
+        return core_schema.no_info_after_validator_function(LayerEntry.layer, handler.generate_schema(LayerEntry))
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayerEntry:
     """A layer as it is written in a plan file: with the fields of its scheme; `bits` is null if it is kept."""
 
     name: Name
@@ -83,24 +79,22 @@ class Entry:
     rounding: Rounding = "nearest"
 
     @classmethod
-    def of(cls, layer: LayerPlan) -> "Entry":
-        """Returns the entry of a layer."""
-        how = {"bits": None} if layer.scheme is None else asdict(layer.scheme)
-        return cls(layer.name, layer.block, layer.role, **how)
+    def of(cls, layer: LayerPlan) -> "LayerEntry":
+        scheme = {"bits": None} if layer.scheme is None else asdict(layer.scheme)
+        return cls(layer.name, layer.block, layer.role, **scheme)
 
     def layer(self) -> LayerPlan:
-        """Returns the layer, after a check of its scheme."""
         if self.bits is None:
-            if self != Entry(self.name, self.block, self.role, None):
-                raise InputError(f"{self.name!r:.80} is kept (bits is null), and yet has a scheme; it must have none")
+            if self != LayerEntry(self.name, self.block, self.role, None):
+                raise InputError(f"{self.name!r:.80} is kept (bits is null) but has a scheme; it must not have one")
             return LayerPlan(self.name, self.block, self.role)
         scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
         return LayerPlan(self.name, self.block, self.role, scheme)
 
 
-def schemes_of(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
-    """Returns the scheme of every layer that is quantized, by name."""
-    return {each.name: each.scheme for each in layers if each.scheme is not None}
+def schemes_by_name(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
+    """Returns the scheme of every layer that is quantized."""
+    return {layer.name: layer.scheme for layer in layers if layer.scheme is not None}
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,6 @@ class LayerResult:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks the order of the thresholds."""
         check_ordered("alpha", self.alpha)
 
 
@@ -130,11 +123,9 @@ class LayerResult:
 class LearningResult:
     """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language.
 
-    `step`     the step whose codes were chosen; 0 if the rounded codes were kept, because no learned codes were better
-               without making a language worse
-    `start`    KL of the rounded codes
-    `damage`   KL of the chosen codes
-    `history`  one entry per evaluation, that of the rounded codes first
+    `step`     the step whose codes were chosen; 0 if the rounded codes were kept
+    `start`    KL of the rounded codes, and `damage` of the chosen codes
+    `history`  one entry per evaluation, the rounded codes first
     """
 
     step: Count
@@ -143,7 +134,6 @@ class LearningResult:
     history: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks that both are of the same languages."""
         check_same_keys("start", self.start, "damage", self.damage)
 
 
@@ -151,8 +141,7 @@ class LearningResult:
 class Calibration:
     """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions.
 
-    `source` is the path of the text as it was given; the same text may be read from elsewhere. None if there is none,
-    and in files of 0.1.0.
+    `source` is the path that the user gave, None for embedded text; the same text may be read from elsewhere.
     """
 
     corpus: str
@@ -164,12 +153,10 @@ class Calibration:
 
     @classmethod
     def of(cls, corpus: Corpus, request: TextRequest) -> "Calibration":
-        """Returns the record of the requested calibration text of a corpus."""
         return cls(corpus.name, dict(corpus.hashes["calibration"]), source=corpus.source, **request.settings)
 
     @property
     def request(self) -> TextRequest:
-        """The text to read, after a check of the recorded values."""
         return TextRequest("calibration", self.tokens, self.sequence, self.seed)
 
 
@@ -209,7 +196,7 @@ class Plan(Shown):
     `calibration`  the text that the decisions are for
     `thresholds`   whether the exact scales of each language alone are saved next to the model
     `size_bytes`   the size of all tensors of the quantized model
-    `outcomes`     the result of each layer, once the plan is executed
+    `results`      the result of each layer, once the plan is executed
     `learned`      the result of learning, once the plan is executed
     """
 
@@ -218,35 +205,30 @@ class Plan(Shown):
     model: str
     fingerprint: Digest
     family: str
-    layers: tuple[LayerPlan, ...] = field(metadata={"alias": "treatments"})
+    layers: tuple[LayerPlan, ...]
     size_bytes: Positive
     languages: Mapping[Code, Share] = field(default_factory=dict)
     calibration: Calibration | None = None
     thresholds: bool = False
     learning: Learning | None = None
     notes: tuple[str, ...] = ()
-    outcomes: tuple[LayerResult, ...] = ()
+    results: tuple[LayerResult, ...] = ()
     learned: LearningResult | None = None
 
     def __post_init__(self) -> None:
-        """Checks the weights of the languages."""
+        """Checks the weights of the languages, and that layers, results and languages belong together."""
         if not isinstance(self.languages, Mapping):
             raise InputError(f"languages is a {type(self.languages).__name__}; it must map codes to weights")
         if self.languages:
-            found = list(self.languages.values())
-            weights_vector("the weights of languages", found, size=len(found))
+            weights_vector("the weights of languages", list(self.languages.values()), size=len(self.languages))
             check_sum("the weights of languages", self.languages)
-        self._check_names()
-
-    def _check_names(self) -> None:
-        """Checks that layers, results and languages belong together."""
-        bits = {each.name: each.bits for each in self.layers}
-        check_once("treatments", [each.name for each in self.layers])
-        check_once("outcomes", [each.name for each in self.outcomes])
-        for each in self.outcomes:
-            if bits.get(each.name) != each.bits:
+        bits = {layer.name: layer.bits for layer in self.layers}
+        check_once("layers", [layer.name for layer in self.layers])
+        check_once("results", [result.name for result in self.results])
+        for result in self.results:
+            if bits.get(result.name) != result.bits:
                 raise InputError(
-                    f"outcomes has {each.bits} bits for {each.name!r:.80}, and treatments {bits.get(each.name)}; both "
+                    f"results has {result.bits} bits for {result.name!r:.80}, and layers {bits.get(result.name)}; both "
                     "must agree"
                 )
         if self.calibration is not None:
@@ -254,7 +236,7 @@ class Plan(Shown):
 
     def _table(self) -> Table:
         """Returns the layers by their bits, and what else was decided."""
-        counts = Counter((each.bits, each.scheme.name if each.scheme else "kept") for each in self.layers)
+        counts = Counter((layer.bits, layer.scheme.name if layer.scheme else "kept") for layer in self.layers)
         ordered = sorted(counts.items(), key=lambda item: (item[0][0] is None, item[0]))
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
         below = [f"settings: {settings}"] if settings else []
@@ -262,7 +244,7 @@ class Plan(Shown):
             below.append("languages: " + ", ".join(f"{code} {pi:.3g}" for code, pi in self.languages.items()))
         return Table(
             f"Plan of {self.policy} for {self.model}: {readable_size(self.size_bytes)}"
-            + (", carried out" if self.outcomes else ""),
+            + (", carried out" if self.results else ""),
             ("scheme", "bits", "layers"),
             tuple((name, "" if bits is None else str(bits), str(count)) for (bits, name), count in ordered),
             (*below, *self.notes),
@@ -271,12 +253,12 @@ class Plan(Shown):
     @property
     def quantized(self) -> tuple[LayerPlan, ...]:
         """The layers that are not kept as they are."""
-        return tuple(each for each in self.layers if each.scheme is not None)
+        return tuple(layer for layer in self.layers if layer.scheme is not None)
 
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
         """The scheme of every layer that is quantized, by name."""
-        return schemes_of(self.layers)
+        return schemes_by_name(self.layers)
 
     @property
     def reads_text(self) -> bool:
@@ -284,19 +266,24 @@ class Plan(Shown):
         decided = any(scheme.reads_text for scheme in self.schemes.values())
         return self.thresholds or self.learning is not None or decided
 
+    @property
+    def seed(self) -> int:
+        """The seed of its calibration text."""
+        return 0 if self.calibration is None else self.calibration.seed
+
     def as_data(self) -> dict[str, Any]:
         """Returns the plan for JSON."""
-        content = asdict(replace(self, layers=(), outcomes=()))
-        content["layers"] = tuple(asdict(Entry.of(each)) for each in self.layers)
-        content["outcomes"] = tuple(asdict(each) for each in self.outcomes)
+        content = asdict(replace(self, layers=(), results=()))
+        content["layers"] = tuple(asdict(LayerEntry.of(layer)) for layer in self.layers)
+        content["results"] = tuple(map(asdict, self.results))
         if self.calibration is not None and self.calibration.source is None:
             del content["calibration"]["source"]
-        return PLAN.stamp(PLAN.named(content))
+        return PLAN.stamp(content)
 
     @property
     def digest(self) -> str:
         """The SHA-256 of the decisions, without results, notes and the paths of model and text."""
-        left_out = ("outcomes", "learned", "notes", "model", "fairbits")
+        left_out = ("results", "learned", "notes", "model", "fairbits")
         decisions = {key: value for key, value in self.as_data().items() if key not in left_out}
         if decisions["calibration"] is not None:
             decisions["calibration"].pop("source", None)
@@ -316,5 +303,4 @@ class Plan(Shown):
         return PLAN.read(path)
 
 
-LATER = ("languages", "thresholds", "learning", "learned")
-PLAN = Kind("fairbits.plan/1", "a plan", "fairbits plan", Plan, optional=LATER)
+PLAN = Kind("fairbits.plan/1", "a plan", "fairbits plan", Plan)

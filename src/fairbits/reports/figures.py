@@ -75,7 +75,7 @@ def allocation(plan: Plan) -> dict[str, Any]:
     roles = list(dict.fromkeys(each.role for each in plan.layers if each.block is not None))
     places = sorted({each.block for each in plan.layers if each.block is not None})
     bits = {(each.block, each.role): each.bits for each in plan.layers if each.block is not None}
-    sizes = {each.name: each.size_bytes for each in plan.outcomes}
+    sizes = {each.name: each.size_bytes for each in plan.results}
     size_of = dict.fromkeys(places, 0)
     for each in plan.layers:
         if each.block is not None:

@@ -74,7 +74,7 @@ def _said(sources: Sources) -> Iterator[tuple[str, str]]:
         yield from (("audit", note) for note in sources.audit.model.notes)
     if sources.plan is not None:
         yield from (("plan", note) for note in sources.plan.notes)
-        yield from ((f"layer {each.name}", note) for each in sources.plan.outcomes for note in each.notes)
+        yield from ((f"layer {each.name}", note) for each in sources.plan.results for note in each.notes)
     if sources.sweep is not None:
         yield from (("widths", note) for note in sources.sweep.notes)
     if sources.run is not None:

@@ -11,7 +11,6 @@ from fairbits.kurtosis.certificate import certificate
 from fairbits.kurtosis.outlier_blocks import founding_outliers
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.scales.scheme import Clip, Scheme, within_rows
-from fairbits.quantization.evidence import is_rounded
 from fairbits.stats.correlation import pearson
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
@@ -128,7 +127,7 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
     order = [pattern.languages.index(code) for code in frame.languages]
     share = pattern.share[order]
     weights = lab.checkpoint.architecture.weights
-    names = tuple(name for name in lab.measurements.linears if is_rounded(weights[name]))
+    names = tuple(name for name in lab.measurements.linears if weights[name].is_quantizable)
     errors = column_errors(lab.checkpoint, names, scheme=scheme)
     mse = block_errors(errors, [[each.name for each in block] for block in lab.linear_maps], sizes=_sizes(lab))
     by_block = share @ mse

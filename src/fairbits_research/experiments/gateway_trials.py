@@ -160,7 +160,7 @@ def _predicted_damage(lab: ModelLab) -> Floats:
     own = lab.setting
     lab.report("predicting", 0, 1)
     found = predicted_sensitivity(
-        lab.checkpoint, lab.corpus, request=own.calibration_text, widths=(BITS,), group=own.group
+        lab.checkpoint, lab.corpus, request=own.calibration_text, bits=(BITS,), group=own.group
     )
     rows = [lab.text.lang == code for code in found.languages]
     per_byte = [float(lab.trial.predicted[own].sum() / lab.text.size_bytes[own].sum()) for own in rows]

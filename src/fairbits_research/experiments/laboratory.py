@@ -25,7 +25,6 @@ from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.embedded import embedded_languages, training_shares
 from fairbits.models.scales.scheme import Clip, Group, Scheme, within_rows
 from fairbits.models.weight_moments import ModelMoments, weight_moments
-from fairbits.quantization.evidence import is_rounded
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED, LossTrial
@@ -99,7 +98,10 @@ class ModelLab:
     @cached_property
     def linear_maps(self) -> list[list[Weight]]:
         """The linear layers of every block that are rounded."""
-        return [list(filter(is_rounded, block.linears.values())) for block in self.checkpoint.architecture.blocks]
+        return [
+            [linear for linear in block.linears.values() if linear.is_quantizable]
+            for block in self.checkpoint.architecture.blocks
+        ]
 
     @property
     def n_blocks(self) -> int:

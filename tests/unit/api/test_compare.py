@@ -43,9 +43,9 @@ def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 
         for i in range(seeds)
     )
     outcome = LayerResult("layer", bits, size, (0.1, 0.2, 0.3), 0.01, notes=("rounded to nearest",))
-    notes, outcomes = (f"{policy[:3]} is dangerous",), (outcome,) * (policy == "gptq")
+    notes, results = (f"{policy[:3]} is dangerous",), (outcome,) * (policy == "gptq")
     layers = (LayerPlan("layer", 0, "q", Scheme(bits)),)
-    made = Plan(policy, {}, "./model", "0" * 64, "llama", layers, size, notes=notes, outcomes=outcomes)
+    made = Plan(policy, {}, "./model", "0" * 64, "llama", layers, size, notes=notes, results=results)
     return Entry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
 
 

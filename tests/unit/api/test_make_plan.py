@@ -173,7 +173,7 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
     ("told", "message"),
     [
         ({"policy": "best"}, "policy is 'best'"),
-        ({"policy": "rtn", "k": 3}, "rtn takes no k"),
+        ({"policy": "rtn", "k": 3}, "rtn does not take k"),
         ({"policy": "rtn", "group": 100}, "1024|256 inputs, which groups of 100 do not divide"),
         ({"tokens": 3}, "tokens is 3"),
         ({"languages": ["xx-none"]}, "xx-none"),
@@ -240,11 +240,11 @@ def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None
     found = plan(tiny, mix={"eng": 3, "he": 1}, **SMALL)
     assert "weights of languages: English 75.0%, Hebrew 25.0%" in shown(found, tiny)
     error = {"eng_Latn": 0.01, "heb_Hebr": 0.03}
-    outcomes = tuple(
+    results = tuple(
         LayerResult(each.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
         for i, each in enumerate(found.quantized)
     )
-    text = shown(Plan(**{**vars(found), "outcomes": outcomes}), tiny)
+    text = shown(Plan(**{**vars(found), "results": results}), tiny)
     row = next(line.split() for line in text.split("\nResults\n")[1].splitlines() if line.strip().startswith("3 "))
     assert row == ["3", "0.2", "0.005", "Hebrew", "0.03"]
     assert "damped by 0 (and 47 similar notes)" in " ".join(text.split())

@@ -72,7 +72,7 @@ def test_plan_and_quantized_model_are_those_of_the_files(
     assert state_of(model) == before
     assert (type(quantized), quantized.dtype, quantized.training) == (type(model), model.dtype, False)
     written = fb.quantize(tiny, plan, out=tmp_path / "written", device="cpu")
-    assert fb.Plan.load(tmp_path / "written" / "plan.json").outcomes == written.outcomes
+    assert fb.Plan.load(tmp_path / "written" / "plan.json").results == written.results
 
     quantized.save_pretrained(tmp_path / "saved")
     saved, expected = Checkpoint(tmp_path / "saved"), Checkpoint(tmp_path / "written")

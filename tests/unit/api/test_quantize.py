@@ -41,8 +41,8 @@ def test_every_outcome_is_in_the_plan_of_the_directory(llama: Checkpoint, gptq: 
     result = quantize(llama, gptq, out=tmp_path / "w4")
     saved = Plan.load(tmp_path / "w4" / "plan.json")
     assert saved == result
-    assert [each.name for each in saved.outcomes] == [each.name for each in saved.quantized]
-    for each in saved.outcomes:
+    assert [each.name for each in saved.results] == [each.name for each in saved.quantized]
+    for each in saved.results:
         assert list(each.error) == ["eng_Latn", "heb_Hebr"]
         assert 0 < max(each.error.values()) < 0.1
         assert 0 < each.weight_error < 0.1
@@ -53,7 +53,7 @@ def test_text_of_one_language_is_that_which_all_had(llama: Checkpoint, tmp_path:
     # Amharic has no preamble, so that the text of all languages is without it
     english = plan(llama, policy="gptq", mix="english", **{**SMALL, "languages": ["eng", "amh"]})
     result = quantize(llama, english, out=tmp_path / "w4")
-    assert list(result.outcomes[0].error) == ["eng_Latn"]
+    assert list(result.results[0].error) == ["eng_Latn"]
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -105,7 +105,7 @@ def test_a_draft_of_another_plan_is_not_continued(
         assert resolve_device("auto") == "cuda"
         with pytest.raises(InputError, match="begun for another device"):
             quantize(llama, gptq, out=tmp_path / "w4", resume=True, device="cuda")
-        assert quantize(llama, gptq, out=tmp_path / "w4", resume=True).outcomes  # auto continues where it was
+        assert quantize(llama, gptq, out=tmp_path / "w4", resume=True).results  # auto continues where it was
     assert draft_device(tmp_path / "w4") is None
 
 

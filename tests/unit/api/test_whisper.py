@@ -194,7 +194,7 @@ def test_gptq_on_speech_is_written_and_loads_in_transformers(whisper: Path, quan
     assert (original - found).abs().max() > 1e-3
     assert (quantized / "preprocessor_config.json").is_file()
     plan = json.loads((quantized / "plan.json").read_text())
-    errors = [layer["error"] for layer in plan["outcomes"] if layer["error"]]
+    errors = [layer["error"] for layer in plan["results"] if layer["error"]]
     assert len(errors) == 2 * 6 + 2 * 10
     assert all(set(error) == {"eng_Latn", "fra_Latn"} for error in errors)
 

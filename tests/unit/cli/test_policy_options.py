@@ -22,7 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Annotated, Literal
 from fairbits.quantization import policies
-from fairbits.quantization.policies.plan_from_scheme import assemble
+from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 from fairbits.quantization.policies.option import Option
 from fairbits.quantization.policies.option import policy
 
@@ -35,7 +35,7 @@ def toy(
     wheels: Annotated[int | None, Option("wheels of the toy", default="four", needs="colour")] = None,
 ):
     settings = {"colour": colour, "wheels": wheels}
-    return assemble("toy", evidence, options, scheme=options.scheme, settings=settings)
+    return plan_from_scheme("toy", evidence, options, scheme=options.scheme, settings=settings)
 
 policies.POLICIES["toy"] = toy
 sys.argv[0] = "fairbits"
@@ -102,10 +102,10 @@ def test_a_new_policy_takes_its_options(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--policy", "rtn", "--colour", "blue"), "rtn takes no --colour (toy does); it takes --bits"),
+        (("--policy", "rtn", "--colour", "blue"), "rtn does not take --colour (toy does); it takes --bits"),
         (("--policy", "toy", "--colour", "green"), "--colour is 'green'; it must be red or blue"),
         (("--policy", "toy", "--wheels", "3"), "toy takes --wheels only with --colour, colour of the toy"),
-        (("--policy", "toy", "--grid", "twos"), "toy takes no --grid"),
+        (("--policy", "toy", "--grid", "twos"), "toy does not take --grid"),
     ],
 )
 def test_options_of_a_new_policy_are_refused_where_they_do_not_fit(run: Run, options, message) -> None:

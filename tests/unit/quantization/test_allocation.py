@@ -5,10 +5,9 @@ import pytest
 
 from fairbits.core.errors import FairbitsError, InputError
 from fairbits.quantization import allocation as program
-from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst, block_bytes
-from fairbits_research.theory.gateway_theorem import amplification_sensitivity, gateway_misses
-from fairbits.quantization.allocation import gateway_set
+from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst, block_bytes, gateway_set
 from fairbits.quantization.policies.precision import protect
+from fairbits_research.theory.gateway_theorem import amplification_sensitivity, gateway_misses
 
 
 @pytest.fixture

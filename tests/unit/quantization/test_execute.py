@@ -48,7 +48,7 @@ def learned(tiny):
 def same(one, other):
     assert [block.index for block in one] == [block.index for block in other]
     for a, b in zip(one, other, strict=True):
-        assert a.outcomes == b.outcomes
+        assert a.results == b.results
         assert a.learned == b.learned
         for name, codes in a.layers.items():
             assert torch.equal(codes.codes, b.layers[name].codes)
@@ -77,7 +77,7 @@ def test_codes_change_a_little_and_every_language_gains(tiny, learned):
 def test_outcomes_are_of_the_learned_codes(tiny, learned):
     checkpoint, plan, _ = tiny
     block = learned[0]
-    outcome = block.outcomes[0]
+    outcome = block.results[0]
     assert set(outcome.error) == set(plan.languages)
     assert all(0 < each < 0.2 for each in outcome.error.values())
     W = checkpoint.read(outcome.name).float()

@@ -164,7 +164,7 @@ def test_every_note_is_there_once(found, sources) -> None:
     texts = [each["text"] for each in found["notes"]]
     assert len(texts) == len(set(texts))
     expected = {note for method in sources.methods for note in method.scores.notes} | set(sources.plan.notes)
-    expected |= {note for each in sources.plan.outcomes for note in each.notes} | set(sources.sweep.notes)
+    expected |= {note for each in sources.plan.results for note in each.notes} | set(sources.sweep.notes)
     assert set(texts) >= expected | {"a note of the run"}
     assert {"from": "run", "text": "a note of the run"} in found["notes"]
 

@@ -103,7 +103,7 @@ def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
     assert own["blocks"] == [0, 1]
     assert {bits for row in own["bits"] for bits in row} == {3}
     inside = {each.name for each in sources.plan.layers if each.block is not None}
-    assert sum(own["bytes"]) == sum(each.size_bytes for each in sources.plan.outcomes if each.name in inside)
+    assert sum(own["bytes"]) == sum(each.size_bytes for each in sources.plan.results if each.name in inside)
     assert {each["bits"] for each in own["outside"]} == {None}
 
 

@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from fairbits.core.errors import InputError
 from fairbits.text.corpus import Corpus
-from fairbits.text.mix import Mix, allocate, build_mix, parse_weights
+from fairbits.text.mix import allocate, build_mix, parse_weights
+from fairbits.text.mix_file import Mix
 
 ENG, FRA, HEB, ZHO = "eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans"
 

@@ -11,7 +11,7 @@ from fairbits.api.dry_run.sizes import TextSize
 from fairbits.api.dry_run.work import Stage, Work
 from fairbits.core.array_checks import Floats
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
+from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import decide
 from fairbits.text.corpus import Corpus
@@ -58,9 +58,9 @@ class Requests:
         self._count("damage", len(allocations))
         return np.ones((len(allocations), len(self.languages)))
 
-    def _minimax(self) -> Mix:
+    def _minimax(self) -> LanguageWeights:
         self._count("minimax")
-        return Mix(dict.fromkeys(self.languages, 1 / len(self.languages)), (), ())
+        return LanguageWeights(dict.fromkeys(self.languages, 1 / len(self.languages)), (), ())
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from math import prod
 from fairbits.forward.windows import NO_LABEL, Text, Window
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.quantization.evidence import is_rounded
 from fairbits.text.text_request import TextRequest
 
 CLIP_TOKENS = 32
@@ -205,6 +204,6 @@ def _maps(linears: Iterable[Weight], config: object) -> Iterator[MapSize]:
             out * (each.stacked or 1),
             columns,
             each.sees,
-            is_rounded(each),
+            each.is_quantizable,
             share if is_expert else 1.0,
         )

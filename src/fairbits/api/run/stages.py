@@ -24,7 +24,7 @@ from fairbits.evaluation.reference_answers import ReferenceAnswers
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.swapped_model import SwappedModel
-from fairbits.quantization.evidence import kappa_of_audit
+from fairbits.quantization.evidence import audited_kappa
 from fairbits.quantization.plan import Plan
 
 UNIT = "bits_per_byte"
@@ -119,7 +119,7 @@ def make_sweep(place: RunDirectory, report_done: Finished, *, scores: Mapping[st
             frames={width: at[width].frame(UNIT) for width in sorted(at)},
             sizes=sizes,
             threshold=THRESHOLDS[UNIT],
-            max_kappa=float(kappa_of_audit(place.file("audit.json"), job.checkpoint.fingerprint).max()),
+            max_kappa=float(audited_kappa(place.file("audit.json"), job.checkpoint.fingerprint).max()),
             notes=tuple(dict.fromkeys(note for each in at.values() for note in each.notes)),
         ).save(place.file("sweep.json"))
 
@@ -146,7 +146,7 @@ def _scores_on_disk(place: RunDirectory, answers: ReferenceAnswers, progress: Pr
 def _scores_in_memory(trial: PlanTrial, plan: Plan, name: str, progress: Progress | None) -> Scores:
     """Returns the scores of a plan that is never written, with the notes on the plan."""
     found = trial.run(plan, name=name, progress=progress)
-    fallbacks = [f"{each.name}: {note}" for each in found.plan.outcomes for note in each.notes]
+    fallbacks = [f"{each.name}: {note}" for each in found.plan.results for note in each.notes]
     more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
     return replace(found.scores, notes=tuple(dict.fromkeys([*found.scores.notes, *plan.notes, *more])))
 

@@ -64,6 +64,14 @@ class Weight:
         """Returns whether this map is small and decides what others do, so that it is never quantized."""
         return self.role in STEERING
 
+    @property
+    def is_quantizable(self) -> bool:
+        """Whether policies may round it: a linear layer of a block that does not control others.
+
+        Experts that share one tensor are not: the file format stores one layer at a time.
+        """
+        return self.linear and self.block is not None and not self.is_control and self.stacked is None
+
     def rows(self, role: Role) -> tuple[range, ...]:
         """Returns the ranges of rows that `role` has in this fused tensor."""
         return tuple(range(part.start, part.stop) for part in self.layout if part.role == role)

@@ -31,13 +31,13 @@ from fairbits.core.memory import WAITING_BLOCKS
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, read_object
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.models.io.draft import DRAFT, STATE, BlockNote, DraftState, check_draft, check_target, draft_of, is_own
 from fairbits.models.io.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX_SUFFIX,
     Piece,
+    TensorInfo,
     in_memory,
     map_tensor,
     on_disk,

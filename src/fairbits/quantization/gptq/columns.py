@@ -13,7 +13,7 @@ errors before it. Both give the same codes, and this needs no inverse.
 Block-wise compensation. Looking back column by column would be one matrix-vector product each, over all columns
 before it. Columns are grouped into panels (`columns_at_once`). What all earlier panels contribute to a panel is one
 matrix product before it is entered, and only the columns within it are looked back at one by one. The sums are the
-same. A panel is one call of a compiled loop (`column_loop`), on a GPU one launch of a kernel (`column_kernel`).
+same. A panel is one call of a compiled loop (`columns_cpu`), on a GPU one launch of a kernel (`columns_gpu`).
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairbits.core.checks import in_range, whole
-from fairbits.core.errors import InputError
-from fairbits.core.tensors import all_finite
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors, round_to_nearest
-from fairbits.quantization.gptq import columns_cpu as column_loop
-from fairbits.quantization.gptq import columns_gpu as column_kernel
+from fairbits.quantization.gptq import columns_cpu, columns_gpu
+from fairbits.quantization.gptq.columns_cpu import Panel
 
 TRIES = 4
 """How often the damping is raised tenfold before rounding falls back to nearest."""
@@ -63,9 +60,6 @@ def factorize(H: Tensor, *, damp: float = 0.01, act_order: bool = True) -> tuple
     `act_order` puts the columns with the largest H_jj first: they are rounded while most others are left to
     compensate. Inputs that are always 0 neither compensate nor are compensated.
     """
-    in_range("damp", damp, least=0)
-    if H.ndim != 2 or H.shape[0] != H.shape[1] or not all_finite(H):
-        raise InputError(f"H has shape {tuple(H.shape)}; it must be square and finite: check the activations")
     diagonal = H.diagonal().double()
     dead = diagonal <= 0
     mean = float(diagonal.clamp(min=0).mean())
@@ -103,16 +97,13 @@ def gptq(
     """Returns codes of W (out, in) with small errors e H eᵀ for fixed `scales` (out, groups), H = E[x xᵀ].
 
     The scales belong to the original groups, whatever the order of the columns. A row whose error is larger than with
-    nearest rounding keeps the nearest codes. Maps that see the same input share a `factor` of their H.
+    nearest rounding keeps the nearest codes. Layers with the same input share a `factor` of their H.
 
     >>> W, H = torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.9], [0.9, 1.0]])
     >>> gptq(W, H, torch.tensor([[1.0]]), grid=Grid(4, "twos")).codes.codes.tolist()
     [[0, 1]]
     """
-    whole("columns_at_once", columns_at_once, least=1)
     plain = round_to_nearest(W, scales, grid=grid)
-    if H.shape != (W.shape[1], W.shape[1]):
-        raise InputError(f"H has shape {tuple(H.shape)} but W is {tuple(W.shape)}; it must be (in, in)")
     notes: tuple[str, ...] = ()
     if factor is None:
         factor, notes = factorize(H, damp=damp, act_order=act_order)
@@ -144,48 +135,18 @@ def _round_columns(
     divide_by = divisors(stored).to(weights.dtype)
     codes = torch.empty(columns, out, dtype=torch.int8, device=weights.device)
     damage = torch.zeros(out, dtype=torch.float64, device=weights.device)
-    round_panel = _round_panel_in_torch if weights.is_cuda else column_loop.round_panel
-    if weights.is_cuda and column_kernel.AVAILABLE:
-        round_panel = column_kernel.round_panel
+    on_gpu = weights.is_cuda and columns_gpu.AVAILABLE
+    round_panel = columns_gpu.round_panel if on_gpu else columns_cpu.round_panel
     for start in range(0, columns, columns_at_once):
-        panel = slice(start, min(start + columns_at_once, columns))
+        here = slice(start, min(start + columns_at_once, columns))
         # what all earlier panels contribute to this one, in one product
-        wanted = torch.addmm(weights[panel], factor.feedback[panel, :start], errors[:start], alpha=-1)
-        round_panel(
-            wanted,
-            weights[panel],
-            factor.feedback[panel, panel],
-            scales=stored,
-            divide_by=divide_by,
-            group=group[panel],
-            grid=grid,
-            codes=codes[panel],
-            errors=errors[panel],
-        )
-        brackets = errors[panel] + weights[panel] - wanted
-        damage += _cost(brackets, factor, start) - _damping(errors[panel], factor)
+        wanted = torch.addmm(weights[here], factor.feedback[here, :start], errors[:start], alpha=-1)
+        feedback = factor.feedback[here, here]
+        panel = Panel(wanted, weights[here], feedback, stored, divide_by, group[here], codes[here], errors[here])
+        round_panel(panel, grid)
+        brackets = errors[here] + weights[here] - wanted
+        damage += _cost(brackets, factor, start) - _damping(errors[here], factor)
     return codes, damage
-
-
-def _round_panel_in_torch(
-    wanted: Tensor,
-    weights: Tensor,
-    feedback: Tensor,
-    *,
-    scales: Tensor,
-    divide_by: Tensor,
-    group: Tensor,
-    grid: Grid,
-    codes: Tensor,
-    errors: Tensor,
-) -> None:
-    """Does what `column_kernel.round_panel` does, column by column, on a GPU without Triton."""
-    for k, own in enumerate(group.tolist()):
-        wanted[k].addmv_(errors[:k].T, feedback[k, :k], alpha=-1)
-        code = (wanted[k] / divide_by[own]).round_().clamp_(grid.lowest, grid.highest)
-        codes[k] = code
-        # computed in the stored type, as a loader will
-        torch.sub((code.to(scales.dtype) * scales[own]).to(weights.dtype), weights[k], out=errors[k])
 
 
 def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:

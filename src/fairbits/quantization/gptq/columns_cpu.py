@@ -6,6 +6,7 @@ columns of the panel, and as many threads as there are cores take other rows.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -36,17 +37,16 @@ def _rounded(value, digits, least):  # type: ignore[no-untyped-def]
 def _round(  # type: ignore[no-untyped-def]
     wanted, weights, feedback, scales, divide_by, group, lowest, highest, digits, least, codes, errors
 ):
-    """Rounds all columns; see `round_panel`."""
     columns, out = wanted.shape
     for task in prange((out + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE):
         first = task * ROWS_AT_ONCE
         last = min(out, first + ROWS_AT_ONCE)
         for k in range(columns):
-            own = wanted[k, first:last]
+            current = wanted[k, first:last]
             for j in range(k):
                 share, error = feedback[k, j], errors[j, first:last]
                 for r in range(last - first):
-                    own[r] -= share * error[r]
+                    current[r] -= share * error[r]
             for r in range(first, last):
                 code = min(max(np.rint(wanted[k, r] / divide_by[group[k], r]), lowest), highest)
                 codes[k, r] = np.int8(code)
@@ -55,32 +55,36 @@ def _round(  # type: ignore[no-untyped-def]
                 errors[k, r] = (_rounded(np.float64(value), digits, least) if digits else value) - weights[k, r]
 
 
-def round_panel(
-    wanted: Tensor,
-    weights: Tensor,
-    feedback: Tensor,
-    *,
-    scales: Tensor,
-    divide_by: Tensor,
-    group: Tensor,
-    grid: Grid,
-    codes: Tensor,
-    errors: Tensor,
-) -> None:
-    """Does in main memory what `column_kernel.round_panel` does on a GPU; `feedback` need not be contiguous."""
-    digits, least = PRECISION.get(scales.dtype, NATIVE)
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Columns (columns, out) that are rounded together; `codes` and `errors`, which are ŵ − w, are written.
+
+    `wanted`    the weights less what earlier panels contribute; afterwards, what each column was rounded from
+    `feedback`  (columns, columns) of these columns; need not be contiguous, all others are
+    `scales`    (groups, out), and `divide_by` the same as divisors
+    `group`     which of them a column has, as int32
+    """
+
+    wanted: Tensor
+    weights: Tensor
+    feedback: Tensor
+    scales: Tensor
+    divide_by: Tensor
+    group: Tensor
+    codes: Tensor
+    errors: Tensor
+
+
+def round_panel(panel: Panel, grid: Grid) -> None:
+    """Rounds the columns of a panel on the CPU; tensors of a GPU are copied there and back."""
+    digits, least = PRECISION.get(panel.scales.dtype, NATIVE)
+    changed = panel.wanted, panel.codes, panel.errors
+    wanted, codes, errors = (tensor.cpu() for tensor in changed)
+    scales, feedback = panel.scales.float(), panel.feedback.contiguous()
+    read = (tensor.cpu().numpy() for tensor in (panel.weights, feedback, scales, panel.divide_by, panel.group))
+    bounds = float(grid.lowest), float(grid.highest)
     with LAUNCH:
-        _round(
-            wanted.numpy(),
-            weights.numpy(),
-            feedback.contiguous().numpy(),
-            scales.float().numpy(),
-            divide_by.numpy(),
-            group.numpy(),
-            float(grid.lowest),
-            float(grid.highest),
-            digits,
-            least,
-            codes.numpy(),
-            errors.numpy(),
-        )
+        _round(wanted.numpy(), *read, *bounds, digits, least, codes.numpy(), errors.numpy())  # type: ignore[call-arg]
+    if panel.codes.is_cuda:
+        for tensor, result in zip(changed, (wanted, codes, errors), strict=True):
+            tensor.copy_(result)

@@ -4,15 +4,15 @@ In torch every column is about ten launches, and a GPU waits for Python most of 
 some rows in registers and goes through its columns: it rounds one, and at once subtracts what its error contributes to
 the columns after it. `gptq` looks back at the errors instead; the sums are the same, added in another order.
 
-Triton is optional. Where it is missing (`AVAILABLE`), `gptq` computes column by column in torch.
+Triton is optional. Where it is missing (`AVAILABLE`), the loop of `columns_cpu` does it.
 """
 
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
 
 from fairbits.models.scales.grid import Grid
+from fairbits.quantization.gptq.columns_cpu import Panel
 
 try:
     import triton
@@ -57,11 +57,11 @@ if AVAILABLE:
         present = (column < COLUMNS)[:, None] & inside[None, :]
         tile = tl.load(wanted + at, mask=present, other=0.0)
         for k in range(COLUMNS):
-            own = tl.sum(tl.where(column[:, None] == k, tile, 0.0), axis=0)
+            current = tl.sum(tl.where(column[:, None] == k, tile, 0.0), axis=0)
             place = tl.load(group + k).to(tl.int64) * out + row
             divisor = tl.load(divide_by + place, mask=inside, other=1.0)
             scale = tl.load(scales + place, mask=inside, other=0.0)
-            quotient = own / divisor if DOUBLE else tl.div_rn(own, divisor)
+            quotient = current / divisor if DOUBLE else tl.div_rn(current, divisor)
             code = tl.minimum(tl.maximum(quotient, lowest), highest)
             code = (code + HALF_EVEN) - HALF_EVEN
             here = k * out + row
@@ -76,42 +76,25 @@ if AVAILABLE:
         tl.store(wanted + at, tile, mask=present)
 
 
-def round_panel(
-    wanted: Tensor,
-    weights: Tensor,
-    feedback: Tensor,
-    *,
-    scales: Tensor,
-    divide_by: Tensor,
-    group: Tensor,
-    grid: Grid,
-    codes: Tensor,
-    errors: Tensor,
-) -> None:
-    """Rounds the columns of a panel (columns, out), and writes `codes` and `errors`, which are ŵ − w.
-
-    `wanted` is the panel less what earlier panels contribute to it; afterwards it holds what each column was rounded
-    from. `feedback` (columns, columns) belongs to these columns. `scales` and `divide_by` are (groups, out), and
-    `group` says which of them a column has, as int32. All tensors but `feedback` are contiguous.
-    """
-    columns, out = wanted.shape
-    launch = (triton.cdiv(out, ROWS_AT_ONCE),)
-    with torch.cuda.device(wanted.device) if wanted.is_cuda else nullcontext():
-        _panel[launch](
-            wanted,
-            weights,
-            errors,
-            codes,
-            feedback,
-            *feedback.stride(),
-            scales,
-            divide_by,
-            group,
+def round_panel(panel: Panel, grid: Grid) -> None:
+    """Rounds the columns of a panel on the GPU that has it."""
+    columns, out = panel.wanted.shape
+    with torch.cuda.device(panel.wanted.device) if panel.wanted.is_cuda else nullcontext():
+        _panel[(triton.cdiv(out, ROWS_AT_ONCE),)](
+            panel.wanted,
+            panel.weights,
+            panel.errors,
+            panel.codes,
+            panel.feedback,
+            *panel.feedback.stride(),
+            panel.scales,
+            panel.divide_by,
+            panel.group,
             out,
             float(grid.lowest),
             float(grid.highest),
-            HALF_EVEN=HALF_EVEN[wanted.dtype],
-            DOUBLE=wanted.dtype == torch.float64,
+            HALF_EVEN=HALF_EVEN[panel.wanted.dtype],
+            DOUBLE=panel.wanted.dtype == torch.float64,
             COLUMNS=columns,
             PANEL=max(triton.next_power_of_2(columns), 16),
             ROWS=ROWS_AT_ONCE,

@@ -1,18 +1,18 @@
 """The engine: rounds a model by a plan, one block in memory at a time.
 
 The text passes every block twice. First the block has its full-precision weights, and the inputs of its layers are
-observed (`hessian`); then all its maps are rounded for these inputs. The second time it has its codes: the error of
+observed (`hessian`); then all its layers are rounded for these inputs. The second time it has its codes: the error of
 each language is measured, and the outputs become the inputs of the next block. So every block is rounded for what the
 quantized blocks before it produce, and can compensate for their errors. In between, learning may refine the codes
-(`refinement`).
+(`RefineBlock`).
 
 Resuming. A block depends on the text and on the codes of the blocks before it, and on nothing else: no random state and
 no sum is carried from one block to the next. So an interrupted run loads its finished blocks, passes the text through
 them once, and rounds the remaining ones to the same codes as without interruption.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,13 +29,19 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.io.stored_weights import scale_dtype
-from fairbits.models.scales.groups import grid_of
+from fairbits.models.scales.groups import Codes, grid_of
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
-from fairbits.quantization.gptq.block_rounding import BlockRounding, Counter, Finished, RoundedBlock
+from fairbits.quantization.gptq.block_rounding import (
+    BlockContext,
+    BlockRounding,
+    Finished,
+    RefineBlock,
+    RoundedBlock,
+    WorkCounter,
+)
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
 from fairbits.quantization.gptq.output_errors import OutputErrors
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
-from fairbits.quantization.gptq.refinement import ReferenceStates, RefineBlock, refine_block
 from fairbits.quantization.plan import Plan
 
 ONE_PROCESS = "learned rounding runs in one process; start it without torchrun, or use the policy gptq"
@@ -54,33 +60,30 @@ def round_model(
     on_device: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[RoundedBlock]:
-    """Yields all blocks in the order of the forward pass, then what lies outside them.
+    """Yields all blocks in the order of the forward pass, then the layers outside them.
 
-    With `text` the error of each of its languages is measured, and schemes that read text can be executed; without it,
-    weights are read one by one and only codes are computed. `finished` gives the blocks that an interrupted run
-    already has: the text only passes through them, and the codes of the others are the same as without interruption.
-    `refine` finds better codes for each block that text reaches, before the next block gets its outputs. Several
-    `ranks` share the work, and each of them yields all blocks; `refine` needs a single one. `dtype` is the type in
-    which text passes through the blocks, by default that of `walk_dtype`, and float32 with `refine`. Codes are on the
-    CPU in the end, unless they are to stay `on_device`.
+    With `text` the error of each of its languages is measured; without it only codes are computed. `finished` gives the
+    blocks that an interrupted run already has: the text only passes through them. `refine` finds better codes for each
+    block that text reaches, before the next block gets its outputs. Several `ranks` share the work, and each of them
+    yields all blocks; `refine` needs a single one. `dtype` is the type in which text passes through the blocks, by
+    default `walk_dtype`, and float32 with `refine`. Codes end on the CPU, unless they are to stay `on_device`.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
-        raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
+        raise InputError("refining codes needs text; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
     narrow = dtype is None and refine is None and is_gpu(device) and scale_dtype(checkpoint).itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
-    finished, ticks = finished or (lambda _index: None), Counter(progress)
-    job = BlockRounding(checkpoint, plan, finished, ticks, device, dtype, narrow, refine, ranks)
-    found = _without_text(job) if text is None else _with_text(job, text)
-    return found if on_device or not is_gpu(device) else (block.on("cpu") for block in found)
+    finished, counter = finished or (lambda _index: None), WorkCounter("rounding blocks", progress)
+    job = BlockRounding(checkpoint, plan, finished, counter, device, dtype, narrow, refine, ranks)
+    rounded = _without_text(job) if text is None else _with_text(job, text)
+    return rounded if on_device or not is_gpu(device) else (block.on("cpu") for block in rounded)
 
 
 def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
-    """Yields the blocks, reading weights only."""
-    job.ticks.total = len(job.plan.schemes)
+    job.counter.total = len(job.plan.schemes)
     indices = (*(block.index for block in job.blocks), None)
     with job.read_ahead(indices) as reader:
         for index in indices:
@@ -88,7 +91,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
             if done is None:
                 done, _ = job.round_block(index, reader)
             else:
-                job.ticks.add(len(job.schemes(index)))
+                job.counter.add(len(job.schemes(index)))
             yield done
 
 
@@ -98,7 +101,7 @@ def _with_text(job: BlockRounding, text: Text) -> Iterator[RoundedBlock]:
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.ticks.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
+    job.counter.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
     with job.read_ahead((None, *(block.index for block in job.blocks[:far])), whole=True) as reader:
         # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
         outside = job.finished(None) or job.round_block(None, reader)[0]
@@ -120,85 +123,109 @@ def _round_walking(
     outside: RoundedBlock,
     reader: ReadAhead,
 ) -> Iterator[RoundedBlock]:
-    """Yields the blocks, while all batches of this rank walk through them in lock step.
-
-    For refinement the hidden states of the full-precision model walk along. They pass a block right after it is
-    loaded, also if it is finished already: the next block needs them.
-    """
-    apart = _states_in_main_memory(job, whole)
-    place, rounds = "cpu" if apart else job.device, job.ranks.rounds(len(whole))
+    """Yields the blocks, while all batches of this rank walk through them in lock step."""
+    in_main_memory = _states_in_main_memory(job, whole)
+    place, rounds = "cpu" if in_main_memory else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
     model = StreamingModel(job.checkpoint, job.device, dtype=job.dtype, read=reader.read, outside=place)
     model.load_outside(torch.unique(torch.cat([batch.ids for batch in whole])), outside.layers)
-    reference = ReferenceStates()
     paths = [block.module for block in blocks]
-    with lockstep(model.model, paths, chosen, device=job.device if apart else None) as walk:
+    with lockstep(model.model, paths, chosen, device=job.device if in_main_memory else None) as walk:
+        text = _WalkingText(job, model, walk, languages, rounds, reader)
         for block in blocks:
+            targets = text.advance_reference(block) if job.refine is not None else ()
             done = job.finished(block.index)
-            targets: tuple[Tensor, ...] = ()
-            if job.refine is not None:
-                model.load_block(block, {})
-                targets = reference.advance(walk.paused())
             if done is None:
-                done = _calibrate_block(
-                    job, block, model, walk=walk, rounds=rounds, languages=languages, targets=targets, reader=reader
-                )
+                done = text.calibrate(block, targets)
             else:
                 model.load_block(block, done.layers)
                 with job.precision():
-                    walk.advance(lambda _batch: job.ticks.add())
-                job.ticks.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
+                    walk.advance(lambda _batch: job.counter.add())
+                job.counter.add(len(chosen) + len(job.schemes(block.index)) + job.refinement_ticks)
             model.release_block(block)
             yield done
 
 
-def _calibrate_block(
-    job: BlockRounding,
-    block: Block,
-    model: StreamingModel,
-    *,
-    walk: Lockstep,
-    rounds: int,
-    languages: TextLanguages,
-    targets: tuple[Tensor, ...],
-    reader: ReadAhead,
-) -> RoundedBlock:
-    """Returns a block, rounded for its inputs and refined for its targets, and moves the walk past it."""
-    modules = dict(model.model.named_modules())
-    visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
-    schemes = job.schemes(block.index)
-    experts = {name: weight for name, weight in block.linears.items() if weight.expert is not None}
-    points = input_points({**visible, **experts}, schemes, thresholds=job.plan.thresholds)
-    inputs = HessianAccumulator(languages, points, ranks=job.ranks, rounds=rounds)
-    if points:
-        if not targets:  # otherwise it was loaded for them
-            model.load_block(block, {})
-        with job.precision(), inputs.observe(model.model) as start:
-            walk.compute(_count_batches(start, job.ticks))
-    else:
-        job.ticks.add(len(walk))
-    done, changes = job.round_block(block.index, reader, inputs)
-    del inputs  # its matrices may be larger than the block
-    if job.refine is not None:
-        changes.clear()
-        layers = {name: (each, grid_of(schemes[name])) for name, each in done.layers.items()}
-        paused, tick = walk.paused(), job.ticks.add
-        codes = refine_block(job.refine, block, layers, model=model, batches=paused, targets=targets, tick=tick)
-        done, changes = job.replace_codes(done, codes, reader)
-    model.load_block(block, done.layers)
-    observed = {name: (each, model.to_device(changes.pop(name))) for name, each in visible.items() if name in changes}
-    errors = OutputErrors(languages, observed, ranks=job.ranks)
-    with job.precision(), errors.observe(model.model) as start:
-        walk.advance(_count_batches(start, job.ticks))
-    return replace(done, outcomes=tuple(replace(each, error=errors.error(each.name)) for each in done.outcomes))
+@dataclass(eq=False)
+class _WalkingText:
+    """The batches of this rank, paused before a block of the model that they walk through.
 
+    `rounds`     how often each rank has a batch, if there are several
+    `reference`  the hidden states of the full-precision model, which walk along for refinement
+    """
 
-def _count_batches(start: Callable[[Batch], None], ticks: Counter) -> Callable[[Batch], None]:
-    def before(batch: Batch) -> None:
-        start(batch)
-        ticks.add()
+    job: BlockRounding
+    model: StreamingModel
+    walk: Lockstep
+    languages: TextLanguages
+    rounds: int
+    reader: ReadAhead
+    reference: tuple[Tensor | None, ...] = ()
 
-    return before
+    @torch.no_grad()
+    def advance_reference(self, block: Block) -> tuple[Tensor, ...]:
+        """Loads a block in full precision, moves the reference states past it, and returns them.
+
+        A finished block does this too: the next one needs them. At the start of a stack they are equal to the
+        quantized model's.
+        """
+        self.model.load_block(block, {})
+        paused = self.walk.paused()
+        pairs = zip(paused, self.reference or (None,) * len(paused), strict=True)
+        after = tuple(batch.output(states if batch.continues else None) for batch, states in pairs)
+        self.reference = after
+        return after
+
+    def calibrate(self, block: Block, targets: tuple[Tensor, ...]) -> RoundedBlock:
+        """Returns a block, rounded for its inputs and refined for its targets, and moves the walk past it."""
+        job, model = self.job, self.model
+        modules = dict(model.model.named_modules())
+        visible = {name: weight for name, weight in block.linears.items() if is_observable(weight, modules)}
+        experts = {name: weight for name, weight in block.linears.items() if weight.expert is not None}
+        points = input_points({**visible, **experts}, job.schemes(block.index), thresholds=job.plan.thresholds)
+        inputs = HessianAccumulator(self.languages, points, ranks=job.ranks, rounds=self.rounds)
+        if points:
+            if not targets:  # otherwise it was loaded for them
+                model.load_block(block, {})
+            with job.precision(), inputs.observe(model.model) as start:
+                self.walk.compute(job.counter.counting(start))
+        else:
+            job.counter.add(len(self.walk))
+        done, changes = job.round_block(block.index, self.reader, inputs)
+        del inputs  # its matrices may be larger than the block
+        if job.refine is not None:
+            changes.clear()
+            refined = self._refine(job.refine, block, done.layers, targets, modules=visible)
+            done, changes = job.replace_codes(done, refined, self.reader)
+        model.load_block(block, done.layers)
+        observed = {name: (visible[name], model.to_device(changes.pop(name))) for name in visible if name in changes}
+        errors = OutputErrors(self.languages, observed, ranks=job.ranks)
+        with job.precision(), errors.observe(model.model) as start:
+            self.walk.advance(job.counter.counting(start))
+        return replace(done, results=tuple(replace(result, error=errors.error(result.name)) for result in done.results))
+
+    def _refine(
+        self,
+        refine: RefineBlock,
+        block: Block,
+        layers: Mapping[str, Codes],
+        targets: tuple[Tensor, ...],
+        *,
+        modules: Collection[str],
+    ) -> Mapping[str, Codes]:
+        """Returns the codes that `refine` finds for linear layers that are modules; the other layers have theirs.
+
+        The block must have its full-precision weights.
+        """
+        schemes, counter = self.job.plan.schemes, self.job.counter
+        start = {name: (codes, grid_of(schemes[name])) for name, codes in layers.items() if name in modules}
+        if not start:
+            counter.add(refine.ticks)
+            return {}
+        if rest := {name: codes for name, codes in layers.items() if name not in start}:
+            self.model.load_block(block, rest)
+        paused, model = self.walk.paused(), self.model.model
+        return refine(BlockContext(block.index, block.stack, model, paused, targets, block.weights, start, counter.add))
 
 
 def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
@@ -210,33 +237,29 @@ def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
 
 
 def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
-    """Returns whether the hidden states of all batches are too large for the GPU.
+    """Returns whether embedding, input and output of a block, for all batches, are too large for the GPU.
 
-    There are three: the embedding, which the model holds on to, and the input and output of a block. It depends on the
-    whole text, also with several ranks, so that codes do not depend on their number.
+    It depends on the whole text, also with several ranks, so that codes do not depend on their number.
     """
     positions = sum(batch.size for batch in whole)
-    states = 3 * positions * _width(job.checkpoint) * job.dtype.itemsize
+    hidden_size = int(job.checkpoint.config.get_text_config().hidden_size)
+    states = 3 * positions * hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
-
-
-def _width(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.config.get_text_config().hidden_size)
 
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
     """Raises if a plan cannot be executed with this model and text."""
-    unknown = [each.name for each in plan.layers if each.name not in checkpoint.architecture.weights]
+    unknown = [layer.name for layer in plan.layers if layer.name not in checkpoint.architecture.weights]
     if unknown:
         raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
     if text is None:
         if plan.reads_text:
-            raise InputError(f"the plan ({plan.policy}) reads text, and none was given; give its calibration text")
+            raise InputError(f"the plan ({plan.policy}) reads text; give its calibration text")
         return
     missing = [code for code in plan.languages if code not in text.languages]
     if missing:
         raise InputError(
-            f"the plan gives weight to {', '.join(missing)}, and the text has none of it; give the plan's text"
+            f"the plan gives weight to {', '.join(missing)}, which the text does not have; give the plan's text"
         )
     if plan.reads_text and not any(weight > 0 for weight in plan.languages.values()):
-        raise InputError("the plan reads text and gives no language a weight above 0; at least one must have weight")
+        raise InputError("the plan reads text but gives no language a weight above 0; at least one must have weight")

@@ -3,14 +3,12 @@
 For one linear layer, the mean squared change of its outputs is Σ_rows e H eᵀ, e being the change of a row of weights:
 up to a factor 2, H is the Hessian of that loss. π are the weights of the languages, so the mixture of languages enters
 GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, which the clipping threshold needs.
-
-Observation of a model's linear layers while batches of text pass: which positions hold text, and in which language.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,16 +68,15 @@ class ObservedBatch:
     """
 
     def start(self, batch: Batch) -> None:
-        """Makes this the batch that passes now."""
         self.passed: set[str] = set()
         self._batch = batch
         self._text: dict[str, tuple[int, Tensor, Tensor]] = {}
         self._indices: dict[tuple[str, int], Tensor] = {}
 
-    def text_of(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
-        """Returns the positions of text of activations, (positions, width); None if they are not those of the batch.
+    def at_text(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
+        """Returns activations at one in `every` positions of text, (positions, channels).
 
-        Only one in `every` positions is returned.
+        None if they do not have the positions of the batch.
         """
         total, at, _ = self._positions(stack)
         flat = x.reshape(-1, x.shape[-1])
@@ -90,18 +87,18 @@ class ObservedBatch:
         return flat.index_select(0, self._indices[stack, every]).float()
 
     def document(self, stack: str, every: int = 1) -> Tensor:
-        """Returns the document of each position that `text_of` returns."""
+        """Returns the document of each position that `at_text` returns."""
         return self._positions(stack)[2][::every]
 
     def documents(self, stack: str) -> Tensor:
         """Returns the document of every position, -1 where there is no text."""
         total, at, document = self._positions(stack)
-        found = torch.full((total,), -1, dtype=document.dtype)
-        found[at] = document
-        return found
+        documents = torch.full((total,), -1, dtype=document.dtype)
+        documents[at] = document
+        return documents
 
     def _positions(self, stack: str) -> tuple[int, Tensor, Tensor]:
-        """Returns the number of positions, those that hold text, and the document of each of these."""
+        """Returns the number of positions, the positions of text, and the document of each of these."""
         if stack not in self._text:
             text = self._batch.positions(stack).text
             at = text.flatten().nonzero()[:, 0]
@@ -120,14 +117,14 @@ def removed_hooks() -> Iterator[list[RemovableHandle]]:
             handle.remove()
 
 
-def stack_of(weight: Weight) -> str:
+def input_stack(weight: Weight) -> str:
     """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
 
 
 def first_tensor(values: Iterable[Any]) -> Tensor:
     """Returns the first tensor among the arguments of a module."""
-    return next(each for each in values if isinstance(each, Tensor))
+    return next(value for value in values if isinstance(value, Tensor))
 
 
 PANEL = 256
@@ -140,8 +137,8 @@ GPU_PANEL = 1024
 class InputPoint:
     """An input that linear layers share: a module that sees it, its stack, and which statistics are needed.
 
-    `expert` and `hidden` are for experts that one module computes: which of them, and whether the input is that of its
-    last map rather than its own.
+    `expert` and `hidden` are for experts that one module computes: which of them, and whether this is the input of its
+    last layer.
     """
 
     module: str
@@ -156,7 +153,7 @@ class InputPoint:
 class InputStatistics:
     """The statistics of one input: E_λ[x²] (languages, in) with the weights π of the languages, and H (in, in).
 
-    `factor` is that of H for GPTQ, None if H has none; `notes` then say so.
+    `factor` is H factorized for GPTQ, None if that is impossible; `notes` then say so.
     """
 
     languages: tuple[str, ...]
@@ -172,7 +169,7 @@ def input_points(
 ) -> dict[str, InputPoint]:
     """Returns the inputs of these linear layers whose statistics are needed, by name.
 
-    `thresholds` says whether the scales of each language alone will be computed.
+    `thresholds`: the scales of each language alone will be computed.
     """
     points: dict[str, InputPoint] = {}
     for name, scheme in schemes.items():
@@ -183,9 +180,9 @@ def input_points(
         products = scheme.rounding == "gptq"
         squares = thresholds or (scheme.objective is not None and not (products and scheme.objective == "mean"))
         if products or squares:
-            new = InputPoint(weight.module, stack_of(weight), False, False, weight.expert, weight.role == "mlp_down")
-            known = points.get(weight.sees, new)
-            points[weight.sees] = replace(known, squares=known.squares or squares, products=known.products or products)
+            new = InputPoint(weight.module, input_stack(weight), False, False, weight.expert, weight.role == "mlp_down")
+            point = points.get(weight.sees, new)
+            points[weight.sees] = replace(point, squares=point.squares or squares, products=point.products or products)
     return points
 
 
@@ -193,20 +190,15 @@ class HessianAccumulator:
     """Adds up E_λ[x_j²] and H of the inputs of a block over all positions of text; their names are `Weight.sees`.
 
     Several ranks observe their batches in `rounds`, one batch each. After a round all of them get the inputs, and each
-    adds them to its own columns of H, in the order of the batches.
+    adds them to some columns of H, in the order of the batches.
     """
 
     def __init__(
-        self,
-        languages: TextLanguages,
-        points: Mapping[str, InputPoint],
-        *,
-        ranks: Ranks = ALONE,
-        rounds: int = 0,
+        self, languages: TextLanguages, points: Mapping[str, InputPoint], *, ranks: Ranks = ALONE, rounds: int = 0
     ) -> None:
         self._languages, self._points = languages, points
         self._ranks, self._rounds = ranks, rounds
-        self._held: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
+        self._unshared: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
         self._squares: dict[str, Tensor] = {}
         self._products: dict[str, Tensor] = {}
         self._passed: set[str] = set()
@@ -214,7 +206,7 @@ class HessianAccumulator:
 
     @contextmanager
     def observe(self, model: nn.Module, *, to_the_end: bool = False) -> Iterator[Callable[[Batch], None]]:
-        """Adds up what passes through the model meanwhile; gives the function to call with each batch before it.
+        """Adds up the inputs that pass through the model; gives the function to call before each batch.
 
         Once a batch has passed all points, StopBlock is raised, unless the block is to be computed `to_the_end`.
         """
@@ -225,10 +217,8 @@ class HessianAccumulator:
                 for name, point in self._points.items()
                 if point.expert is None
             ]
-            hooks += [
-                (module, self._expert_hook(module, observed, stop=not to_the_end))
-                for module in self._modules_of_experts
-            ]
+            experts = dict.fromkeys(point.module for point in self._points.values() if point.expert is not None)
+            hooks += [(module, self._expert_hook(module, observed, stop=not to_the_end)) for module in experts]
             for module, hook in hooks:
                 handles.append(model.get_submodule(module).register_forward_pre_hook(hook, with_kwargs=True))
             yield from self._start_batches(observed)
@@ -253,29 +243,28 @@ class HessianAccumulator:
         """Adds the inputs that all ranks have observed in a round."""
         if self._ranks.alone:
             return
-        held, self._held = self._held, []
-        for inputs, scattered in self._ranks.each((held, set(self._scattered))):
+        unshared, self._unshared = self._unshared, []
+        for inputs, scattered in self._ranks.each((unshared, set(self._scattered))):
             self._scattered |= scattered
             for name, x, lang in inputs:
                 self._add(name, x, lang)
 
     def _complete(self) -> None:
-        """Gives all ranks all columns of H."""
         if self._ranks.alone:
             return
-        own = {
-            name: {start: H[start:, start : start + _panel_of(H)] for start in self._panels(name)}
+        mine = {
+            name: {start: H[start:, start : start + _panel_size(H)] for start in self._panels(name)}
             for name, H in self._products.items()
         }
-        for panels in self._ranks.each(own):
-            for name, found in panels.items():
+        for products in self._ranks.each(mine):
+            for name, panels in products.items():
                 H = self._products[name]
-                for start, panel in found.items():
-                    H[start:, start : start + _panel_of(H)] = panel
+                for start, panel in panels.items():
+                    H[start:, start : start + _panel_size(H)] = panel
 
     def _panels(self, name: str) -> Iterable[int]:
         """Returns the first columns of the panels of H that this rank adds to."""
-        starts = range(0, len(self._products[name]), _panel_of(self._products[name]))
+        starts = range(0, len(self._products[name]), _panel_size(self._products[name]))
         first = (self._ranks.rank - list(self._points).index(name)) % self._ranks.count  # small H have one panel
         return starts[first :: self._ranks.count]
 
@@ -294,16 +283,15 @@ class HessianAccumulator:
             factor, notes = factorize(H)
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
 
-    def is_starved(self, name: str | None) -> bool:
-        """Returns whether no text reached an expert, whose input this is."""
+    def is_unreached(self, name: str | None) -> bool:
+        """Returns whether no text reached the expert that has this input."""
         return name in self._points and name not in self._passed | self._scattered
 
     def release(self, name: str | None) -> None:
-        """Forgets H of an input, which may be larger than the maps that see it."""
+        """Forgets H of an input, which may be larger than the layers that see it."""
         self._products.pop(str(name), None)
 
     def _counts(self, name: str) -> Floats:
-        """Returns how many positions of text each language has at an input, at least 1."""
         return np.maximum(self._languages.positions_in(self._points[name].stack), 1)
 
     def _add(self, name: str, x: Tensor, lang: Tensor) -> None:
@@ -324,7 +312,7 @@ class HessianAccumulator:
     def _hook(self, name: str, point: InputPoint, observed: ObservedBatch, *, stop: bool) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             observed.passed.add(name)
-            x = observed.text_of(first_tensor((*args, *kwargs.values())), point.stack)
+            x = observed.at_text(first_tensor((*args, *kwargs.values())), point.stack)
             if x is None:
                 self._scattered.add(name)
                 return
@@ -334,26 +322,23 @@ class HessianAccumulator:
 
         return hook
 
-    @property
-    def _modules_of_experts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(point.module for point in self._points.values() if point.expert is not None))
-
     def _expert_hook(self, path: str, observed: ObservedBatch, *, stop: bool) -> Callable[..., None]:
-        own = {name: point for name, point in self._points.items() if point.module == path and point.expert is not None}
+        inside = {name: point for name, point in self._points.items() if point.module == path}
+        experts = {name: (point, point.expert) for name, point in inside.items() if point.expert is not None}
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            observed.passed.update(own)
+            observed.passed.update(experts)
             call = ExpertCall.of(module, (*args, *kwargs.values()))
-            documents = observed.documents(next(iter(own.values())).stack)
+            documents = observed.documents(next(iter(experts.values()))[0].stack)
             if call is None or len(documents) != call.positions:
-                self._scattered.update(own)
+                self._scattered.update(experts)
                 return
             documents = documents.to(call.states.device)
-            for name, point in own.items():
-                at = (call.reaches(cast(int, point.expert)) & (documents >= 0)).nonzero()[:, 0]
+            for name, (point, expert) in experts.items():
+                at = (call.reaches(expert) & (documents >= 0)).nonzero()[:, 0]
                 if len(at):
-                    x = call.inputs(cast(int, point.expert), at)
-                    x = (call.hidden(cast(int, point.expert), x) if point.hidden else x).float()
+                    x = call.inputs(expert, at)
+                    x = (call.hidden(expert, x) if point.hidden else x).float()
                     self._observe(name, x, self._languages.language_of.to(x.device)[documents[at]])
             if stop:
                 self._stop_if_passed(observed)
@@ -364,7 +349,7 @@ class HessianAccumulator:
         if self._ranks.alone:
             self._add(name, x, lang)
         else:
-            self._held.append((name, x, lang))
+            self._unshared.append((name, x, lang))
 
     def _stop_if_passed(self, observed: ObservedBatch) -> None:
         if len(observed.passed) == len(self._points) and not self._scattered:  # experts are called one by one
@@ -372,15 +357,14 @@ class HessianAccumulator:
 
 
 def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:
-    """Adds xᵀx to the panels of H that begin with these columns, on and below its diagonal.
+    """Adds xᵀx to the panels of H that begin with these columns, from its diagonal down, as H is symmetric.
 
-    H is symmetric, so half of the products suffice. They are computed in panels of columns, from the diagonal down;
-    the few elements above the diagonal within a panel come along and are dropped later.
+    The few elements above the diagonal within a panel are dropped later.
     """
     for start in starts:
-        stop = start + _panel_of(H)
+        stop = start + _panel_size(H)
         H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])
 
 
-def _panel_of(H: Tensor) -> int:
+def _panel_size(H: Tensor) -> int:
     return GPU_PANEL if H.is_cuda else PANEL

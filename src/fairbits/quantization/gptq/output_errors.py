@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import Batch
 from fairbits.models.architecture.records import Weight
-from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, first_tensor, removed_hooks, stack_of
+from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, first_tensor, input_stack, removed_hooks
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
 SAMPLE = 128
@@ -30,7 +30,7 @@ class OutputErrors:
     ) -> None:
         """`changes` holds ΔW (out, in) of every linear layer, by name."""
         self._languages, self._changes, self._ranks = languages, changes, ranks
-        self._held: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
+        self._unshared: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
         count = len(languages.languages)
         self._sums = {
             name: torch.zeros(2, count, dtype=torch.float64, device=change.device)
@@ -39,16 +39,16 @@ class OutputErrors:
 
     @contextmanager
     def observe(self, model: nn.Module) -> Iterator[Callable[[Batch], None]]:
-        """Adds up what passes through the model meanwhile; gives the function to call with each batch before it."""
+        """Adds up the errors of what passes through the model; gives the function to call before each batch."""
         observed = ObservedBatch()
         with removed_hooks() as handles:
             for name, (weight, change) in self._changes.items():
                 module = model.get_submodule(weight.module)
-                hook = self._hook(name, stack_of(weight), change, observed)
+                hook = self._hook(name, input_stack(weight), change, observed)
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
             def start(batch: Batch) -> None:
-                self._held.append([])
+                self._unshared.append([])
                 observed.start(batch)
 
             yield observed.start if self._ranks.alone else start
@@ -56,20 +56,19 @@ class OutputErrors:
             self._add_all()
 
     def _add_all(self) -> None:
-        """Adds what all ranks have observed."""
-        names = [[name for name, _ in batch] for batch in self._held]
-        sums = [each for batch in self._held for _, each in batch]
+        names = [[name for name, _ in batch] for batch in self._unshared]
+        sums = [pair for batch in self._unshared for _, pair in batch]
         packed = torch.stack(sums).cpu() if sums else torch.empty(0)  # one message, rather than many small ones
         turns = []
-        for own_names, own_sums in self._ranks.each((names, packed)):
-            found = iter(own_sums)
-            turns.append([[(name, next(found)) for name in batch] for batch in own_names])
+        for rank_names, rank_sums in self._ranks.each((names, packed)):
+            unpacked = iter(rank_sums)
+            turns.append([[(name, next(unpacked)) for name in batch] for batch in rank_names])
         for turn in zip_longest(*turns, fillvalue=[]):
-            for name, each in (pair for batch in turn for pair in batch):
-                self._sums[name] += each.to(self._sums[name].device)
+            for name, pair in (entry for batch in turn for entry in batch):
+                self._sums[name] += pair.to(self._sums[name].device)
 
     def error(self, name: str) -> dict[str, float]:
-        """Returns the relative error of each language; empty if the map's input or output was not observed."""
+        """Returns the relative error of each language; empty if the layer's input or output was not observed."""
         if name not in self._sums or not self._sums[name].any():
             return {}
         if not torch.isfinite(self._sums[name]).all():
@@ -84,8 +83,8 @@ class OutputErrors:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if not isinstance(output, Tensor):  # a router, which returns more than a product
                 return
-            x = observed.text_of(first_tensor((*args, *kwargs.values())), stack, every)
-            y = observed.text_of(output, stack, every)
+            x = observed.at_text(first_tensor((*args, *kwargs.values())), stack, every)
+            y = observed.at_text(output, stack, every)
             if x is None or y is None:
                 return
             shift = x @ change.T
@@ -93,10 +92,10 @@ class OutputErrors:
             before = y.sub_(shift) if bias is None else y.sub_(shift).sub_(bias)
             lang = self._languages.language_of[observed.document(stack, every)].to(x.device)
             one_hot = nn.functional.one_hot(lang, len(self._languages.languages)).double()
-            sums = torch.stack([each.square_().sum(1) for each in (shift, before)]).double() @ one_hot
+            sums = torch.stack([outputs.square_().sum(1) for outputs in (shift, before)]).double() @ one_hot
             if self._ranks.alone:
                 self._sums[name] += sums
             else:
-                self._held[-1].append((name, sums))
+                self._unshared[-1].append((name, sums))
 
         return hook

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class LostProcessError(FairbitsError):
-    """Another process has ended without a word, or does not answer."""
+    """Another process has ended without a message, or does not answer."""
 
 
 class Ranks:
@@ -71,7 +71,7 @@ class Ranks:
             dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as problem:
             raise InputError(
-                f"process {process.rank} of {process.count} cannot connect with the others ({problem}); they must all "
+                f"process {process.rank} of {process.count} cannot connect to the others ({problem}); they must all "
                 "run on this machine, started by one torchrun"
             ) from None
         atexit.register(_disconnect)
@@ -84,20 +84,19 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
         return self.count == 1
 
     def use(self, device: str) -> None:
-        """Makes this the device of this rank; if each has a GPU of its own, tensors travel from GPU to GPU (NCCL)."""
+        """Makes this the device of this rank; if each has a different GPU, tensors travel from GPU to GPU (NCCL)."""
         if self.alone or device == self._device:
             return
         self._device = device
-        found = list(self.each((socket.gethostname(), device)))
-        if len({torch.device(each).type for _, each in found}) > 1:
-            raise InputError("some processes have a GPU and some have none; give --device cpu, or start fewer")
+        devices = list(self.each((socket.gethostname(), device)))
+        if len({torch.device(place).type for _, place in devices}) > 1:
+            raise InputError("some processes have a GPU and some do not; give --device cpu, or start fewer")
         if is_gpu(device):
             torch.cuda.set_device(device)
-            self._gpus = dist.new_group(backend="nccl", timeout=TIMEOUT) if len(set(found)) == self.count else None
+            self._gpus = dist.new_group(backend="nccl", timeout=TIMEOUT) if len(set(devices)) == self.count else None
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
         """Returns the items of this rank; they are dealt out in turn.
@@ -117,11 +116,11 @@ class Ranks:
         >>> Ranks(0, 2).owners({"q": 1, "up": 2, "down": 4})
         {'down': 0, 'up': 1, 'q': 1}
         """
-        load, found = [0.0] * self.count, {}
-        for name, cost in sorted(costs.items(), key=lambda each: -each[1]):
-            found[name] = min(range(self.count), key=lambda rank: load[rank])
-            load[found[name]] += cost
-        return found
+        load, owner = [0.0] * self.count, {}
+        for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
+            owner[name] = min(range(self.count), key=lambda rank: load[rank])
+            load[owner[name]] += cost
+        return owner
 
     def each(self, value: T) -> Iterator[T]:
         """Yields the value of every rank, in the order of ranks; each of them must go through all.
@@ -131,14 +130,18 @@ class Ranks:
         if self.alone:
             yield value
             return
-        content, tensors = _pack(value)
-        contents = self._gather(content)
+        packer = _Packer(file := io.BytesIO())
+        packer.dump(value)
+        contents = self._gather(file.getvalue())
         self._exchanging = True
-        for source, other in enumerate(contents):
-            found, buffers = (value, tensors) if source == self.rank else _unpack(other, self._device or "cpu")
-            for tensor in buffers:
+        for source, content in enumerate(contents):
+            arrived, tensors = value, packer.tensors
+            if source != self.rank:
+                unpacker = _Unpacker(io.BytesIO(content), self._device or "cpu")
+                arrived, tensors = unpacker.load(), unpacker.tensors
+            for tensor in tensors:
                 self._broadcast(tensor, source)
-            yield found
+            yield arrived
         self._exchanging = False
 
     def share(self, compute: Callable[[], T]) -> T:
@@ -148,9 +151,9 @@ class Ranks:
 
     def lead_first(self, compute: Callable[[], T]) -> T:
         """Returns what this rank computes, after the leading one has done so, as both may write the same file."""
-        found = compute() if self.leads else None
+        first = compute() if self.leads else None
         list(self.each(None))
-        return compute() if found is None else found
+        return compute() if first is None else first
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -174,16 +177,16 @@ class Ranks:
 
     def _gather(self, content: bytes, problem: str | None = None) -> list[bytes]:
         """Returns what all ranks bring, if none of them has a problem."""
-        found: list[Any] = [None] * self.count
+        arrived: list[Any] = [None] * self.count
         with _noticing_loss():
-            dist.all_gather_object(found, (problem, content))
-        failed = {rank: said for rank, (said, _) in enumerate(found) if said is not None}
-        for rank, said in failed.items():
-            raise AlreadyReportedError(f"process {rank} of {self.count}: {said}")
-        return [brought for _, brought in found]
+            dist.all_gather_object(arrived, (problem, content))
+        for rank, (failure, _) in enumerate(arrived):
+            if failure is not None:
+                raise AlreadyReportedError(f"process {rank} of {self.count}: {failure}")
+        return [content for _, content in arrived]
 
     def _broadcast(self, tensor: Tensor, source: int) -> None:
-        """Fills the tensor with that of another rank, byte by byte, so that no type is left out."""
+        """Fills the tensor with another rank's, byte by byte, so that no type is left out."""
         if tensor.numel() == 0:
             return
         flat = tensor.reshape(-1).view(torch.uint8)
@@ -223,8 +226,8 @@ def _noticing_loss() -> Iterator[None]:
         if isinstance(problem, FairbitsError | torch.OutOfMemoryError):
             raise
         raise LostProcessError(
-            "another process of this run has ended, or does not answer; see what it or torchrun says of it, and run "
-            "the same command with --resume to continue"
+            "another process of this run has ended or does not answer; see its output or torchrun's, and run the same "
+            "command with --resume to continue"
         ) from problem
 
 
@@ -241,7 +244,6 @@ class _Packer(pickle.Pickler):
         self.tensors: list[Tensor] = []
 
     def persistent_id(self, value: object) -> Any:
-        """Returns type and shape of a tensor, None for what is pickled as it is."""
         if not isinstance(value, Tensor):
             return None
         self.tensors.append(value.detach().contiguous())
@@ -256,22 +258,10 @@ class _Unpacker(pickle.Unpickler):
         self.tensors: list[Tensor] = []
         self._device = device
 
-    def persistent_load(self, found: Any) -> Tensor:
-        """Returns a tensor of a type and a shape."""
-        shape, dtype, on_gpu = found
+    def persistent_load(self, identity: Any) -> Tensor:
+        shape, dtype, on_gpu = identity
         self.tensors.append(torch.empty(shape, dtype=dtype, device=self._device if on_gpu else "cpu"))
         return self.tensors[-1]
-
-
-def _pack(value: object) -> tuple[bytes, list[Tensor]]:
-    packer = _Packer(file := io.BytesIO())
-    packer.dump(value)
-    return file.getvalue(), packer.tensors
-
-
-def _unpack(content: bytes, device: str) -> tuple[Any, list[Tensor]]:
-    unpacker = _Unpacker(io.BytesIO(content), device)
-    return unpacker.load(), unpacker.tensors
 
 
 ALONE = Ranks()

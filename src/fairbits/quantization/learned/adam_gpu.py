@@ -1,8 +1,7 @@
-"""One step of `CodeOptimizer` for the offsets of a map on a GPU, in one launch of a Triton kernel.
+"""One step of Adam for the offsets of a layer on a GPU, in one launch of a Triton kernel.
 
 In torch it is about 35 launches and as many passes over memory; here every number is read and written once. Random
-numbers are drawn by Philox from the seed, so they differ from those of torch. Triton is optional: where it is missing
-(`AVAILABLE`), torch does it.
+numbers are drawn by Philox from the seed. Triton is optional: where it is missing (`AVAILABLE`), `adam_cpu` does it.
 """
 
 from contextlib import nullcontext
@@ -10,7 +9,14 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from fairbits.quantization.learned.adam_torch import BETAS, CODES_PER_OCTAVE, EPSILON, LARGEST_DIRECTION, Moments, Step
+from fairbits.quantization.learned.adam_cpu import (
+    BETAS,
+    CODES_PER_OCTAVE,
+    EPSILON,
+    LARGEST_DIRECTION,
+    AdamMoments,
+    AdamStep,
+)
 from fairbits.quantization.learned.learnable_codes import MAX_OFFSET
 
 try:
@@ -74,8 +80,8 @@ if AVAILABLE:
         tl.store(offsets + at, bits.to(tl.float32, bitcast=True).to(tl.bfloat16), mask=inside)
 
 
-def move(offsets: Tensor, gradient: Tensor, moments: Moments, step: Step) -> Tensor:
-    """Does what `move_in_torch` does, with other random numbers; tensors are contiguous, the gradient in bfloat16."""
+def move(offsets: Tensor, gradient: Tensor, moments: AdamMoments, step: AdamStep) -> Tensor:
+    """Does what `adam_cpu.move` does, with other random numbers."""
     finite = torch.ones((), dtype=torch.int32, device=offsets.device)
     count = offsets.numel()
     with torch.cuda.device(offsets.device) if offsets.is_cuda else nullcontext():

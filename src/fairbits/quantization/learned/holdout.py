@@ -33,15 +33,15 @@ class HoldoutSplit:
         length = np.bincount(documents, lengths, minlength=len(text.lang))
         held_out = set[int]()
         for code in text.languages:
-            own = np.flatnonzero(text.lang == code)
-            if len(own) < 2:
+            inside = np.flatnonzero(text.lang == code)
+            if len(inside) < 2:
                 raise InputError(
-                    f"Learned codes need at least 2 documents of every language, one of which is held out; {code} has "
-                    f"{len(own)}: give more or shorter documents, or choose another policy, such as gptq"
+                    f"learned codes need at least 2 documents of every language, one of which is held out; {code} has "
+                    f"{len(inside)}: give more or shorter documents, or choose another policy, such as gptq"
                 )
-            order = sorted(own.tolist(), key=lambda i: seeded_hash(seed, int(text.document[i])))
+            order = sorted(inside.tolist(), key=lambda i: seeded_hash(seed, int(text.document[i])))
             before = np.cumsum(length[order]) - length[order]
-            most = min(max(1, round(HELD_OUT_SHARE * len(own))), int((before < HELD_OUT_POSITIONS).sum()))
+            most = min(max(1, round(HELD_OUT_SHARE * len(inside))), int((before < HELD_OUT_POSITIONS).sum()))
             held_out.update(order[:most])
         sides = (list[int](), list[int]())
         for index, window in enumerate(text.windows):
@@ -50,7 +50,6 @@ class HoldoutSplit:
 
     @property
     def held_out_documents(self) -> frozenset[int]:
-        """The documents that are held out."""
         return frozenset(self.text.windows[i].document for i in self.held_out)
 
     def shorten(self, positions: int, *, held_out: bool = True) -> Text:
@@ -62,10 +61,10 @@ class HoldoutSplit:
         total, kept = np.zeros(len(self.text.languages)), set(self.held_out if held_out else ())
         chosen = list[int]()
         for index in (*sorted(kept), *self.training):
-            own = language[windows[index].document]
-            if index in kept or total[own] < positions:
+            lang = language[windows[index].document]
+            if index in kept or total[lang] < positions:
                 chosen.append(index)
-                total[own] += windows[index].length
+                total[lang] += windows[index].length
         return replace(self.text, windows=tuple(windows[i] for i in sorted(chosen)))
 
     def training_order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
@@ -77,18 +76,18 @@ class HoldoutSplit:
         """
         rng = np.random.default_rng(seed)
         language = self.text.language_of
-        own: list[list[int]] = [[] for _ in self.text.languages]
+        by_language: list[list[int]] = [[] for _ in self.text.languages]
         for index in sorted(self.training, key=lambda i: self.text.windows[i].length):
-            own[language[self.text.windows[index].document]].append(index)
+            by_language[language[self.text.windows[index].document]].append(index)
         ranks, turns = np.empty(0), np.empty(0, dtype=int)
         chosen: list[list[int]] = []
         for _ in range(steps):
             if not ranks.size:
-                count = max(map(len, own))
+                count = max(map(len, by_language))
                 ranks = (rng.permutation(count) + rng.random()) / count
             rank, ranks = float(ranks[0]), ranks[1:]
             while turns.size < rows:
-                turns = np.concatenate([turns, rng.permutation(len(own))])
+                turns = np.concatenate([turns, rng.permutation(len(by_language))])
             here, turns = turns[:rows], turns[rows:]
-            chosen.append([own[i][int(rank * len(own[i]))] for i in here.tolist()])
+            chosen.append([by_language[i][int(rank * len(by_language[i]))] for i in here.tolist()])
         return chosen

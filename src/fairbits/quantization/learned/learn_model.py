@@ -1,4 +1,4 @@
-"""Distillation of the whole model: its next-token distribution is to be that of the full-precision model.
+"""Distillation of the whole model: its next-token distribution is to equal the full-precision model's.
 
 The damage of a language is the mean KL(p ‖ q) over its predicted positions, p the full-precision model's distribution
 and q the quantized model's. The full-precision model (the teacher) is never in memory: its final hidden states were
@@ -7,19 +7,20 @@ written to disk by one pass over the text (`Reference`), and its logits are comp
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.memory import LEARNING_POSITIONS, LEARNING_SHARE
 from fairbits.core.progress import Progress
+from fairbits.evaluation.divergence import differentiable_kl
 from fairbits.evaluation.hidden_states import positions_by_window, positions_of_logits, split_for
 from fairbits.evaluation.reference import Reference
 from fairbits.forward.batches import Batch, batches
@@ -33,51 +34,20 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.learned.holdout import HoldoutSplit
-from fairbits.quantization.learned.learn import distill
+from fairbits.quantization.learned.learn import LearningState, distill
 from fairbits.quantization.learned.learnable_codes import learnable_codes
-from fairbits.quantization.learned.learning_state import LearningState
 from fairbits.quantization.plan import Learning
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 MODEL_RATE = 10.0
-"""Learning rate for the whole model, as a share of that for a block, times the square root of the number of steps.
+"""Learning rate for the whole model, as a share of a block's, times the square root of the number of steps.
 
 Gradients of the whole model are noisier, and noise moves weights by the root of the number of steps.
 """
 
 
 def model_rate(learning: Learning) -> float:
-    """Returns the peak learning rate for the whole model; never more than that for a block."""
+    """Returns the peak learning rate for the whole model; never more than for a block."""
     return min(MODEL_RATE / math.sqrt(max(learning.model_steps, 1)), 1.0) * learning.rate
-
-
-class _Divergence(torch.autograd.Function):
-    """KL(p ‖ q) of every row, given the logits of both; ∂/∂b = q − p."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        log_p, log_q = a.float().log_softmax(1), b.float().log_softmax(1)
-        p = log_p.exp()
-        kl = log_p.sub_(log_q).mul_(p).sum(1)
-        ctx.save_for_backward(log_q.exp_().sub_(p).to(b.dtype))
-        return kl
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        (difference,) = ctx.saved_tensors
-        return None, difference * grad[:, None].to(difference.dtype)
-
-
-def divergence(a: Tensor, b: Tensor) -> Tensor:
-    """Returns KL(p ‖ q) of every row in nats, where p and q have the logits a and b; gradients reach b only.
-
-    >>> round(float(divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))), 4)
-    0.4621
-    """
-    kl: Tensor = _Divergence.apply(a, b)  # type: ignore[no-untyped-call]
-    return kl
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +72,12 @@ class TeacherBatch:
 
 
 class Teacher:
-    """The reference model's answers to a text, next to those of a student: a model on `device` with other weights."""
+    """The reference model's distributions on a text, next to a student's: a model on `device` with other weights."""
 
     def __init__(
         self,
         reference: Reference,
-        student: "PreTrainedModel",
+        student: PreTrainedModel,
         *,
         recomputed: Sequence[nn.Module] = (),
         device: str = "cpu",
@@ -115,13 +85,12 @@ class Teacher:
         """`recomputed` are the blocks that drop what they compute, and compute it again in the backward pass."""
         self.text, self._reference, self._device = reference.text, reference, device
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
-        self._numbers = positions_by_window(self.text)  # by window, those of its predicting positions in the reference
+        self._numbers = positions_by_window(self.text)  # by window, where its predictions are in the reference
         self._language = torch.from_numpy(self.text.language_of)
         self._recomputed = recomputed
         self._positions_at_once = positions_of_logits(student.config, device)
 
     def batch(self, windows: Sequence[int]) -> TeacherBatch:
-        """Returns windows of the text as one batch."""
         order = sorted(windows, key=lambda i: self.text.windows[i].length)
         chosen = replace(self.text, windows=tuple(self.text.windows[i] for i in order))
         (batch,) = batches(chosen, positions=10**12)
@@ -136,16 +105,16 @@ class Teacher:
         at a time down to the final hidden states, whose gradients are collected, and then passed on at once.
         """
         shares = torch.from_numpy(weights).float()[batch.language] / batch.counts
-        with self._precision(), recompute_in_backward(self._recomputed):
+        with autocast(self._device), recompute_in_backward(self._recomputed):
             features = self._student.body(batch.batch)[batch.rows, batch.columns]
         leaf = features.detach().requires_grad_()
-        found = []
+        parts = []
         for part in self._slices(len(batch.numbers)):
-            kl = self._divergence(leaf[part], batch.numbers[part])
+            kl = self._kl(leaf[part], batch.numbers[part])
             (kl * shares[part].to(kl.device)).sum().backward()  # type: ignore[no-untyped-call]
-            found.append(kl.detach())
+            parts.append(kl.detach())
         features.backward(leaf.grad)  # type: ignore[no-untyped-call]
-        return torch.cat(found)
+        return torch.cat(parts)
 
     @torch.no_grad()
     def damage(self, windows: Sequence[int]) -> Floats:
@@ -155,10 +124,10 @@ class Teacher:
         for batch in self._evaluation_batches(windows):
             features = self._student.body(batch.batch)[batch.rows, batch.columns]
             for part in self._slices(len(batch.numbers)):
-                kl = self._divergence(features[part], batch.numbers[part], full_precision=True)
+                kl = self._kl(features[part], batch.numbers[part], full_precision=True)
                 if not torch.isfinite(kl).all():
                     raise InputError(
-                        f"{self._reference.target} gives logits that are NaN or infinite on the calibration text; "
+                        f"the logits of {self._reference.target} contain NaN or infinity on the calibration text; "
                         "check the model's weights"
                     )
                 language = batch.language[part].numpy()
@@ -175,22 +144,19 @@ class Teacher:
             chosen.append(i)
         yield self.batch(chosen)
 
-    def _divergence(self, features: Tensor, numbers: Tensor, *, full_precision: bool = False) -> Tensor:
-        with nullcontext() if full_precision else self._precision():
+    def _kl(self, features: Tensor, numbers: Tensor, *, full_precision: bool = False) -> Tensor:
+        with nullcontext() if full_precision else autocast(self._device):
             a = self._reference.logits(numbers, device=self._device)
-            return divergence(a, self._student.head(features))
+            return differentiable_kl(a, self._student.head(features))
 
     def _slices(self, count: int) -> Iterator[slice]:
         size = self._positions_at_once
         yield from (slice(begin, begin + size) for begin in range(0, count, size))
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        return autocast(self._device)
-
 
 @dataclass(frozen=True, eq=False)
 class ModelDistillation:
-    """The `Distillation` of the reference model into a student with learnable codes; `split` is that of their text."""
+    """The `Distillation` of the reference model into a student with learnable codes; `split` divides their text."""
 
     teacher: Teacher
     split: HoldoutSplit
@@ -201,16 +167,14 @@ class ModelDistillation:
 
     @property
     def count(self) -> int:
-        """The number of languages."""
         return len(self.split.text.languages)
 
     def batches(self) -> Iterator[list[int]]:
-        """Yields the windows of every step."""
-        how = self.learning
-        yield from self.split.training_order(steps=how.model_steps, rows=how.rows, seed=self.seed)
+        learning = self.learning
+        yield from self.split.training_order(steps=learning.model_steps, rows=learning.rows, seed=self.seed)
 
     def backward(self, batch: list[int], weights: Floats) -> None:
-        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), times the number of languages over that of windows.
+        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), times the number of languages per window.
 
         Languages take turns, and a batch holds only some of them. The factor makes the mean over many steps what it
         would be if every batch held one window of each.
@@ -218,7 +182,6 @@ class ModelDistillation:
         self.teacher.add_gradients(self.teacher.batch(batch), weights * len(weights) / len(batch))
 
     def damage(self) -> Floats:
-        """Returns the mean KL of every language on held-out text, in nats per token."""
         return self.teacher.damage(self.split.held_out)
 
     def report(self, state: LearningState) -> None:
@@ -233,7 +196,7 @@ class ModelDistillation:
 def distill_model(
     checkpoint: Checkpoint,
     start: Mapping[str, tuple[Codes, Grid]],
-    others: Mapping[str, Codes],
+    rest: Mapping[str, Codes],
     *,
     reference: Reference,
     split: HoldoutSplit,
@@ -243,9 +206,9 @@ def distill_model(
     saved: Path | None = None,
     progress: Progress | None = None,
 ) -> LearningState:
-    """Returns the state after learning all linear layers in `start` together; the `others` keep their codes."""
+    """Returns the state after learning all linear layers in `start` together; the `rest` keep their codes."""
     swapped = SwappedModel.load(checkpoint, device=device)
-    swapped.replace(others)
+    swapped.replace(rest)
     with learnable_codes(swapped.model, checkpoint.architecture.weights, start) as codes:
         recomputed = _recomputed(checkpoint, swapped.model, split, rows=learning.rows, device=device)
         teacher = Teacher(reference, swapped.model, recomputed=recomputed, device=device)
@@ -261,11 +224,11 @@ def distill_model(
 
 
 def _recomputed(
-    checkpoint: Checkpoint, model: "PreTrainedModel", split: HoldoutSplit, *, rows: int, device: str
+    checkpoint: Checkpoint, model: PreTrainedModel, split: HoldoutSplit, *, rows: int, device: str
 ) -> list[nn.Module]:
     """Returns the blocks to compute again in the backward pass: all, if what they compute does not fit into memory."""
     blocks, positions = checkpoint.architecture.blocks, rows * max(window.length for window in split.text.windows)
-    width = int(checkpoint.config.get_text_config().hidden_size)
-    needed = torch.float32.itemsize * SAVED_PER_BLOCK * width * len(blocks) * positions
+    hidden_size = int(checkpoint.config.get_text_config().hidden_size)
+    needed = torch.float32.itemsize * SAVED_PER_BLOCK * hidden_size * len(blocks) * positions
     fits = fits_whole(needed, device, share=LEARNING_SHARE)
     return [] if fits else [model.get_submodule(block.module) for block in blocks]

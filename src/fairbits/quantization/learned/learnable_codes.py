@@ -9,20 +9,18 @@ identity, which gives ∂/∂v = s·∂/∂W, and ∂/∂r = s Σ (c + round(v))
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.records import Weight
 from fairbits.models.device import autocast_dtype
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors, split_like
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 MAX_OFFSET = 1.49
 """The largest offset of a weight from its first code: it rounds to either neighbour, and to nothing beyond."""
@@ -35,18 +33,18 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, offsets: Tensor, log_scales: Tensor, learnable: "LearnableCodes") -> Tensor:
-        scales = learnable.scales_of(log_scales)
+        scales = learnable.scales_at(log_scales)
         ctx.save_for_backward(offsets, scales)  # codes are made of the offsets again
         ctx.learnable = learnable
         # through the stored type, as a loader would compute it
-        codes = learnable.codes_of(offsets)
+        codes = learnable.codes_at(offsets)
         return (codes * scales).to(learnable.stored).to(autocast_dtype(offsets.device))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         offsets, scales = ctx.saved_tensors
         scaled = grad * scales
-        by_group = (scaled * ctx.learnable.codes_of(offsets)).sum(2, keepdim=True)
+        by_group = (scaled * ctx.learnable.codes_at(offsets)).sum(2, keepdim=True)
         return scaled.to(offsets.dtype), by_group, None
 
 
@@ -73,28 +71,25 @@ class LearnableCodes(nn.Module):
         W: Tensor = _StraightThrough.apply(self.offsets, self.log_scales, self).reshape(self.shape)  # type: ignore[no-untyped-call]
         return W.T if self.transposed else W
 
-    def codes_of(self, offsets: Tensor) -> Tensor:
+    def codes_at(self, offsets: Tensor) -> Tensor:
         """Returns the codes at these offsets, in their type, which has all codes."""
         return offsets.round().add_(self.first_codes).clamp_(self.lowest, self.highest)
 
-    def scales_of(self, log_scales: Tensor) -> Tensor:
+    def scales_at(self, log_scales: Tensor) -> Tensor:
         """Returns the scales at these logarithms, rounded to the stored type, in float32."""
         return (self.first_scales * log_scales.exp()).to(self.stored).float()
 
     @torch.no_grad()
     def current(self) -> Codes:
-        """Returns the present codes and scales, on the CPU."""
-        codes = self.codes_of(self.offsets).to(torch.int8).reshape(self.shape)
-        return Codes(codes.cpu(), self.scales_of(self.log_scales)[:, :, 0].to(self.stored).cpu(), self.bits)
+        codes = self.codes_at(self.offsets).to(torch.int8).reshape(self.shape)
+        return Codes(codes.cpu(), self.scales_at(self.log_scales)[:, :, 0].to(self.stored).cpu(), self.bits)
 
 
 @contextmanager
 def learnable_codes(
-    model: "PreTrainedModel",
-    weights: Mapping[str, Weight],
-    start: Mapping[str, tuple[Codes, Grid]],
+    model: PreTrainedModel, weights: Mapping[str, Weight], start: Mapping[str, tuple[Codes, Grid]]
 ) -> Iterator[dict[str, LearnableCodes]]:
-    """Gives learnable codes that take the place of the named weights, which are released and must be loaded again.
+    """Gives learnable codes that replace the named weights, which are released and must be loaded again.
 
     The rest of the model stays as it is and gets no gradients.
     """

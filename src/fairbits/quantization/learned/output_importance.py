@@ -2,18 +2,19 @@
 
 A change Δy of the hidden states at a position costs ½ E[(g · Δy)²] nats of KL, g the Fisher gradient (`fisher`). Hidden
 states of language models have a few channels and positions that are hundreds of times larger than the others, and
-whose gradients are that much smaller. So squared errors, added up over channels and positions, are mostly of what does
-not matter. Here errors are relative to the size of the states at their position, Δy/‖y‖. The importance of a channel is
+whose gradients are that much smaller. A sum of squared errors would therefore mostly measure what does not matter. Here
+errors are relative to the size of the states at their position, Δy/‖y‖. The importance of a channel is
 the mean of ‖y‖² g² over positions, each language counting as much as any other; it has mean 1 in every block.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch
@@ -23,9 +24,6 @@ from fairbits.forward.recorder import Recorder, points_of
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 LEAST_IMPORTANCE = 0.01
 """What is added to the importance of every channel: an estimate of 0 must not free a channel altogether."""
 
@@ -33,17 +31,10 @@ LEAST_IMPORTANCE = 0.01
 def output_importance(
     checkpoint: Checkpoint, text: Text, *, device: str, seed: int, progress: Progress | None = None
 ) -> dict[int, Tensor]:
-    """Returns the importance of every channel after each block, (width,) on the device, by the index of the block."""
+    """Returns the importance of every channel after each block, on the device, by the index of the block."""
     dtype = measuring_dtype(checkpoint, device)
     job = _GradientJob(
-        checkpoint,
-        text,
-        schemes=(),
-        second_moments=False,
-        dtype=dtype,
-        device=device,
-        seed=seed,
-        progress=progress,
+        checkpoint, text, schemes=(), second_moments=False, dtype=dtype, device=device, seed=seed, progress=progress
     )
     recorder, *_ = observe(job)
     assert isinstance(recorder, _OutputGradients)
@@ -59,8 +50,7 @@ def _importance(sums: Tensor) -> Tensor:
 class _GradientJob(Job):
     """A pass that observes the outputs of blocks alone."""
 
-    def recorder(self, model: "PreTrainedModel") -> Recorder:
-        """Returns what observes the blocks of this model, which need not have weights yet."""
+    def recorder(self, model: PreTrainedModel) -> Recorder:
         return _OutputGradients(self, model)
 
 
@@ -79,7 +69,6 @@ class _OutputGradients(Recorder):
         self._weight = (1 / lengths.clamp(min=1)).float()
 
     def start(self, batch: Batch) -> None:
-        """Makes this batch the one that the hooks record."""
         self._batch = batch
         self._rows = self._weight[self._language[batch.document]].to(self._place)
 
@@ -88,11 +77,10 @@ class _OutputGradients(Recorder):
 
     @contextmanager
     def attached(self, block: int | None = None) -> Iterator[None]:
-        """Attaches the hooks of all blocks, or of one."""
         chosen = [point for point in self.points if block is None or point.block == block]
         handles = [
-            self._modules[each.module].register_forward_hook(self._hook(int(each.block or 0), each.stack))
-            for each in chosen
+            self._modules[point.module].register_forward_hook(self._hook(int(point.block or 0), point.stack))
+            for point in chosen
         ]
         try:
             yield
@@ -113,11 +101,11 @@ class _OutputGradients(Recorder):
     def _observe(self, block: int, stack: str, states: Tensor, gradient: Tensor) -> None:
         text = self._batch.positions(stack).text.to(states.device)
         weight = (text * self._rows[:, None]).flatten().float()
-        y, g = (each.reshape(len(weight), -1).float() for each in (states, gradient))
-        found = (weight * squared_sizes(y)) @ g.square()
-        self.sums[block] = self.sums[block].add_(found) if block in self.sums else found
+        y, g = (tensor.reshape(len(weight), -1).float() for tensor in (states, gradient))
+        sums = (weight * squared_sizes(y)) @ g.square()
+        self.sums[block] = self.sums[block].add_(sums) if block in self.sums else sums
 
 
 def squared_sizes(states: Tensor) -> Tensor:
-    """Returns ‖y‖² of every position, given states (positions, width)."""
+    """Returns ‖y‖² of every position, given states (positions, channels)."""
     return states.square().sum(1)

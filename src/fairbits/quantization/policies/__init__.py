@@ -3,42 +3,27 @@
 To add one, write its function in a module here, declare it with `@policy` and add it to POLICIES. Its keyword-only
 parameters are its options: the command line, the checks below and the names of variants are made from them.
 
-The default is gptq with equal weights. Policies that decide widths use its rounding, so that they differ from it in
-widths alone. A policy checks its options before it requests evidence, which takes time. Importing this package
-does not import torch.
+The default is gptq with equal weights. Policies that decide bits use its rounding, so that they differ from it in
+bits alone. A policy checks its options before it requests evidence, which takes time.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
 from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
 from fairbits.quantization.policies.fair import fair
-from fairbits.quantization.policies.gptq import Mixture, gptq
-from fairbits.quantization.policies.option import COMMON, Embeddings, Policy, PolicyOptions
+from fairbits.quantization.policies.gptq import gptq
+from fairbits.quantization.policies.option import COMMON, Policy, PolicyOptions
+from fairbits.quantization.policies.plan_from_scheme import check_layers
 from fairbits.quantization.policies.precision import allocate, gateway, mixed, protect
 
-if TYPE_CHECKING:
-    from fairbits.quantization.plan import Calibration, Plan
-
-__all__ = [
-    "COMMON",
-    "DEFAULT",
-    "POLICIES",
-    "Embeddings",
-    "Mixture",
-    "Policy",
-    "PolicyOptions",
-    "check",
-    "decide",
-    "find_policy",
-]
-
 POLICIES: Mapping[str, Policy] = {
-    each.name: each
-    for each in (
+    policy.name: policy
+    for policy in (
         *(rtn, aciq, kappa, mse),  # clip by the weights alone, round to nearest
         *(weighted, laaciq),  # clip by weights and inputs, round to nearest
         *(mixed, allocate, gateway, protect),  # bits of every block
@@ -53,48 +38,44 @@ def find_policy(name: str) -> Policy:
     return POLICIES[one_of("policy", name, tuple(POLICIES))]
 
 
-def check(policy: str, given: Mapping[str, Any], *, spell: Callable[[str], str] = str) -> None:
-    """Raises if a policy does not take one of these options, lacks one, or takes one only with another.
+def check(policy: str, chosen: Mapping[str, Any], *, spell: Callable[[str], str] = str) -> None:
+    """Raises if a policy does not take one of the chosen options, lacks one, or takes one only with another.
 
     `spell` returns how the user writes an option.
     """
     options = find_policy(policy).options
-    for name in given:
+    for name in chosen:
         if name not in options:
-            known = ", ".join(map(spell, options))
-            raise InputError(f"{policy} takes no {spell(name)}{_others(name)}; it takes {known}")
+            allowed = ", ".join(map(spell, options))
+            raise InputError(f"{policy} does not take {spell(name)}{_takers(name)}; it takes {allowed}")
     for name, option in options.items():
         about = option.about
-        if option.required and name not in given:
+        if option.required and name not in chosen:
             raise InputError(f"{policy} needs {spell(name)}: {about.help}")
-        if name in given and about.instead_of in given:
-            both = [f"{spell(each)} {given[each]}" for each in (about.instead_of, name)]
-            raise InputError(f"{policy} was given {' and '.join(both)}; give one of them")
-        if name in given and about.needs and about.needs not in given:
+        if name in chosen and about.instead_of in chosen:
+            both = [f"{spell(option)} {chosen[option]}" for option in (about.instead_of, name)]
+            raise InputError(f"{policy} was given {' and '.join(both)}; give only one of them")
+        if name in chosen and about.needs and about.needs not in chosen:
             needed = f"{spell(about.needs)}, {options[about.needs].about.help}"
             raise InputError(f"{policy} takes {spell(name)} only with {needed}")
 
 
-def decide(policy: str, evidence: Evidence, *, calibration: "Calibration | None" = None, **given: Any) -> "Plan":
-    """Returns the plan of a policy with these options; options that it does not take are refused."""
-    from fairbits.quantization.policies.plan_from_scheme import check_embeddings, check_groups  # heavy: only to decide
-
-    check(policy, given)
-    common = {name: value for name, value in given.items() if name in COMMON}
-    own = {name: value for name, value in given.items() if name not in COMMON}
+def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None = None, **chosen: Any) -> Plan:
+    """Returns the plan of a policy with the chosen options; options that it does not take are refused."""
+    check(policy, chosen)
+    common = {name: value for name, value in chosen.items() if name in COMMON}
     options = PolicyOptions(**common, calibration=calibration)
-    check_groups(evidence, options)
-    check_embeddings(evidence, options)
-    found = find_policy(policy)
-    if calibration is None and found.reads_text:
-        raise InputError(f"{policy} reads text of every language: name languages, or give text")
-    return found(evidence, options, **own)
+    check_layers(evidence, options)
+    function = find_policy(policy)
+    if calibration is None and function.reads_text:
+        raise InputError(f"{policy} needs text of every language: name languages, or give text")
+    return function(evidence, options, **{name: value for name, value in chosen.items() if name not in COMMON})
 
 
-def _others(option: str) -> str:
+def _takers(option: str) -> str:
     """Returns which policies take an option, in brackets; nothing if none does.
 
-    >>> _others("avg_bits"), _others("objective")
+    >>> _takers("avg_bits"), _takers("objective")
     (' (allocate, fair do)', ' (laaciq, allocate, protect, fair do)')
     """
     takers = [policy.name for policy in POLICIES.values() if option in policy.options]

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import CPU_END_TO_END_WEIGHTS, LEARNED_WEIGHT_BYTES, LEARNING_SHARE
+from fairbits.models.capacity import fits_whole
+from fairbits.models.device import is_gpu
 from fairbits.quantization.evidence import Evidence, How
+from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies.gptq import gptq
 from fairbits.quantization.policies.option import TOKENS, Option, PolicyOptions, policy
 from fairbits.quantization.policies.precision import ALLOWED, AVG_BITS, SENSITIVITY, WIDTHS, ObjectiveOption, allocate
-
-if TYPE_CHECKING:
-    from fairbits.quantization.plan import Plan
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
 """Defaults on a GPU, which reads 32 windows in about the time of one: windows per step, tokens per language."""
@@ -27,49 +27,40 @@ def fair(
     *,
     objective: ObjectiveOption = "worst",
     block_steps: Annotated[
-        int | None, Option("learning steps of each block; 0: none", default="200, or 100 for a larger model on a CPU")
+        int | None, Option("learning steps per block (0: none)", default="200, or 100 for a larger model on a CPU")
     ] = None,
     model_steps: Annotated[
-        int | None, Option("learning steps of the whole model", default="500, or 0 for a model that does not fit")
+        int | None, Option("learning steps of the whole model", default="500, or 0 if it does not fit into memory")
     ] = None,
     rows: Annotated[int | None, Option("windows of text per step", default="4, or 32 on a GPU")] = None,
     block_tokens: Annotated[
-        int | None, Option("tokens of each language for the steps of blocks", default="4096, or 16384 on a GPU")
+        int | None, Option("tokens per language for the steps of blocks", default="4096, or 16384 on a GPU")
     ] = None,
     avg_bits: Annotated[float | None, AVG_BITS] = None,
     widths: Annotated[Sequence[int], Option(ALLOWED, needs="avg_bits")] = WIDTHS,
     sensitivity: Annotated[How, Option(SENSITIVITY, needs="avg_bits")] = "predicted",
-) -> "Plan":
+) -> Plan:
     """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
     Learning goes block by block. If all blocks fit into the memory of the GPU with 6 bytes per weight (on a CPU: up to
     50 million weights), or if `model_steps` is given, they are then learned together, against the full-precision
-    model's next-token distribution. With `avg_bits` blocks have the widths that `allocate` gives them.
+    model's next-token distribution. With `avg_bits` blocks have the bits that `allocate` gives them.
     """
-    from fairbits.models.device import is_gpu  # heavy: policies are declared without it
-    from fairbits.quantization.plan import Learning
-
     if options.group == "tensor":
-        raise InputError("group is tensor; scales are learned per channel or per group: choose one of these")
-    gpu = is_gpu(evidence.device)
+        raise InputError("group is tensor; fair learns scales per channel or per group: choose one of these")
+    gpu, whole = is_gpu(evidence.device), _fits_end_to_end(evidence)
     if block_steps is None:
-        block_steps = Learning.block_steps if gpu or _fits_end_to_end(evidence) else CPU_BLOCK_STEPS
-    if rows is None:
-        rows = GPU_ROWS if gpu else Learning.rows
+        block_steps = Learning.block_steps if gpu or whole else CPU_BLOCK_STEPS
     if block_tokens is None:
         block_tokens = GPU_TOKENS if gpu else Learning.block_tokens
     if model_steps is None:
-        model_steps = Learning.model_steps if _fits_end_to_end(evidence) else 0
-    how = Learning(
-        block_steps=block_steps,
-        block_tokens=block_tokens,
-        model_steps=model_steps,
-        rows=rows,
-        objective=objective,
-    )
-    if not how.block_steps and not how.model_steps:
+        model_steps = Learning.model_steps if whole else 0
+    if rows is None:
+        rows = GPU_ROWS if gpu else Learning.rows
+    learning = Learning(block_steps, block_tokens, model_steps, rows, objective=objective)
+    if not block_steps and not model_steps:
         raise InputError(
-            "block_steps and model_steps are both 0, so that fair would learn nothing: give one of them, or use gptq"
+            "block_steps and model_steps are both 0, so fair would learn nothing: set one of them, or use gptq"
         )
     if avg_bits is None:
         start = gptq(evidence, options)
@@ -80,19 +71,16 @@ def fair(
     settings = {
         **start.settings,
         "objective": objective,
-        "block_steps": how.block_steps,
-        "model_steps": how.model_steps,
-        "rows": how.rows,
-        "block_tokens": how.block_tokens,
+        "block_steps": block_steps,
+        "model_steps": model_steps,
+        "rows": rows,
+        "block_tokens": block_tokens,
     }
-    return replace(start, policy="fair", settings=settings, learning=how)
+    return replace(start, policy="fair", settings=settings, learning=learning)
 
 
 def _fits_end_to_end(evidence: Evidence) -> bool:
     """Returns whether the weights of all blocks can be learned together: in memory on a GPU, in time on a CPU."""
-    from fairbits.models.capacity import fits_whole  # heavy, as above
-    from fairbits.models.device import is_gpu
-
     weights = sum(evidence.block_weights)
     if not is_gpu(evidence.device):
         return weights <= CPU_END_TO_END_WEIGHTS

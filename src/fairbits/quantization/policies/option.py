@@ -1,6 +1,4 @@
-"""Options of policies: their help, their type and default, and their values as text. Nothing here needs torch.
-
-Policy: a function from evidence to a plan, and all that is known of it. Nothing here needs torch.
+"""Policies and their options, as they are declared: help, type and default.
 
 The flags of the command line, the checks of `decide` and the names of variants come from these declarations alone.
 """
@@ -11,15 +9,14 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cached_property
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
 from fairbits.models.scales.scheme import Group, Rounding, Scheme, WeightGrid
 from fairbits.quantization.evidence import Evidence
-
-if TYPE_CHECKING:
-    from fairbits.quantization.plan import Calibration, Plan
+from fairbits.quantization.plan import Calibration, Plan
+from fairbits.text.mix import parse_weights
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class PolicyOption:
         """Returns the option of a parameter that is annotated with its type and an `Option`."""
         kind, about = get_args(annotation)
         union = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-        kinds = tuple(each for each in union if each is not NoneType)
+        kinds = tuple(kind for kind in union if kind is not NoneType)
         required = default is Parameter.empty
         return cls(name, about, kinds, about.default or ("" if required else _text(default)), required)
 
@@ -63,11 +60,11 @@ class PolicyOption:
         """The words, or numbers, that it allows by name."""
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
-    def value_of(self, text: str, name: str | None = None) -> Any:
+    def parse(self, text: str, name: str | None = None) -> Any:
         """Returns the value that a text stands for; an error names the option `name`.
 
         >>> group = PolicyOption("group", Option("…"), (int, Literal["channel", "tensor"]), "128", required=False)
-        >>> group.value_of("64"), group.value_of("channel")
+        >>> group.parse("64"), group.parse("channel")
         (64, 'channel')
         """
         words = {str(word): word for word in self.words}
@@ -81,15 +78,12 @@ class PolicyOption:
             if kind is float and re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) and text.count(".") < 2:
                 return float(text)
             if get_origin(kind) is Sequence:
-                return widths_of(text, name or self.name)
+                return parse_bits(text, name or self.name)
             if get_origin(kind) is Mapping and "=" in text:
-                from fairbits.text.mix import parse_weights  # heavy: only when weights are given
-
                 return parse_weights(text)
         raise InputError(f"{name or self.name} is {text!r:.40}; it must be {' or '.join(self._forms())}")
 
     def _forms(self) -> Iterator[str]:
-        """Yields what a text may look like."""
         described = {int: "a whole number", float: "a number", Mapping: "weights such as eng=2,fra=1"}
         for kind in self.kinds:
             if get_origin(kind) is Literal:
@@ -98,19 +92,19 @@ class PolicyOption:
                 yield described[get_origin(kind) or kind]
 
 
-def widths_of(text: str, name: str) -> list[int]:
-    """Returns the widths in a list such as 4,3, in a range such as 2..8, or in both.
+def parse_bits(text: str, name: str) -> list[int]:
+    """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both.
 
-    >>> widths_of("4,3", "widths"), widths_of("2..4,8", "widths")
+    >>> parse_bits("4,3", "bits"), parse_bits("2..4,8", "bits")
     ([4, 3], [2, 3, 4, 8])
     """
-    widths: list[int] = []
+    bits: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("..")]
         if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
-            raise InputError(f"{name} is {text!r:.40}; it must be widths such as 4,3 or a range such as 2..8")
-        widths += range(int(ends[0]), int(ends[-1]) + 1)
-    return widths
+            raise InputError(f"{name} is {text!r:.40}; it must be bit widths such as 4,3 or a range such as 2..8")
+        bits += range(int(ends[0]), int(ends[-1]) + 1)
+    return bits
 
 
 def _text(default: Any) -> str:
@@ -131,25 +125,23 @@ Embeddings = Literal["keep", 8, 4]
 class PolicyOptions:
     """What the user chose for all policies: bits of the blocks, how many weights share a scale, and the grid.
 
-    `embeddings` are the bits of embedding and head. 4 means a head of 4 bits and an embedding of 8, the fewest that the
-    format allows for it.
-    `calibration` is the text that the plan will be executed with. Policies that read no text can be given it as well:
-    the error of every language is then measured layer by layer.
+    `embeddings` 4 means a head of 4 bits and an embedding of 8, the fewest that the format allows for it. `calibration`
+    is the text that the plan will be executed with; policies that read no text only measure the errors of layers on it.
     """
 
     _: KW_ONLY
     bits: Annotated[int, Option("bits per weight, 2 to 8")] = 4
-    group: Annotated[Group, Option("number of weights that share a scale; or channel; or tensor")] = 128
+    group: Annotated[Group, Option("weights that share a scale: a number, channel or tensor")] = 128
     grid: Annotated[
         WeightGrid,
-        Option("codes: all of two's complement (twos), also with scales of either sign (signed), or symmetric ones"),
+        Option("integer grid: twos (full two's complement), signed (the same, scales may be negative), or symmetric"),
     ] = "twos"
     embeddings: Annotated[Embeddings, Option("bits of embedding and head; 4: head 4, embedding 8")] = "keep"
-    calibration: "Calibration | None" = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "group", self.scheme.group)  # checked there, with bits and grid
-        if self.embeddings not in ("keep", 8, 4):
+        if self.embeddings not in get_args(Embeddings):
             raise InputError(f"embeddings is {self.embeddings!r}; it must be keep, 8 or 4")
 
     @property
@@ -159,21 +151,15 @@ class PolicyOptions:
 
 
 def input_weighted(options: PolicyOptions, rounding: Rounding) -> Scheme:
-    """Returns the scheme of policies that decide widths or weights of languages only: the exact clip, weighted."""
+    """Returns the scheme of policies that decide bits or language weights only: the exact clip, weighted by inputs."""
     one_of("rounding", rounding, ("gptq", "nearest"))
     return replace(options.scheme, clip="exact", objective="mean", rounding=rounding)
 
 
-def with_all_text(options: PolicyOptions, *, count: int) -> PolicyOptions:
-    """Returns options in which one language has the tokens of `count` languages: mixes differ, budgets do not."""
-    asked = options.calibration
-    return options if asked is None else replace(options, calibration=replace(asked, tokens=count * asked.tokens))
-
-
 COMMON = {
-    each.name: PolicyOption.of(each.name, each.type, each.default)
-    for each in fields(PolicyOptions)
-    if get_origin(each.type) is Annotated
+    option.name: PolicyOption.of(option.name, option.type, option.default)
+    for option in fields(PolicyOptions)
+    if get_origin(option.type) is Annotated
 }
 """Options that all policies have, unless they decide one themselves."""
 TOKENS = 4096
@@ -189,43 +175,38 @@ class Policy:
     `fixes`        common options that it decides itself
     """
 
-    function: Callable[..., "Plan"]
+    function: Callable[..., Plan]
     reads_text: bool = True
     reads_audit: bool = False
     tokens: int = TOKENS
     fixes: tuple[str, ...] = ()
 
-    def __call__(self, evidence: Evidence, options: PolicyOptions, **own: Any) -> "Plan":
+    def __call__(self, evidence: Evidence, options: PolicyOptions, **extra: Any) -> Plan:
         """Returns the plan; options are not checked against each other here, see `decide`."""
-        return self.function(evidence, options, **own)
+        return self.function(evidence, options, **extra)
 
     @property
     def name(self) -> str:
-        """The name of its function."""
         return self.function.__name__
 
     @cached_property
     def options(self) -> Mapping[str, PolicyOption]:
         """The common options that it does not fix, then its own."""
-        own = {
-            name: PolicyOption.of(name, each.annotation, each.default)
-            for name, each in signature(self.function).parameters.items()
-            if each.kind is Parameter.KEYWORD_ONLY
+        parameters = signature(self.function).parameters.values()
+        return {name: option for name, option in COMMON.items() if name not in self.fixes} | {
+            parameter.name: PolicyOption.of(parameter.name, parameter.annotation, parameter.default)
+            for parameter in parameters
+            if parameter.kind is Parameter.KEYWORD_ONLY
         }
-        return {name: each for name, each in COMMON.items() if name not in self.fixes} | own
 
     @cached_property
-    def width_options(self) -> tuple[str, ...]:
-        """The options that set the width of the weights: bits, or what this policy takes instead of them."""
-        return tuple(name for name, each in self.options.items() if "bits" in (name, each.about.instead_of))
+    def bits_options(self) -> tuple[str, ...]:
+        """The options that set the bits of the weights: bits, or what this policy takes instead of them."""
+        return tuple(name for name, option in self.options.items() if "bits" in (name, option.about.instead_of))
 
 
 def policy(
     *, reads_text: bool = True, reads_audit: bool = False, tokens: int = TOKENS, fixes: tuple[str, ...] = ()
-) -> Callable[[Callable[..., "Plan"]], Policy]:
+) -> Callable[[Callable[..., Plan]], Policy]:
     """Returns a decorator that makes a policy of a function."""
-
-    def declare(function: Callable[..., "Plan"]) -> Policy:
-        return Policy(function, reads_text, reads_audit, tokens, fixes)
-
-    return declare
+    return lambda function: Policy(function, reads_text, reads_audit, tokens, fixes)

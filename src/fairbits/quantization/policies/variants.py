@@ -1,4 +1,4 @@
-"""Variants: a policy with options of its own, written in one word, such as gptq:mix=english."""
+"""Variants: a policy with some of its options, written in one word, such as gptq:mix=english."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from fairbits.quantization.policies import find_policy
 
 @dataclass(frozen=True)
 class Variant:
-    """A policy and its options apart from the width; `name` is how the user wrote it."""
+    """A policy and its options without the bits; `name` is how the user wrote it."""
 
     name: str
     policy: str
@@ -22,13 +22,13 @@ class Variant:
         return find_policy(self.policy).reads_text
 
     def at(self, bits: int) -> dict[str, Any]:
-        """Returns its options at a width; a policy that takes a mean width instead of bits is given that.
+        """Returns its options at a number of bits; a policy that takes mean bits is given these.
 
         >>> variant("protect:k=2").at(4), variant("allocate").at(4)
         ({'bits': 4, 'k': 2}, {'avg_bits': 4})
         """
-        widths = find_policy(self.policy).width_options
-        return {next((name for name in widths if name in self.options), widths[0]): bits, **self.options}
+        names = find_policy(self.policy).bits_options
+        return {next((name for name in names if name in self.options), names[0]): bits, **self.options}
 
 
 def variant(text: str) -> Variant:
@@ -37,16 +37,16 @@ def variant(text: str) -> Variant:
     >>> variant("gptq:mix=english").options, variant("gptq:mix=eng=2+fra=1").options
     ({'mix': 'english'}, {'mix': {'eng': 2.0, 'fra': 1.0}})
     """
-    policy, *given = str(text).split(":")
-    found = find_policy(policy)
-    known = [name for name in found.options if name != found.width_options[0]]  # which every caller sets
+    name, *parts = str(text).split(":")
+    policy = find_policy(name)
+    allowed = [option for option in policy.options if option != policy.bits_options[0]]  # which every caller sets
     options: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not equals or name not in known:
+    for part in parts:
+        option, equals, value = part.partition("=")
+        if not equals or option not in allowed:
             raise InputError(
-                f"{text!r:.80} has {each!r:.40} after {policy}; it must have the form name:option=value, "
-                f"where the options are {', '.join(known)}"
+                f"{text!r:.80} has {part!r:.40} after {name}; it must have the form name:option=value, "
+                f"where the options are {', '.join(allowed)}"
             )
-        options[name] = found.options[name].value_of(value.replace("+", ","), f"{name} in {text!r:.80}")
-    return Variant(str(text), policy, options)
+        options[option] = policy.options[option].parse(value.replace("+", ","), f"{option} in {text!r:.80}")
+    return Variant(str(text), name, options)

@@ -1,4 +1,4 @@
-"""The language weights π under which GPTQ damages the worst language least, found by trials."""
+"""The search for the language weights π with which GPTQ damages the worst language least."""
 
 from dataclasses import dataclass, replace
 
@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import in_range, positive, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress, part
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.quantization.evidence import Mix
+from fairbits.quantization.evidence import LanguageWeights
 from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.search.block_sensitivity import LossTrial, per_token
@@ -23,8 +22,8 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
-    """One trial: the weights, the loss they added to every document, and that per token of every language."""
+class WeightsTrial:
+    """One round: the weights, the loss that they add to every document, and per token of every language."""
 
     pi: Floats
     added: Floats
@@ -42,34 +41,32 @@ def minimax_mix(
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Mix:
+) -> LanguageWeights:
     """Returns π after a few rounds of exponentiated gradient from equal weights: π ← π·exp(η (d_λ − d̄)/d̄).
 
     Each round quantizes with one half of the text as `plan` says and measures d_λ, the added nats per token, on the
     other half. No language falls below `floor` times its equal share. The round with the smallest worst d is selected
-    if it beats equal weights by more than the noise over documents. Because it is the best of several rounds, its d is
-    slightly optimistic.
+    if it beats equal weights by more than the noise over documents; its d is slightly optimistic.
     """
-    whole("rounds", rounds, least=1)
-    positive("rate", rate)
-    in_range("floor", floor, least=0.0, below=1.0)
     fit, check = halves(text, seed=seed)
     _check_documents(text, check)
     trial = LossTrial(checkpoint, check, device=device)
     least = floor / len(text.languages)
-    pi, tried = np.full(len(text.languages), 1 / len(text.languages)), list[Round]()
+    pi, tried = np.full(len(text.languages), 1 / len(text.languages)), list[WeightsTrial]()
     for number in range(rounds + 1):  # round 0 has equal weights
         named = dict(zip(text.languages, pi.tolist(), strict=True))
-        own = part(progress, "trying mixes of languages", number=number, count=rounds + 1)
-        _quantize(trial, replace(plan, languages=named), fit, device=device, progress=own)
+        stage = part(progress, "trying language weights", number=number, count=rounds + 1)
+        weighted = replace(plan, languages=named)
+        for block in round_model(checkpoint, weighted, text=fit, device=device, progress=stage):
+            trial.swapped.replace(block.layers)
         added = trial.added_nll()
-        tried.append(Round(pi, added, per_token(added, trial.predicted, check)))
+        tried.append(WeightsTrial(pi, added, per_token(added, trial.predicted, check)))
         pi = update_weights(pi, tried[-1].damage, rate=rate, least=least)
-    equal, best = tried[0], min(tried, key=lambda each: each.damage.max())
+    equal, best = tried[0], min(tried, key=lambda trial: trial.damage.max())
     sure = best is not equal and is_better(best.added, equal.added, predicted=trial.predicted, text=check, seed=seed)
-    return Mix(
+    return LanguageWeights(
         pi=dict(zip(text.languages, (best if sure else equal).pi.tolist(), strict=True)),
-        rounds=tuple({"pi": _named(text, each.pi), "damage": _named(text, each.damage)} for each in tried),
+        rounds=tuple({"pi": _named(text, one.pi), "damage": _named(text, one.damage)} for one in tried),
         notes=(_verdict(tried, best if sure else equal),),
     )
 
@@ -79,7 +76,7 @@ def _check_documents(text: Text, check: Text) -> None:
     if (check.lang == few).sum() < LEAST_DOCUMENTS:
         raise InputError(
             f"{few} has {(text.lang == few).sum()} documents; half of them must be at least {LEAST_DOCUMENTS} to "
-            "distinguish a better mix from noise: give more tokens, more documents, or another mix than minimax"
+            "tell better language weights from noise: give more tokens or documents, or choose another mix than minimax"
         )
 
 
@@ -103,8 +100,8 @@ def halves(text: Text, *, seed: int) -> tuple[Text, Text]:
     ranks = np.array([rank[number] for number in text.document.tolist()])
     side = np.zeros(len(ranks), dtype=bool)
     for code in text.languages:  # by rank within the language, because not all documents are parallel
-        own = np.flatnonzero(text.lang == code)
-        side[own[np.argsort(ranks[own], kind="stable")][1::2]] = True
+        documents = np.flatnonzero(text.lang == code)
+        side[documents[np.argsort(ranks[documents], kind="stable")][1::2]] = True
     return _subset(text, ~side), _subset(text, side)
 
 
@@ -114,18 +111,8 @@ def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
         replace(window, document=int(number[window.document])) for window in text.windows if kept[window.document]
     )
     return replace(
-        text,
-        lang=text.lang[kept],
-        document=text.document[kept],
-        size_bytes=text.size_bytes[kept],
-        windows=windows,
+        text, lang=text.lang[kept], document=text.document[kept], size_bytes=text.size_bytes[kept], windows=windows
     )
-
-
-def _quantize(trial: LossTrial, plan: Plan, text: Text, *, device: str, progress: Progress | None) -> None:
-    """Replaces the model's weights by those of a plan, one block at a time."""
-    for block in round_model(trial.swapped.checkpoint, plan, text=text, device=device, progress=progress):
-        trial.swapped.replace(block.layers)
 
 
 def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: int) -> bool:
@@ -134,7 +121,7 @@ def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: 
     `new`, `old` are the added nats and `predicted` the predicted tokens of every document.
     """
     pair = [_replicates(added, predicted, text, seed=seed) for added in (new, old)]  # both draw the same documents
-    worst = [(each.value + each.deviation).max(1) for each in pair]
+    worst = [(resampled.value + resampled.deviation).max(1) for resampled in pair]
     return bool(np.quantile(worst[0] - worst[1], CONFIDENCE) < 0)
 
 
@@ -148,15 +135,15 @@ def _named(text: Text, values: Floats) -> dict[str, float]:
     return {code: float(f"{value:.6g}") for code, value in zip(text.languages, values, strict=True)}
 
 
-def _verdict(tried: list[Round], taken: Round) -> str:
-    worst = [float(each.damage.max()) for each in tried]
+def _verdict(tried: list[WeightsTrial], taken: WeightsTrial) -> str:
+    worst = [float(one.damage.max()) for one in tried]
     if taken is tried[0]:
         return (
-            f"no mix of {len(tried) - 1} lowered the damage of the worst language ({worst[0]:.4g} nats/token) by more "
-            "than the noise: the weights of the languages stay equal"
+            f"none of {len(tried) - 1} searched language weights lowered the damage of the worst language "
+            f"({worst[0]:.4g} nats/token) by more than the noise, so the weights stay equal"
         )
-    number = next(i for i, each in enumerate(tried) if each is taken)
+    number = tried.index(taken)
     return (
-        f"the weights of the languages are those of round {number} of {len(tried) - 1}: the worst language lost "
+        f"the language weights are from round {number} of {len(tried) - 1}: the worst language lost "
         f"{worst[number]:.4g} nats/token on held-out text, and {worst[0]:.4g} with equal weights"
     )

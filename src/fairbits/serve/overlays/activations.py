@@ -25,7 +25,7 @@ from fairbits.forward.recorder import probed_linears
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.records import Architecture, Weight
 from fairbits.models.scales.grid import Grid
-from fairbits.quantization.gptq.hessian import stack_of
+from fairbits.quantization.gptq.hessian import input_stack
 from fairbits.serve.overlays.activation_table import BINS, ActivationRecord, ActivationTable, Magnitudes, bin_counts
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class _Watch:
         return Magnitudes.of(self._counts[name])
 
     def _hook(self, name: str, weight: Weight) -> Any:
-        stack = stack_of(weight)
+        stack = input_stack(weight)
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = _first_tensor((*args, *kwargs.values()))

@@ -21,8 +21,14 @@ from fairbits.models.io.compressed_tensors import read_packed
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.block_rounding import matrix
-from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, InputStatistics, TextLanguages, stack_of
-from fairbits.quantization.plan import Plan, schemes_of
+from fairbits.quantization.gptq.hessian import (
+    HessianAccumulator,
+    InputPoint,
+    InputStatistics,
+    TextLanguages,
+    input_stack,
+)
+from fairbits.quantization.plan import Plan, schemes_by_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,7 +52,7 @@ class OverlayBase:
         seen = [each for each in self.plan.quantized if each.block is not None]
         # maps with the same input are adjacent, so its statistics are computed once
         seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
-        self.schemes: dict[str, Scheme] = schemes_of(
+        self.schemes: dict[str, Scheme] = schemes_by_name(
             each for each in seen if is_observable(weights[each.name], modules)
         )
         if not self.schemes:
@@ -88,7 +94,7 @@ class OverlayBase:
     def _inputs(self, text: Text, names: Iterable[str], products: bool) -> HessianAccumulator:
         weights = [self.weight(name) for name in names]
         present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
-        points = {str(each.sees): InputPoint(each.module, stack_of(each), True, products) for each in weights}
+        points = {str(each.sees): InputPoint(each.module, input_stack(each), True, products) for each in weights}
         inputs = HessianAccumulator(TextLanguages.of(text, dict.fromkeys(present, 1 / len(present))), points)
         device = str(self.model.device)
         with inputs.observe(self.model) as start, torch.no_grad():

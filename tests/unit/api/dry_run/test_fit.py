@@ -124,7 +124,7 @@ def test_memory_that_runs_out_midway_is_explained_and_can_be_resumed(
         "run the same command with --resume to continue after the last finished block as soon as more memory is free"
     )
     monkeypatch.setattr(quantize_module, "execute_plan", original)
-    assert quantize(llama, made, out=tmp_path / "w4", resume=True).outcomes
+    assert quantize(llama, made, out=tmp_path / "w4", resume=True).results
 
 
 def test_other_errors_pass() -> None:

@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_written_model(whole, model, small) -> None:
     again = evaluate(whole.directory / "model", reference=model, **asked)
     assert again.as_bytes() == whole.scores.as_bytes()
     plan = Plan.load(whole.directory / "model" / "plan.json")
-    assert plan.outcomes
+    assert plan.results
     assert (plan.settings["bits"], plan.calibration.tokens) == (4, 64)
     assert whole.scores.quantized.size_bytes == plan.size_bytes
 

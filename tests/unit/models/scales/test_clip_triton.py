@@ -12,7 +12,6 @@ import torch
 from clip_cases import MISSED, heavy_tailed, lognormal
 
 from fairbits.models.scales.exact_clip import clip_blocks
-from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 
 pytest.importorskip("triton", reason="needs triton, which Linux builds of torch for CUDA bring along")

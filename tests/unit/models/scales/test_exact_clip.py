@@ -5,7 +5,6 @@ import pytest
 import torch
 from clip_cases import adversarial, importances
 from fairbits.models.scales.clip_torch import exact_steps
-from fairbits.models.scales.minimax_kernels import minimax_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from fairbits.models.scales.exact_clip import (
     triton_search,
 )
 from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.minimax_kernels import minimax_steps
 
 KINDS = ("symmetric", "twos", "midrise")
 CASES, IMPORTANCES = adversarial(), importances()

@@ -96,6 +96,6 @@ def same():
         for name, codes in one.layers.items():
             assert torch.equal(codes.codes, other.layers[name].codes)
             assert torch.equal(codes.scales, other.layers[name].scales)
-        assert one.outcomes == other.outcomes
+        assert one.results == other.results
 
     return same

@@ -1,11 +1,11 @@
-"""Rounds with the kernel and in torch, and prints `equal` for each case in which codes and errors agree."""
+"""Rounds with the kernel and on the CPU, and prints `equal` for each case in which codes and errors agree."""
 
 import torch
 
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import divisors
-from fairbits.quantization.gptq import columns as columns
-from fairbits.quantization.gptq import columns_gpu as column_kernel
+from fairbits.quantization.gptq import columns, columns_cpu, columns_gpu
+from fairbits.quantization.gptq.columns_cpu import Panel
 
 
 def main() -> None:
@@ -19,26 +19,19 @@ def main() -> None:
         W = torch.randn(out, width)
         weights, group = columns._reorder(W, factor), (factor.order // 16).int()
         scales = (W.reshape(out, -1, 16).abs().amax(2) / 7.5).to(dtype).T.contiguous()
-        found = []
-        for round_panel in (columns._round_panel_in_torch, column_kernel.round_panel):
+        divide_by, rounded = divisors(scales).to(weights.dtype), []
+        for round_panel in (columns_cpu.round_panel, columns_gpu.round_panel):
             codes, errors = torch.empty(width, out, dtype=torch.int8), torch.empty_like(weights)
             for start in range(0, width, 128):
-                panel = slice(start, min(start + 128, width))
-                round_panel(
-                    torch.addmm(weights[panel], factor.feedback[panel, :start], errors[:start], alpha=-1),
-                    weights[panel],
-                    factor.feedback[panel, panel],
-                    scales=scales,
-                    divide_by=divisors(scales).to(weights.dtype),
-                    group=group[panel],
-                    grid=Grid(4, "twos"),
-                    codes=codes[panel],
-                    errors=errors[panel],
-                )
-            found.append((codes, errors))
-        (one, expected), (other, errors) = found
-        same = torch.equal(one, other) and torch.allclose(expected, errors)
-        print("equal" if same else f"{(one != other).sum()} codes differ")
+                at = slice(start, min(start + 128, width))
+                wanted = torch.addmm(weights[at], factor.feedback[at, :start], errors[:start], alpha=-1)
+                feedback = factor.feedback[at, at]
+                panel = Panel(wanted, weights[at], feedback, scales, divide_by, group[at], codes[at], errors[at])
+                round_panel(panel, Grid(4, "twos"))
+            rounded.append((codes, errors))
+        (expected, expected_errors), (codes, errors) = rounded
+        same = torch.equal(expected, codes) and torch.allclose(expected_errors, errors)
+        print("equal" if same else f"{(expected != codes).sum()} codes differ")
 
 
 if __name__ == "__main__":

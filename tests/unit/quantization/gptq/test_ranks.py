@@ -84,7 +84,7 @@ def in_ranks(count: int, work: Callable[[Ranks], list[RoundedBlock]]) -> list[li
 def assert_equal(found: list[RoundedBlock], wanted: list[RoundedBlock]) -> None:
     assert [each.index for each in found] == [each.index for each in wanted]
     for one, other in zip(found, wanted, strict=True):
-        assert one.outcomes == other.outcomes  # with the errors of languages, to the last bit
+        assert one.results == other.results  # with the errors of languages, to the last bit
         assert list(one.layers) == list(other.layers)
         for name, codes in one.layers.items():
             assert torch.equal(codes.codes, other.layers[name].codes)
@@ -116,7 +116,7 @@ def test_ranks_round_to_the_codes_of_one_process(family, count, how, reading_mod
     plan: Plan = plan_of(checkpoint, languages=LANGUAGES, **how)
     text = weather(checkpoint)
     wanted = list(round_model(checkpoint, plan, text=text))
-    assert any(each.error for block in wanted for each in block.outcomes)
+    assert any(each.error for block in wanted for each in block.results)
     for found in in_ranks(count, lambda ranks: list(round_model(checkpoint, plan, text=text, ranks=ranks))):
         assert_equal(found, wanted)
 

@@ -1,4 +1,4 @@
-"""The Triton kernel of the optimizer, in Triton's interpreter, against torch; on a GPU see tests/gpu."""
+"""The Triton kernel of the optimizer, in Triton's interpreter, against the CPU loop; on a GPU see tests/gpu."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-PROGRAM = Path(__file__).with_name("interpreted_update.py")
+PROGRAM = Path(__file__).with_name("interpreted_adam.py")
 
 
 @pytest.mark.long
-def test_the_kernel_moves_offsets_as_torch_does():
+def test_the_kernel_moves_offsets_as_the_cpu_does():
     """In a process of its own, as Triton decides when it is imported whether it interprets."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=False)

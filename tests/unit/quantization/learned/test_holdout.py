@@ -7,7 +7,6 @@ from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.learned.holdout import HELD_OUT_POSITIONS, HELD_OUT_SHARE, HoldoutSplit
-from fairbits.quantization.learned.learning_state import Evaluation, language_weights
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 
@@ -96,26 +95,3 @@ def test_languages_take_turns_and_windows_of_a_step_are_about_equally_long(text)
     spread = (lengths.max(1) - lengths.min(1)).mean()
     mixed = np.abs(np.subtract.outer(lengths.ravel(), lengths.ravel())).mean()
     assert spread < mixed / 2
-
-
-def test_weights_of_languages_follow_the_objective():
-    damage, start = np.array([1.0, 2.0, 1.5]), np.array([2.0, 2.0, 4.0])
-    assert language_weights(damage, start, "mean").tolist() == [1 / 3] * 3
-    worst = language_weights(damage, start, "worst")
-    # the gradient of the power mean of order 5
-    h = 1e-6
-    norm = lambda d: np.sum(d**5) ** (1 / 5)  # noqa: E731
-    slope = np.array([(norm(damage + h * np.eye(3)[i]) - norm(damage)) / h for i in range(3)])
-    assert np.allclose(worst, slope / slope.sum(), atol=1e-4)
-    regret = language_weights(damage, start, "regret")
-    assert regret.argmax() == 1
-    assert np.allclose([worst.sum(), regret.sum()], 1)
-    assert np.isfinite(language_weights(np.zeros(3), np.zeros(3), "worst")).all()
-
-
-def test_an_evaluation_in_which_a_language_is_worse_does_not_count():
-    start = np.array([1.0, 2.0])
-    assert Evaluation(1, np.array([0.9, 1.9])).harms_none(start)
-    assert not Evaluation(1, np.array([1.1, 0.5])).harms_none(start)
-    values = [Evaluation(1, np.array([0.5, 1.8])).value(start, each) for each in ("mean", "worst", "regret")]
-    assert values == pytest.approx([1.15, 1.8, 0.9])

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -5,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.core.errors import InputError
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
-from fairbits.quantization.learned.learn import distill
+from fairbits.quantization.learned.learn import HoldoutEvaluation, LearningState, distill, language_weights
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.plan import Learning
 
@@ -55,7 +56,7 @@ def test_a_step_without_finite_gradients_is_left_out(bad):
 
 
 def test_learning_stops_if_many_steps_have_no_finite_gradients():
-    with pytest.raises(InputError, match="3 of its first 8 steps have gradients that are NaN or infinite"):
+    with pytest.raises(InputError, match="3 of the first 8 steps have gradients that are NaN or infinite"):
         learned(bad_steps=[1, 4, 7, 9])
 
 
@@ -63,7 +64,7 @@ DAMAGED = {
     "is missing": lambda found: {name: each for name, each in found.items() if name != "course.shares"},
     r"map\|offsets is torch.float32": lambda found: found | {"map|offsets": found["map|offsets"].float()},
     r"map\|logs is .*\[1\]; it must be": lambda found: found | {"map|logs": torch.zeros(1)},
-    "course.damage has numbers that are not finite": lambda found: (
+    "course.damage contains NaN or infinity": lambda found: (
         found | {"course.damage": found["course.damage"] * float("nan")}
     ),
     r"course.shares is .*\[2\]; it must be torch.float64 \[1\]": lambda found: (
@@ -72,7 +73,7 @@ DAMAGED = {
     "they must rise from 0": lambda found: found | {"course.step": torch.tensor(1)},
     "course.taken is 1; it must be one of": lambda found: found | {"course.taken": torch.tensor(1)},
     "has codes beyond -4 … 3": lambda found: found | {"map|best.codes": found["map|best.codes"] + 4},
-    "weight of a language that is negative": lambda found: found | {"course.shares": -found["course.shares"]},
+    "contains a negative language weight": lambda found: found | {"course.shares": -found["course.shares"]},
 }
 
 
@@ -85,3 +86,29 @@ def test_a_state_that_is_damaged_is_refused(tmp_path, said):
     save_file({name: each.contiguous() for name, each in DAMAGED[said](load_file(file)).items()}, file)
     with pytest.raises(InputError, match=f"state.safetensors is damaged: .*{said}.*; delete the directory"):
         learned(file)
+
+
+def test_weights_of_languages_follow_the_objective():
+    damage, start = np.array([1.0, 2.0, 1.5]), np.array([2.0, 2.0, 4.0])
+    assert language_weights(damage, start, "mean").tolist() == [1 / 3] * 3
+    worst = language_weights(damage, start, "worst")
+    # the gradient of the power mean of order 5
+    h = 1e-6
+    norm = lambda d: np.sum(d**5) ** (1 / 5)  # noqa: E731
+    slope = np.array([(norm(damage + h * np.eye(3)[i]) - norm(damage)) / h for i in range(3)])
+    assert np.allclose(worst, slope / slope.sum(), atol=1e-4)
+    regret = language_weights(damage, start, "regret")
+    assert regret.argmax() == 1
+    assert np.allclose([worst.sum(), regret.sum()], 1)
+    assert np.isfinite(language_weights(np.zeros(3), np.zeros(3), "worst")).all()
+
+
+def test_an_evaluation_in_which_a_language_is_worse_does_not_count():
+    start = np.array([1.0, 2.0])
+    state = LearningState.initial(start, "worst")
+    state.evaluate(np.array([1.1, 0.5]), {}, "worst")
+    assert state.best is None
+    state.evaluate(np.array([0.9, 1.9]), {}, "worst")
+    assert state.best is state.history[2]
+    values = [HoldoutEvaluation(1, np.array([0.5, 1.8])).value(start, aim) for aim in ("mean", "worst", "regret")]
+    assert values == pytest.approx([1.15, 1.8, 0.9])

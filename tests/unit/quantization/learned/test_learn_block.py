@@ -8,10 +8,10 @@ from fairbits.forward.batches import batches
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.gptq.block_rounding import NOT_LEARNED
 from fairbits.quantization.gptq.engine import round_model
-from fairbits.quantization.gptq.refinement import NOT_LEARNED
 from fairbits.quantization.learned.holdout import HoldoutSplit
-from fairbits.quantization.learned.learn_block import block_distiller
+from fairbits.quantization.learned.learn_block import BlockDistiller
 from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import LayerPlan, Learning, Plan
 from fairbits.text.corpus import Corpus
@@ -45,7 +45,7 @@ def taught(llama):
 def distiller(checkpoint, text, how=HOW):
     width = checkpoint.config.get_text_config().hidden_size
     importance = dict.fromkeys(range(99), torch.linspace(0.1, 1.9, width))
-    return block_distiller(how, HoldoutSplit.of(text, seed=SEED), importance=lambda: importance, seed=SEED)
+    return BlockDistiller.of(how, HoldoutSplit.of(text, seed=SEED), importance=lambda: importance, seed=SEED)
 
 
 def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
@@ -107,7 +107,7 @@ def same(one, other):
     assert one.index == other.index
     assert list(one.layers) == list(other.layers)
     assert all(same_codes(codes, other.layers[name]) for name, codes in one.layers.items())
-    assert one.outcomes == other.outcomes
+    assert one.results == other.results
 
 
 def same_codes(one, other):
@@ -128,7 +128,7 @@ def test_a_block_makes_up_for_the_loss_before_it(llama, taught):
 
 def test_outcomes_are_those_of_the_learned_codes(llama, taught):
     checkpoint, text = llama
-    for each in (each for block in taught for each in block.outcomes):
+    for each in (each for block in taught for each in block.results):
         W, codes = checkpoint.read(each.name), layers(*taught)[each.name]
         assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
         assert set(each.error) == set(text.languages)
@@ -224,7 +224,7 @@ def test_every_family_learns(reading_model, family):
     ]
     # no codes were found for the first block of mixtral that harm neither language
     assert all(changed) or (family == "mixtral" and any(changed))
-    for each in found[0].outcomes:
+    for each in found[0].results:
         expert = checkpoint.architecture.weights[each.name].expert is not None
         assert (NOT_LEARNED in each.notes) == expert
         if expert:

@@ -3,11 +3,11 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
-from fairbits.evaluation.divergence import compare_models
+from fairbits.evaluation.divergence import compare_models, differentiable_kl
 from fairbits.evaluation.reference import Reference
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned import learn_model as model_distillation
-from fairbits.quantization.learned.learn_model import Teacher, divergence
+from fairbits.quantization.learned.learn_model import Teacher
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 
@@ -30,7 +30,7 @@ def asked(outer_blocks):
 def test_divergence_is_that_of_torch_and_so_is_its_gradient():
     a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
     b.requires_grad_()
-    found = divergence(a, b)
+    found = differentiable_kl(a, b)
     found.pow(2).sum().backward()
     mine, b.grad = b.grad, None
     expected = kl_div(b.log_softmax(1), a.log_softmax(1), reduction="none", log_target=True).sum(1)

@@ -8,7 +8,7 @@ import pytest
 
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
-from fairbits.quantization.evidence import Evidence, How, Mix, Sensitivity
+from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity
 from fairbits.quantization.plan import Calibration, LayerPlan, Plan
 from fairbits.quantization.policies import decide
 
@@ -16,10 +16,10 @@ LANGUAGES = ("eng_Latn", "heb_Hebr", "hin_Deva")
 TEXT = Calibration("text", dict.fromkeys(LANGUAGES, "0"), 512, 64, 3)
 
 
-def sensitivity_of(widths: Sequence[int], how: How) -> Sensitivity:
+def sensitivity_of(bits: Sequence[int], how: How) -> Sensitivity:
     """Block 1 is vital to Hebrew, block 0 a little to the others; 4^−bits as rounding errors go."""
     cost = np.array([[2.0, 1.0], [1.0, 9.0], [2.0, 1.0]])
-    return Sensitivity(how, LANGUAGES, tuple(widths), cost[:, :, None] * 4.0 ** -np.array(widths), ())
+    return Sensitivity(how, LANGUAGES, tuple(bits), cost[:, :, None] * 4.0 ** -np.array(bits), ())
 
 
 def damage_of(allocations: Sequence[Sequence[int]]) -> np.ndarray:
@@ -37,7 +37,7 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Evidence:
         kappa=lambda: np.array([3.0, 150.0]),
         sensitivity=sensitivity_of,
         damage=damage_of,
-        minimax=lambda: Mix({"eng_Latn": 0.2, "heb_Hebr": 0.5, "hin_Deva": 0.3}, ({"pi": {}},), ("found",)),
+        minimax=lambda: LanguageWeights({"eng_Latn": 0.2, "heb_Hebr": 0.5, "hin_Deva": 0.3}, ({"pi": {}},), ("found",)),
     )
 
 
@@ -47,33 +47,44 @@ def damage() -> Any:
     return damage_of
 
 
+@pytest.fixture
+def unmeasured(reading_model: Callable[[str], Checkpoint]) -> Evidence:
+    """Evidence that must not be requested."""
+
+    def request(*_: object) -> Any:
+        raise AssertionError("evidence was requested")
+
+    measures = dict.fromkeys(("kappa", "sensitivity", "damage", "minimax"), request)
+    return Evidence(reading_model("llama"), LANGUAGES, **measures)
+
+
 @pytest.fixture(scope="session")
-def made() -> Callable[..., Plan]:
+def make_plan() -> Callable[..., Plan]:
     """Returns the function that makes a policy's plan."""
 
-    def made(name: str, evidence: Evidence, **told: Any) -> Plan:
-        return decide(name, evidence, calibration=TEXT, **{"group": 16, **told})
+    def make_plan(name: str, evidence: Evidence, **options: Any) -> Plan:
+        return decide(name, evidence, calibration=TEXT, **{"group": 16, **options})
 
-    return made
+    return make_plan
 
 
-def rounded_layers(plan: Plan) -> list[LayerPlan]:
-    return [each for each in plan.quantized if each.block is not None]
+def layers_in_blocks(plan: Plan) -> list[LayerPlan]:
+    return [layer for layer in plan.quantized if layer.block is not None]
 
 
 @pytest.fixture(scope="session")
-def rounded() -> Callable[[Plan], list[LayerPlan]]:
+def rounded_layers() -> Callable[[Plan], list[LayerPlan]]:
     """Returns the function that gives the layers of the blocks that a plan rounds."""
-    return rounded_layers
+    return layers_in_blocks
 
 
 @pytest.fixture(scope="session")
 def schemes() -> Callable[[Plan], list[Scheme]]:
     """Returns the function that gives how the layers of the blocks are rounded."""
-    return lambda plan: [each.scheme for each in rounded_layers(plan) if each.scheme is not None]
+    return lambda plan: [layer.scheme for layer in layers_in_blocks(plan) if layer.scheme is not None]
 
 
 @pytest.fixture(scope="session")
-def widths() -> Callable[[Plan], list[set[int | None]]]:
-    """Returns the function that gives the widths in each of two blocks."""
-    return lambda plan: [{each.bits for each in rounded_layers(plan) if each.block == block} for block in (0, 1)]
+def block_bits() -> Callable[[Plan], list[set[int | None]]]:
+    """Returns the function that gives the bits in each of two blocks."""
+    return lambda plan: [{layer.bits for layer in layers_in_blocks(plan) if layer.block == block} for block in (0, 1)]

@@ -13,13 +13,13 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.search.block_sensitivity import (
+    BitsTrial,
     LossTrial,
-    WidthTrial,
     measured_damage,
     measured_sensitivity,
+    nearest_scheme,
     per_token,
     predicted_sensitivity,
-    schemes_for,
 )
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
@@ -65,9 +65,9 @@ def test_measured_is_the_loss_of_the_rounded_model(
 ) -> None:
     checkpoint = reading_model(family)
     text = tokenize_corpus(checkpoint, corpus, request=REQUEST)
-    trial = WidthTrial(checkpoint, text, group=16)
-    table = measured_sensitivity(trial, widths=(2, 8), group=16)
-    assert (table.how, table.languages, table.widths) == ("measured", LANGUAGES, (2, 8))
+    trial = BitsTrial(checkpoint, text, group=16)
+    table = measured_sensitivity(trial, bits=(2, 8))
+    assert (table.how, table.languages, table.bits) == ("measured", LANGUAGES, (2, 8))
     assert table.at(2)[:, 1] == pytest.approx(rounded_by_hand(checkpoint, text, {1: 2}, 16), abs=1e-6)
     whole = measured_damage(trial, [(2, 8), (8, 2)])
     assert whole[1] == pytest.approx(rounded_by_hand(checkpoint, text, {0: 8, 1: 2}, 16), abs=1e-6)
@@ -75,22 +75,23 @@ def test_measured_is_the_loss_of_the_rounded_model(
 
 
 def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
-    trial = WidthTrial(llama, text, group="channel")
+    trial = BitsTrial(llama, text, group="channel")
     first = trial.damage({0: 2})
     trial.damage((3, 3))
     assert trial.damage({}).tolist() == [0.0, 0.0]  # all is restored exactly
     assert trial.damage({0: 2}).tolist() == first.tolist()
 
 
-def test_progress_counts_every_block_and_width(llama: Checkpoint, text: Text) -> None:
+def test_progress_counts_every_block_and_number_of_bits(llama: Checkpoint, text: Text) -> None:
     seen: list[tuple[str, float, float]] = []
-    trial = WidthTrial(llama, text, group="channel")
-    measured_sensitivity(trial, widths=(3, 4), group="channel", progress=lambda *at: seen.append(at))
+    trial = BitsTrial(llama, text, group="channel")
+    measured_sensitivity(trial, bits=(3, 4), progress=lambda *at: seen.append(at))
     assert seen == [("measuring blocks", done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None:
-    table = predicted_sensitivity(llama, corpus, widths=(2, 4), group=16, request=REQUEST)
+    table = predicted_sensitivity(llama, corpus, bits=(2, 4), group=16, request=REQUEST)
+    assert table.notes == ()
     assert table.damage.shape == (2, 2, 2)
     assert (table.at(2) > 4 * table.at(4)).all()
     assert (table.at(4) > 0).all()
@@ -98,22 +99,18 @@ def test_predicted_grows_as_bits_fall(llama: Checkpoint, corpus: Corpus) -> None
 
 def test_predicted_leaves_out_what_is_not_rounded(reading_model: Callable[[str], Checkpoint], corpus: Corpus) -> None:
     mixtral = reading_model("mixtral")
-    table = predicted_sensitivity(mixtral, corpus, widths=(4,), group="channel", request=REQUEST)
+    table = predicted_sensitivity(mixtral, corpus, bits=(4,), group="channel", request=REQUEST)
     assert table.damage.shape == (2, 2, 1)
     assert (table.damage > 0).all()
 
 
-def test_one_step_per_tensor_is_looked_at_per_channel() -> None:
-    schemes, notes = schemes_for((3, 4), "tensor")
-    assert [(each.bits, each.group, each.clip, each.grid) for each in schemes] == [
-        (3, "channel", "absmax", "twos"),
-        (4, "channel", "absmax", "twos"),
-    ]
-    assert "per channel" in notes[0]
-    assert schemes_for((4,), 16)[1] == ()
+def test_one_scale_per_tensor_is_measured_per_channel(llama: Checkpoint, corpus: Corpus) -> None:
+    assert nearest_scheme(3, "tensor") == Scheme(3, "channel", "absmax", "twos")
+    table = predicted_sensitivity(llama, corpus, bits=(4,), group="tensor", request=REQUEST)
+    assert "per channel" in table.notes[0]
 
 
-def test_a_trial_restores_what_it_is_given(llama: Checkpoint, text: Text) -> None:
+def test_a_trial_restores_the_named_weights(llama: Checkpoint, text: Text) -> None:
     trial = LossTrial(llama, text)
     one, other = (f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj"))
     trial.swapped.replace({name: torch.zeros(llama.architecture.weights[name].shape) for name in (one, other)})

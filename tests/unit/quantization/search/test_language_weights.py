@@ -91,7 +91,7 @@ def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkp
     rounds = found.settings["rounds"]
     assert len(rounds) == 2
     assert seen == sorted(seen)
-    assert {stage for stage, _, _ in seen} == {"trying mixes of languages"}
+    assert {stage for stage, _, _ in seen} == {"trying language weights"}
     assert seen[-1][1] == seen[-1][2]
     assert rounds[0]["pi"] == dict.fromkeys(LANGUAGES, 0.5)
     assert rounds[1]["pi"] != rounds[0]["pi"]

@@ -1,9 +1,8 @@
-"""Moves offsets with the kernel and in torch; prints `equal` if all but the random rounding agrees."""
+"""Moves offsets with the kernel and on the CPU; prints `equal` if all but the random rounding agrees."""
 
 import torch
 
-from fairbits.quantization.learned import adam_gpu as update_kernel
-from fairbits.quantization.learned import adam_torch as moments
+from fairbits.quantization.learned import adam_cpu, adam_gpu
 
 
 def main() -> None:
@@ -12,9 +11,9 @@ def main() -> None:
     shape, same = (24, 200), True
     sizes = 10 ** (4 * torch.rand(shape) - 8)
     found = []
-    for move in (moments.move_in_torch, update_kernel.move):
+    for move in (adam_cpu.move, adam_gpu.move):
         torch.manual_seed(1)
-        each, moved = moments.Moments.zeros(torch.zeros(shape)), torch.zeros(shape)
+        each, moved = adam_cpu.AdamMoments.zeros(torch.zeros(shape)), torch.zeros(shape)
         for step in range(1, 11):
             gradient = (sizes * (0.5 + torch.randn(shape))).bfloat16()
             if step == 5:
@@ -23,7 +22,7 @@ def main() -> None:
             moments_before = each.second.clone()
             if step == 1:
                 each.set_range(gradient)
-            finite = move(offsets, gradient, each, moments.Step(step, 0.9, step))
+            finite = move(offsets, gradient, each, adam_cpu.AdamStep(step, 0.9, step))
             same &= bool(finite) == (step != 5)
             same &= not torch.equal(moments_before, each.second)
             moved += offsets.float()

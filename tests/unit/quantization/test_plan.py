@@ -28,7 +28,7 @@ PLAN = Plan(
     calibration=Calibration("text", {"eng_Latn": "a" * 64, "heb_Hebr": "b" * 64}, 512, 64, 0),
     thresholds=True,
     notes=("a note",),
-    outcomes=(LayerResult("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
+    results=(LayerResult("q", 4, 99, (0.1, 0.2, 0.3), 0.01, {"eng_Latn": 0.5}, ("a fall-back",)),),
 )
 
 
@@ -40,7 +40,7 @@ def test_a_saved_plan_comes_back_whole(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_text_comes_back(tmp_path: Path) -> None:
-    plain = replace(PLAN, layers=PLAN.layers[2:], languages={}, calibration=None, thresholds=False, outcomes=())
+    plain = replace(PLAN, layers=PLAN.layers[2:], languages={}, calibration=None, thresholds=False, results=())
     plain.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plain
     assert not plain.reads_text
@@ -48,7 +48,7 @@ def test_a_plan_without_text_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_that_of_the_decisions() -> None:
-    assert replace(PLAN, outcomes=()).digest == PLAN.digest
+    assert replace(PLAN, results=()).digest == PLAN.digest
     assert replace(PLAN, size_bytes=1).digest != PLAN.digest
     elsewhere = replace(PLAN, calibration=replace(PLAN.calibration, source="elsewhere/texts"))
     assert (elsewhere, elsewhere.digest) == (PLAN, PLAN.digest)  # the same text, read from elsewhere
@@ -79,23 +79,23 @@ def without(key: str) -> str:
         (changed(schema="fairbits.audit/1"), "has the schema 'fairbits.audit/1'"),
         (changed(speed=1), "is damaged: the key speed is unknown; write it again with fairbits plan"),
         (without("policy"), "is damaged: policy is missing"),
-        (without("treatments"), "is damaged: treatments is missing"),
+        (without("layers"), "is damaged: layers is missing"),
         (without("fairbits"), "is damaged: fairbits is missing"),
-        (changed(treatments=[{"name": "q"}]), r"is damaged: treatments\.0\.block is missing"),
+        (changed(layers=[{"name": "q"}]), r"is damaged: layers\.0\.block is missing"),
         (
-            changed(treatments=[ENTRY | {"speed": 1}]),
-            r"treatments\.0\.speed is unknown",
+            changed(layers=[ENTRY | {"speed": 1}]),
+            r"layers\.0\.speed is unknown",
         ),
         (
-            changed(treatments=[ENTRY | {"bits": 99}]),
-            r"is damaged: treatments\.0\.bits is 99",
+            changed(layers=[ENTRY | {"bits": 99}]),
+            r"is damaged: layers\.0\.bits is 99",
         ),
-        (changed(treatments=[ENTRY | {"bits": "4"}]), r"0\.bits is '4'; it must be"),
-        (changed(treatments=[ENTRY | {"bits": None, "speed": 1}]), r"treatments\.0\.speed is unknown"),
-        (changed(treatments=[ENTRY | {"bits": None, "group": "row"}]), r"treatments\.0\.group is 'row'"),
-        (changed(treatments=[ENTRY | {"group": 1}]), r"treatments\.0: group is 1"),
-        (changed(treatments=[ENTRY | {"clip": "absmax", "objective": "mean"}]), "only the exact clip can weigh"),
-        (changed(outcomes=[{"name": "q"}]), "is damaged"),
+        (changed(layers=[ENTRY | {"bits": "4"}]), r"0\.bits is '4'; it must be"),
+        (changed(layers=[ENTRY | {"bits": None, "speed": 1}]), r"layers\.0\.speed is unknown"),
+        (changed(layers=[ENTRY | {"bits": None, "group": "row"}]), r"layers\.0\.group is 'row'"),
+        (changed(layers=[ENTRY | {"group": 1}]), r"layers\.0: group is 1"),
+        (changed(layers=[ENTRY | {"clip": "absmax", "objective": "mean"}]), "only the exact clip can weigh"),
+        (changed(results=[{"name": "q"}]), "is damaged"),
         (changed(languages={"eng_Latn": True}), "is damaged"),
         (changed(calibration={"corpus": "text"}), "is damaged"),
     ],
@@ -112,7 +112,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         Plan.load(tmp_path / "none.json")
 
 
-def test_the_entries_of_a_file_are_flat_and_as_0_1_0_wrote_them() -> None:
+def test_layers_in_a_file_are_flat_and_the_digest_is_stable() -> None:
     plain = {"group": "channel", "grid": "twos", "clip": "exact", "objective": None, "rounding": "nearest"}
     expected = [
         {"name": "embed", "block": None, "role": "embedding", "bits": None, **plain},
@@ -139,7 +139,7 @@ def test_the_entries_of_a_file_are_flat_and_as_0_1_0_wrote_them() -> None:
         },
     ]
     data = json.loads(PLAN.as_bytes())
-    assert json.dumps(data["treatments"]) == json.dumps(expected)  # in this order
+    assert json.dumps(data["layers"]) == json.dumps(expected)  # in this order
     assert list(data)[:8] == [
         "schema",
         "fairbits",
@@ -148,11 +148,11 @@ def test_the_entries_of_a_file_are_flat_and_as_0_1_0_wrote_them() -> None:
         "model",
         "fingerprint",
         "family",
-        "treatments",
+        "layers",
     ]
     then = Calibration("text", {"eng_Latn": "a", "heb_Hebr": "b"}, 512, 64, 0)
     assert replace(PLAN, fingerprint="0123", calibration=then).digest == (
-        "0e491a65950273df5b57923691064b43182a2381f4cf477a1f86c3ee05727af2"
+        "21c4dce6b37b945cf46dfd608b716259d1acb9cd1f31ac16fb4267b64d290a16"
     )
 
 
@@ -164,3 +164,15 @@ def test_what_is_quantized_has_a_scheme() -> None:
 
 def test_the_schema_is_named() -> None:
     assert json.loads(PLAN.as_bytes())["schema"] == KIND.schema == "fairbits.plan/1"
+
+
+def test_layers_are_counted_by_their_scheme() -> None:
+    plan = PLAN
+    lines = repr(plan).splitlines()
+    assert lines[0].startswith(f"Plan of {plan.policy} for {plan.model}: ")
+    counts = [line.split() for line in lines[2:] if line.split()[-1].isdigit()]
+    assert sum(int(cells[-1]) for cells in counts) == len(plan.layers)
+    kept = [cells for cells in counts if cells[0] == "kept"]
+    assert [int(cells[-1]) for cells in kept] == [len(plan.layers) - len(plan.quantized)] * bool(kept)
+    assert len(repr(plan)) < 2000
+    assert "<table" in plan._repr_html_()

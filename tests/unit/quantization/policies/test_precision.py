@@ -1,4 +1,4 @@
-"""Policies that give blocks widths of their own: mixed, gateway, allocate, protect."""
+"""Policies of precision: mixed, gateway, allocate and protect."""
 
 import dataclasses
 import os
@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers as t
 
+from fairbits.core.errors import InputError
 from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import policies
@@ -17,41 +19,45 @@ from fairbits.quantization.policies.precision import best_protected, quiet_solve
 LANGUAGES = ("eng_Latn", "heb_Hebr", "hin_Deva")
 
 
-def test_mixed_follows_kappa(llama: Evidence, made: Any, widths: Any) -> None:
-    assert widths(made("mixed", llama)) == [{4}, {8}]
-    assert widths(made("mixed", llama, tau=2, bits=3)) == [{8}, {8}]
-    plan = made("mixed", llama, tau=1000)
-    assert widths(plan) == [{4}, {4}]
+def test_mixed_follows_kappa(llama: Evidence, make_plan: Any, block_bits: Any) -> None:
+    assert block_bits(make_plan("mixed", llama)) == [{4}, {8}]
+    assert block_bits(make_plan("mixed", llama, tau=2, bits=3)) == [{8}, {8}]
+    plan = make_plan("mixed", llama, tau=1000)
+    assert block_bits(plan) == [{4}, {4}]
     assert any("no block has κ above 1000" in note for note in plan.notes)
 
 
-def test_gateway_takes_both_ends(llama: Evidence, made: Any, widths: Any) -> None:
-    assert widths(made("gateway", llama, k=2)) == [{8}, {8}]
+def test_mixed_has_the_threshold_of_the_research_notes() -> None:
+    assert policies.find_policy("mixed").options["tau"].default == f"{FOUNDING_THRESHOLD:g}"
 
 
-def test_gateway_counts_both_stacks_as_one(reading_model: Callable[[str], Checkpoint], made: Any) -> None:
-    plan = made("gateway", Evidence(reading_model("mt5"), LANGUAGES), k=2)
+def test_gateway_takes_both_ends(llama: Evidence, make_plan: Any, block_bits: Any) -> None:
+    assert block_bits(make_plan("gateway", llama, k=2)) == [{8}, {8}]
+
+
+def test_gateway_counts_both_stacks_as_one(reading_model: Callable[[str], Checkpoint], make_plan: Any) -> None:
+    plan = make_plan("gateway", Evidence(reading_model("mt5"), LANGUAGES), k=2)
     assert {each.block for each in plan.quantized if each.bits == 8} == {0, 3}
     assert any("encoder and decoder" in note for note in plan.notes)
 
 
-def test_allocate_spends_on_the_worst_language(llama: Evidence, made: Any, schemes: Any, widths: Any) -> None:
-    plan = made("allocate", llama, avg_bits=4.5)
-    assert widths(plan) == [{4}, {5}]
+def test_allocate_spends_on_the_worst_language(llama: Evidence, make_plan: Any, schemes: Any, block_bits: Any) -> None:
+    plan = make_plan("allocate", llama, avg_bits=4.5)
+    assert block_bits(plan) == [{4}, {5}]
     assert plan.settings["expected"]["heb_Hebr"] == pytest.approx(4.0**-4 + 9 * 4.0**-5)
     assert plan.settings["sensitivity"]["how"] == "predicted"
     assert plan.settings["bits"] == [4, 5]
-    nearest = made("allocate", llama, avg_bits=4.5, sensitivity="measured", rounding="nearest")
+    nearest = make_plan("allocate", llama, avg_bits=4.5, sensitivity="measured", rounding="nearest")
     assert {each.rounding for each in schemes(nearest)} == {"nearest"}
     assert nearest.settings["sensitivity"]["how"] == "measured"
 
 
-@pytest.mark.parametrize(("name", "told"), [("allocate", {"avg_bits": 4.5}), ("protect", {"k": 1})])
+@pytest.mark.parametrize(("name", "options"), [("allocate", {"avg_bits": 4.5}), ("protect", {"k": 1})])
 def test_a_note_says_how_sensitivities_differ_from_the_plan(
-    llama: Evidence, name: str, told: dict[str, Any], made: Any
+    llama: Evidence, name: str, options: dict[str, Any], make_plan: Any
 ) -> None:
     judged = "sensitivities are for rounding to nearest with scales set by the largest weight; the plan itself rounds "
-    notes = [made(name, llama, rounding=rounding, **told).notes for rounding in ("gptq", "nearest")]
+    notes = [make_plan(name, llama, rounding=rounding, **options).notes for rounding in ("gptq", "nearest")]
     assert [next(note for note in each if note.startswith(judged)).removeprefix(judged) for each in notes] == [
         "by gptq with a clip weighted by the inputs",
         "to nearest with a clip weighted by the inputs",
@@ -78,7 +84,7 @@ def test_no_allocation_is_better_within_the_budget(objective: str) -> None:
         assert chosen.value == pytest.approx(totals.mean(1).min())
 
 
-def test_a_mean_that_hurts_a_language_says_so() -> None:
+def test_a_note_names_languages_that_the_mean_hurts() -> None:
     table = np.array([[[1.0, 0.0], [0.0, 0.0], [0.4, 0.0]], [[0.0, 0.0], [9.0, 0.0], [0.0, 0.0]]])
     with_uniform = np.concatenate([10 * table[:, :, :1], table], axis=2)  # 3, 4 and 8 bits
     found = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (3, 4, 8), with_uniform, ())
@@ -87,20 +93,36 @@ def test_a_mean_that_hurts_a_language_says_so() -> None:
     assert notes == ("the mean damage is minimal, but eng_Latn is worse off than with 4 bits everywhere",)
 
 
-def test_protect_finds_the_vital_block_and_ranks_it(llama: Evidence, made: Any, widths: Any) -> None:
-    plan = made("protect", llama, k=1)
-    assert widths(plan) == [{4}, {8}]
+def test_allocate_refuses_what_it_cannot_do(unmeasured: Evidence, make_plan: Any) -> None:
+    with pytest.raises(InputError, match="allocate needs avg_bits"):
+        make_plan("allocate", unmeasured)
+    with pytest.raises(InputError, match="allocate does not take bits"):
+        make_plan("allocate", unmeasured, avg_bits=4, bits=4)
+
+
+def test_protect_finds_the_vital_block_and_ranks_it(llama: Evidence, make_plan: Any, block_bits: Any) -> None:
+    plan = make_plan("protect", llama, k=1)
+    assert block_bits(plan) == [{4}, {8}]
     assert plan.settings["blocks"] == [1]
     assert plan.settings["random"] == [{"blocks": [0], "measured": pytest.approx(4.0**-8 + 9 * 4.0**-4)}]
-    assert "0 of 1 random sets of 1 blocks measured better than the chosen one" in plan.notes
+    assert "0 of 1 random sets of 1 blocks did better than the chosen set" in plan.notes
 
 
-def test_protect_says_when_chance_is_better(llama: Evidence, made: Any, damage: Any) -> None:
+def test_a_note_says_how_many_random_sets_are_better(llama: Evidence, make_plan: Any, damage: Any) -> None:
     contrary = dataclasses.replace(llama, damage=lambda sets: damage(sets)[::-1])
-    assert any(note.startswith("1 of 1 random") for note in made("protect", contrary, k=1).notes)
+    assert any(note.startswith("1 of 1 random") for note in make_plan("protect", contrary, k=1).notes)
 
 
-def test_large_searches_are_left_to_the_program() -> None:
+def test_one_block_cannot_be_protected_from_the_others(
+    unmeasured: Evidence, saved: Callable[..., Checkpoint], make_plan: Any
+) -> None:
+    size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 48}
+    single = saved(t.LlamaForCausalLM(t.LlamaConfig(**size, vocab_size=64)))
+    with pytest.raises(InputError, match="the number of blocks is 1; it must be 2 or more"):
+        make_plan("protect", dataclasses.replace(unmeasured, checkpoint=single), k=1)
+
+
+def test_large_searches_use_the_integer_program() -> None:
     rng = np.random.default_rng(0)
     gains = rng.gamma(1.0, size=(1, 60, 1)) * np.array([1.0, 0.0])
     found = Sensitivity("measured", ("eng_Latn",), (4, 8), gains, ())
@@ -116,13 +138,9 @@ def test_random_sets_are_seeded_and_differ() -> None:
     assert len(random_sets(3, 2, count=20, seed=0)) == 3
 
 
-def test_what_the_solver_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_solver_output_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with quiet_solver():
         os.write(1, b"noise")
     os.write(1, b"result")
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("result", "noise")
-
-
-def test_mixed_has_the_threshold_of_the_founding_documents() -> None:
-    assert policies.find_policy("mixed").options["tau"].default == f"{FOUNDING_THRESHOLD:g}"

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from fairbits.core.errors import InputError
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.quantization.gptq.columns import factorize, gptq
@@ -27,7 +26,7 @@ def test_dead_inputs_are_rounded_to_nearest_and_touch_nothing(problem):
     assert torch.equal(found.codes.codes[:, alive], without.codes.codes)
 
 
-def test_an_indefinite_h_is_damped_more_and_more_and_that_is_said(problem):
+def test_an_indefinite_h_is_damped_more_and_a_note_says_so(problem):
     W, H, scales = problem
     lowest = torch.linalg.eigvalsh(H)[0]
     found = gptq(W, H - (lowest + 0.05 * H.diagonal().mean()) * torch.eye(24), scales, grid=GRID)
@@ -40,14 +39,14 @@ def test_an_indefinite_h_is_damped_more_and_more_and_that_is_said(problem):
     assert "rounded to nearest" in found.notes[0]
 
 
-def test_no_damping_can_be_asked_for(problem):
+def test_damping_can_be_0(problem):
     assert factorize(problem[1], damp=0.0)[0].damp == 0
     factor, notes = factorize(torch.ones(24, 24), damp=0.0)
     assert factor.damp == pytest.approx(1e-4)
     assert "raised to 0.0001" in notes[0]
 
 
-def test_the_codes_make_up_for_what_the_stored_type_rounds(problem):
+def test_codes_compensate_for_rounding_to_the_stored_type(problem):
     """ŵ = code·scale is rounded to bfloat16 as a loader does; nobody's row may be worse for it."""
     W, H, scales = problem
     scales = (scales * 3 / 127).bfloat16()
@@ -71,19 +70,10 @@ def test_a_shared_factor_gives_the_same(problem):
     )
 
 
-def test_rows_of_zeros(problem):
+def test_rows_of_zeros_stay_zero(problem):
     W, H, scales = problem
     W[3], scales[3] = 0, 0
     assert not gptq(W, H, scales, grid=GRID).codes.codes[3].any()
-
-
-def test_refusals(problem):
-    W, H, scales = problem
-    with pytest.raises(InputError, match="must be \\(in, in\\)"):
-        gptq(W, H[:3, :3], scales, grid=GRID)
-    H[0, 0] = torch.nan
-    with pytest.raises(InputError, match="finite"):
-        gptq(W, H, scales, grid=GRID)
 
 
 def test_scales_of_either_sign_mirror_the_weights() -> None:
