@@ -68,11 +68,10 @@ class Bench:
             for code in self.text.languages:
                 switch(code)
                 after += document_losses(self.model, text_of(self.text, code))[0]
-        return LanguageFrame.from_nll(
+        return LanguageFrame.from_nats(
             self.text.lang,
             self.text.document,
-            reference=self.before,
-            quantized=after,
+            nats=after - self.before,
             tokens=self.predicted,
             size_bytes=self.text.size_bytes,
             seed=self.options.seed,

@@ -95,11 +95,10 @@ class Judge:
         )
 
     def _frame(self, before: Floats, after: Floats, tokens: Floats) -> LanguageFrame:
-        return LanguageFrame.from_nll(
+        return LanguageFrame.from_nats(
             self.text.lang,
             self.text.document,
-            reference=before,
-            quantized=after,
+            nats=after - before,
             tokens=tokens,
             size_bytes=self.text.size_bytes,
             seed=self._seed,

@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 
 import samples_tables
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.models.device import fixed_seed, resolve_device
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.catalog import Language
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_languages, help_text, udhr

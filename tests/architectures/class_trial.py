@@ -13,6 +13,7 @@ from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
 from fairbits.core.errors import FairbitsError
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.evaluation import hidden_states as features
 from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
@@ -20,7 +21,6 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.meta_model import SOUND, model_class
 from fairbits.models.scales.scheme import Scheme
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.text_request import TextRequest
 from speech import write_speech
 

@@ -16,6 +16,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, is_out_of_memory
 from fairbits.core.memory import GPU_PASS_ACTIVATIONS_BYTES, LOGIT_POSITIONS, PASS_ACTIVATIONS_BYTES, WHOLE_MODEL_BYTES
 from fairbits.core.progress import Progress
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import Split, input_gradients, recompute_in_backward, split_head
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
@@ -29,7 +30,6 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import walk_dtype
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.records import read_object
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.sound_input import Listener, Sound
 from fairbits.forward.token_bytes import EncodedDocument, encoder_of
 from fairbits.forward.windows import NO_LABEL, Ids, Part, Text, Window, check_number
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.feature_extractor import load_feature_extractor
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.documents import seeded_hash
 from fairbits.text.language_codes import language_of

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairbits.core.errors import InputError
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.speech_windows import speech_for
 from fairbits.forward.token_bytes import encoder_of
 from fairbits.forward.windows import NO_LABEL, Task, Text, cutter_for, read_text
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.mix_file import Sample
 from fairbits.text.reading import EMBEDDED, open_corpus

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.token_bytes import EncodedDocument
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.documents import Documents, seeded_hash
 from fairbits.text.text_request import TextRequest
 

@@ -17,7 +17,8 @@ from fairbits.models.scales.distributions import Distribution, Gaussian, Mixture
 from fairbits.models.scales.grid import Grid, GridKind
 from fairbits.models.scales.noise import mse
 from fairbits.models.scales.sample_clip import clip_law
-from fairbits.stats.correlation import Correlation, pearson
+from fairbits.stats.correlation import Correlation
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.thresholds import LossCurves, families, loss_curves
 
 GAUSSIAN = Gaussian()

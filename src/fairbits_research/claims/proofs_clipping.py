@@ -9,7 +9,6 @@ from fairbits.models.scales.clip_formulas import additive_alpha, banner_laplace,
 from fairbits.models.scales.distributions import Distribution
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.noise import additive_mse
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -22,6 +21,7 @@ from fairbits_research.claims.claim_evidence import (
     optima_at_kappa,
     rises_with_kappa,
 )
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import excess_bounds
 from fairbits_research.theory.thresholds import alpha_by_importance, families
 

@@ -8,9 +8,9 @@ from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, StudentT
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.noise import mse
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
 from fairbits_research.theory.thresholds import families
 

@@ -13,7 +13,7 @@ from fairbits.models.scales.distributions import (
 )
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.noise import noise
-from fairbits.stats.correlation import fisher_interval, pearson
+from fairbits.stats.correlation import fisher_interval
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -27,6 +27,7 @@ from fairbits_research.claims.claim_evidence import (
     worst_over_best,
 )
 from fairbits_research.stats.correlation_tests import correlation_power, partial_correlation, sample_size_for_power
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.thresholds import families
 
 MLP_WEIGHTS = 2 * 1024 * 4096

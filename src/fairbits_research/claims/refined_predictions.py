@@ -5,7 +5,6 @@ from scipy import stats
 
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.distributions import Distribution, GaussianScaleMixture
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -16,6 +15,7 @@ from fairbits_research.claims.claim_evidence import (
     optimum,
 )
 from fairbits_research.stats.correlation_tests import correlation_power, sample_size_for_power
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import disparity
 from fairbits_research.theory.thresholds import families
 

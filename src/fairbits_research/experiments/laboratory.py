@@ -195,11 +195,11 @@ class ModelLab:
 
     def damage(self) -> LanguageFrame:
         """Returns the damage of the weights that are replaced now; they stay replaced."""
-        return LanguageFrame.from_nll(
+        reference = self.trial.reference_nll
+        return LanguageFrame.from_nats(
             self.text.lang,
             self.text.document,
-            reference=self.trial.reference_nll,
-            quantized=self.trial.reference_nll + self.trial.added_nll(),
+            nats=(reference + self.trial.added_nll()) - reference,
             tokens=self.trial.predicted,
             size_bytes=self.text.size_bytes,
             unit=UNIT,

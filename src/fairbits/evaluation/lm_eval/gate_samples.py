@@ -8,7 +8,7 @@ from typing import Any
 from fairbits.core.checks import in_range
 from fairbits.evaluation.gate import Check, GateResult, limit_check, no_interval, numbers_of, unit_of
 from fairbits.evaluation.lm_eval.paired_samples import PairedSamples, pair_samples
-from fairbits.stats.frame import Contrast, LanguageFrame, contrast_of, interval_notes
+from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes
 from fairbits.stats.intervals import Estimate
 from fairbits.stats.outcomes import OutcomeFrame, noise_floor, worst_by_chance
 
@@ -96,7 +96,7 @@ def gate_samples(
         if limit is not None
     }
     paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)
-    frame, contrast = paired.frame, contrast_of_samples(paired.frame)
+    frame, contrast = paired.frame, paired.frame.contrast_with_zero()
     checks = [limit_check(frame, name, limit) for name, limit in given.items()] or _significance(frame, contrast)
     name = paired.metric.name
     verdict = GateResult(
@@ -117,11 +117,6 @@ def gate_samples(
         frame.mean(),
         worst_by_chance(frame),
     )
-
-
-def contrast_of_samples(frame: LanguageFrame) -> Contrast:
-    """Returns the losses with their p values: McNemar's if items are right or wrong, else those of the bootstrap."""
-    return frame.contrast_with_none() if isinstance(frame, OutcomeFrame) else contrast_of(frame)
 
 
 def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]:

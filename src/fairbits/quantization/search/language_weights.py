@@ -9,13 +9,14 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.checks import in_range, positive, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress, part
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Mix
 from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.search.block_sensitivity import LossTrial, per_token
-from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
+from fairbits.stats.resample import Replicates, link_languages, replicate
 from fairbits.text.documents import seeded_hash
 
 RESAMPLES = 2000
