@@ -19,9 +19,9 @@ import torch
 from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as planned
 from fairbits.core.array_checks import Floats
-from fairbits.forward.collect import document_losses
+from fairbits.forward.statistics import document_losses
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
@@ -90,7 +90,7 @@ class Bench:
             found[DYNAMIC] = self.frame()
         return found
 
-    def _text(self, split: str, tokens: int) -> Text:
+    def _text(self, split: str, tokens: int) -> TokenizedText:
         return tokenize_corpus(
             self.checkpoint, self.corpus, request=TextRequest(split, tokens=tokens, seed=self.options.seed)
         )

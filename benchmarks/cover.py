@@ -21,7 +21,7 @@ import numpy as np
 import cover_tables
 from cover_sets import largest, random_sets
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.device import resolve_device
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.included_texts import udhr

@@ -14,7 +14,7 @@ from bench import Bench, Setting
 from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.core.units import bits
-from fairbits.forward.collect import document_losses
+from fairbits.forward.statistics import document_losses
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.device import resolve_device
 from fairbits.models.embedded import LANGUAGES

@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from environments import python_of
 from fairbits import Checkpoint
 from fairbits.comparison.plan_trial import PlanTrial, corpus_for
-from fairbits.evaluation.divergence import DocumentSums, compare_models
+from fairbits.evaluation.divergence import DocumentSums
 from fairbits.quantization.evidence import is_rounded
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.mix import build_mix
@@ -127,7 +127,7 @@ class Contest:
             for each in self.linears:
                 W = weights[each.module]
                 swapped.replace({each.name: W.T if each.transposed else W})
-            return compare_models(swapped.model, self.trial.reference)
+            return self.trial.reference.compare(swapped.model)
 
     def _frame(self, answers: DocumentSums, unit: str) -> LanguageFrame:
         text = self.trial.reference.text

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from fairbits import Audit, Checkpoint, Scheme
 from fairbits.api.audit import build_audit
 from fairbits.core.array_checks import Floats
-from fairbits.forward.collect import collect_statistics, document_losses
-from fairbits.forward.recorder import probed_linears
+from fairbits.forward.recorder import observable_linears
+from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.scales.groups import error_of
 from fairbits.models.weight_moments import weight_moments
@@ -73,10 +73,10 @@ class Sums:
 class Measured:
     """The model itself, quantized in place and restored."""
 
-    def __init__(self, checkpoint: Checkpoint, text: Text) -> None:
+    def __init__(self, checkpoint: Checkpoint, text: TokenizedText) -> None:
         """Runs the model as it is."""
         self.model, self.text = checkpoint.load(), text
-        self.linears, _ = probed_linears(checkpoint.architecture, self.model)
+        self.linears, _ = observable_linears(checkpoint.architecture, self.model)
         self.modules = dict(self.model.named_modules())
         self.base, self.tokens = document_losses(self.model, text)
 

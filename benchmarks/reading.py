@@ -9,7 +9,7 @@ from time import process_time
 
 import numpy as np
 
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.text.included_texts import udhr_languages

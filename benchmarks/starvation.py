@@ -28,7 +28,7 @@ from fairbits.auditing.even_experts import even_experts
 from fairbits.auditing.expert_use import ExpertUse
 from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import BlockExperts
-from fairbits.forward.tokenize import text_of_samples
+from fairbits.forward.tokenize import tokenize_samples
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 from fairbits.text.mix import Mix, build_mix
@@ -54,7 +54,7 @@ def mix_of(kind: str, checkpoint: Checkpoint, corpus: Corpus, options: argparse.
 
 def use_of(checkpoint: Checkpoint, mix: Mix) -> ExpertUse:
     """Returns how many positions of every language reach each expert."""
-    text = text_of_samples(checkpoint, mix.samples)
+    text = tokenize_samples(checkpoint, mix.samples)
     blocks = tuple(
         BlockExperts(
             each.block,

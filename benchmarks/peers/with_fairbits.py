@@ -6,7 +6,7 @@ import numpy as np
 from job import Job, Prepared, Quantized, work
 
 from fairbits import Checkpoint
-from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.forward.windows import NO_LABEL, TokenizedText, Window, WindowPart
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.execute import execute_plan
@@ -29,12 +29,12 @@ def prepare(job: Job) -> Prepared:
     return lambda: done.extend(execute_plan(checkpoint, plan, text=text)), lambda: read(checkpoint, done)
 
 
-def text_of(job: Job) -> Text:
+def text_of(job: Job) -> TokenizedText:
     """Returns the samples as windows, each a document of its own."""
     lang = np.array(job.languages)
-    windows = [Window(i, Part(ids, [True] * len(ids), [*ids[1:], NO_LABEL])) for i, ids in enumerate(job.samples)]
+    windows = [Window(i, WindowPart(ids, [True] * len(ids), [*ids[1:], NO_LABEL])) for i, ids in enumerate(job.samples)]
     every = np.arange(len(lang))
-    return Text(tuple(sorted(set(job.languages))), lang, every, np.ones(len(lang)), tuple(windows), padding=0)
+    return TokenizedText(tuple(sorted(set(job.languages))), lang, every, np.ones(len(lang)), tuple(windows), padding=0)
 
 
 def read(checkpoint: Checkpoint, done: list[RoundedBlock]) -> Quantized:

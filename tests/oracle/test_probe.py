@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.forward import collect as run
+from fairbits.forward import statistics as run
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Window
 from fairbits.models.checkpoint import Checkpoint

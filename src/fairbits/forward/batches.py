@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fairbits.forward.sound_input import Sound
-from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.forward.windows import NO_LABEL, Sound, TokenizedText, Window, WindowPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,18 +47,18 @@ class Batch:
     @property
     def ids(self) -> Tensor:
         """All token ids of the model's input."""
-        return torch.cat([each.flatten() for name, each in self.inputs.items() if name.endswith("input_ids")])
+        return torch.cat([ids.flatten() for name, ids in self.inputs.items() if name.endswith("input_ids")])
 
     def inputs_for(self, model: "PreTrainedModel") -> dict[str, Tensor]:
         """Returns the model's input, sound in the type that the model computes in."""
-        return {name: each.to(model.dtype) if each.is_floating_point() else each for name, each in self.inputs.items()}
+        return {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in self.inputs.items()}
 
     def on(self, device: str | torch.device) -> "Batch":
         """Returns the batch with the model's input on a device."""
-        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
+        return replace(self, inputs={name: x.to(device) for name, x in self.inputs.items()})
 
 
-def batches(text: Text, *, positions: int) -> Iterator[Batch]:
+def batches(text: TokenizedText, *, positions: int) -> Iterator[Batch]:
     """Yields all windows, shortest first, at most `positions` padded positions at a time (and at least one window)."""
     chosen: list[Window] = []
     for window in sorted(text.windows, key=lambda window: window.length):
@@ -82,13 +81,13 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
             "decoder_input_ids": ids,
             "decoder_attention_mask": main.real.long(),
         }
-        return Batch(inputs, labels, document, main, _heard(sounds))
+        return Batch(inputs, labels, document, main, _sound_positions(sounds))
     encoders = [window.encoder for window in windows if window.encoder is not None]
     if not encoders:
         return Batch({"input_ids": ids, "attention_mask": main.real.long()}, labels, document, main, None)
-    given, encoder = _padded(encoders, padding)
+    encoder_ids, encoder = _padded(encoders, padding)
     inputs = {
-        "input_ids": given,
+        "input_ids": encoder_ids,
         "attention_mask": encoder.real.long(),
         "decoder_input_ids": ids,
         "decoder_attention_mask": main.real.long(),
@@ -96,14 +95,14 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
     return Batch(inputs, labels, document, main, encoder)
 
 
-def _heard(sounds: Sequence[Sound]) -> Positions:
+def _sound_positions(sounds: Sequence[Sound]) -> Positions:
     """Returns the positions of an encoder that reads sound: it sees the silence after a clip too."""
-    heard = torch.tensor([sound.heard for sound in sounds])
-    text = torch.arange(sounds[0].positions) < heard[:, None]
+    sounding = torch.tensor([sound.sounding for sound in sounds])
+    text = torch.arange(sounds[0].positions) < sounding[:, None]
     return Positions(torch.ones_like(text).float(), text.float())
 
 
-def _padded(parts: Sequence[Part], padding: int) -> tuple[Tensor, Positions]:
+def _padded(parts: Sequence[WindowPart], padding: int) -> tuple[Tensor, Positions]:
     real = _rows([[True] * len(part.ids) for part in parts], False)
     text = _rows([part.text for part in parts], False)
     return _rows([part.ids for part in parts], padding), Positions(real.float(), text.float())

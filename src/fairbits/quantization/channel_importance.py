@@ -1,6 +1,6 @@
 """The importance of input channels: E[x²] of every layer in every language, with one block in memory at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +9,11 @@ import torch
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import Batch, batches
-from fairbits.forward.lockstep import lockstep, positions_at_once
-from fairbits.forward.recorder import probed_linears
+from fairbits.forward.batches import batches
+from fairbits.forward.lockstep import VisitProgress, lockstep, positions_at_once
+from fairbits.forward.recorder import observable_linears
 from fairbits.forward.streaming import BlockLoader
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import walk_dtype
@@ -38,7 +38,7 @@ class ChannelImportance:
 
 
 def channel_importance(
-    checkpoint: Checkpoint, text: Text, *, device: str = "cpu", progress: Progress | None = None
+    checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu", progress: Progress | None = None
 ) -> ChannelImportance:
     """Returns the importance of all input channels of a causal model, after one forward pass over the text."""
     dtype = walk_dtype(checkpoint, device)
@@ -46,18 +46,19 @@ def channel_importance(
     model, languages = loader.model.model, TextLanguages.of(text, {})
     positions = positions_at_once(checkpoint, text, device=device, dtype=dtype)
     chosen = [batch.on(device) for batch in batches(text, positions=positions)]
-    linears, hidden = probed_linears(checkpoint.architecture, model)
+    linears, hidden = observable_linears(checkpoint.architecture, model)
     squares: dict[str, Floats] = {}
     left_out = dict(hidden)
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])
     loader.model.load_outside(torch.unique(ids).cpu(), {})
-    done = _Ticks(progress, len(chosen) * len(loader.blocks))
+    visits = len(chosen) * len(loader.blocks)
+    shown = VisitProgress(progress, "reading text", visits=visits, total=visits)
     with lockstep(model, [block.module for block in loader.blocks], chosen) as walk:
         for index in loader.loaded(range(len(loader.blocks))):
             own = {name: weight for name, weight in linears.items() if weight.block == index}
             inputs = HessianAccumulator(languages, _points(own))
             with inputs.observe(model, to_the_end=True) as start:
-                walk.advance(done.counting(start))
+                walk.advance(shown.counting(start))
             for name, weight in own.items():
                 found = inputs.statistics(weight.sees)
                 if found is None or found.squares is None:
@@ -79,21 +80,3 @@ def _checked(name: str, squares: Floats) -> Floats:
     if not np.isfinite(squares).all():
         raise InputError(f"the input of {name} is NaN or infinite on this text; check the model's weights")
     return squares
-
-
-class _Ticks:
-    """Reports progress in batches that have passed a block."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def counting(self, start: Callable[[Batch], None]) -> Callable[[Batch], None]:
-        """Returns the function that starts a batch, and counts it."""
-
-        def before(batch: Batch) -> None:
-            start(batch)
-            self._done += 1
-            if self._progress is not None:
-                self._progress("reading text", self._done, self._total)
-
-        return before

@@ -19,10 +19,10 @@ from fairbits.core.files import write_files
 from fairbits.core.memory import LEARNING_POSITIONS
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, read_object
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.batches import batches
 from fairbits.forward.recorder import is_observable
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, grid_of
@@ -54,7 +54,7 @@ def execute_plan(
     checkpoint: Checkpoint,
     plan: Plan,
     *,
-    text: Text | None = None,
+    text: TokenizedText | None = None,
     device: str = "cpu",
     finished: Finished | None = None,
     saved: Path | None = None,
@@ -151,7 +151,9 @@ class _ModelLearner:
             if weights[name].block is not None and weights[name].expert is None
         }
         others = {name: codes for name, codes in rounded.items() if name not in inside}
-        with Reference.of(self.checkpoint, self.split.text, device=self.device, progress=self.progress) as reference:
+        with ReferenceModel.on_text(
+            self.checkpoint, self.split.text, device=self.device, progress=self.progress
+        ) as reference:
             return distill_model(
                 self.checkpoint,
                 inside,
@@ -174,7 +176,7 @@ class _ModelLearner:
         )
 
     @cached_property
-    def _block_text(self) -> Text:
+    def _block_text(self) -> TokenizedText:
         """The text with which blocks are rounded and learned one by one."""
         return self.split.shorten(self.learning.block_tokens)
 
@@ -186,7 +188,7 @@ def learned_results(
     plan: Plan,
     layers: Mapping[str, Codes],
     *,
-    text: Text,
+    text: TokenizedText,
     notes: Mapping[str, tuple[str, ...]],
     device: str,
 ) -> dict[str, LayerResult]:

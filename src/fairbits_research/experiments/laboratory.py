@@ -15,10 +15,9 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -86,7 +85,7 @@ class ModelLab:
         self._found: dict[object, LanguageFrame] = {}
 
     @cached_property
-    def text(self) -> Text:
+    def text(self) -> TokenizedText:
         """The evaluation text."""
         return tokenize_corpus(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from fairbits.api.evaluate import evaluate
 from fairbits.cli.scores_table import evaluate_table
 from fairbits.core.errors import InputError
-from fairbits.evaluation.document_sums import TokenPercentiles
+from fairbits.evaluation.document_scores import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid

@@ -17,7 +17,7 @@ from fairbits.cli.run_table import next_steps, run_table
 from fairbits.cli.scores_table import evaluate_table
 from fairbits.cli.sweep_command import sweep_table
 from fairbits.comparison.comparison import COMPARE, Comparison, Entry
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import gate, junit
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity

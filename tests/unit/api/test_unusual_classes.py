@@ -14,7 +14,7 @@ from transformers import OlmoHybridForCausalLM
 
 import fairbits as fb
 from fairbits.core.errors import InputError
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest

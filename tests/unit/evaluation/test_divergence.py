@@ -12,10 +12,10 @@ import transformers as t
 
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features_module
-from fairbits.evaluation.divergence import compare_logits, compare_models
-from fairbits.evaluation.reference import WHOLE, Reference
+from fairbits.evaluation.divergence import compare_logits
+from fairbits.evaluation.reference import WHOLE, ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import NO_LABEL, Text
+from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
@@ -24,7 +24,7 @@ HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3
 CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
 
 
-def text_of(checkpoint, **settings) -> Text:
+def text_of(checkpoint, **settings) -> TokenizedText:
     return tokenize_corpus(checkpoint, CORPUS, request=TextRequest("evaluation", **settings))
 
 
@@ -38,7 +38,7 @@ def disturbed(checkpoint, scale: float = 0.05):
 
 
 @torch.no_grad()
-def in_memory(reference, quantized, text: Text) -> np.ndarray:
+def in_memory(reference, quantized, text: TokenizedText) -> np.ndarray:
     """Returns tokens, both losses, divergence, flips and changes of margins by document, from both models at once."""
     sums = np.zeros((6, len(text.lang)))
     reference, quantized = reference.double(), quantized.double()
@@ -66,8 +66,8 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     checkpoint = reading_model(family)
     text = text_of(checkpoint, sequence=24)
     model = disturbed(checkpoint)
-    with Reference.of(checkpoint, text) as reference:
-        found = compare_models(model, reference)
+    with ReferenceModel.on_text(checkpoint, text) as reference:
+        found = reference.compare(model)
         assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
     tokens, nll_reference, nll_quantized, kl, flips, margin = in_memory(checkpoint.load(), model, text)
     assert found.predicted == pytest.approx(tokens)
@@ -83,7 +83,7 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
 @pytest.mark.parametrize("family", ["llama", "mt5"])
 def test_the_logits_of_the_reference_belong_to_the_caller(reading_model, family) -> None:
     checkpoint = reading_model(family)
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
+    with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
         first = reference.logits(slice(0, 9))
         expected = first.clone()
         first.zero_()
@@ -102,8 +102,8 @@ def test_logits_that_are_compared_stay_as_they_are() -> None:
 
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = compare_models(checkpoint.load(), reference)
+    with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
+        found = reference.compare(checkpoint.load())
     assert not found.kl.any()
     assert not found.flips.any()
     assert not found.token_margin.any()
@@ -148,11 +148,11 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     checkpoint = reading_model("llama")
     text, model = text_of(checkpoint), disturbed(checkpoint)
     seen = []
-    with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
-        large = compare_models(model, reference)
+    with ReferenceModel.on_text(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
+        large = reference.compare(model)
         monkeypatch.setattr(features_module, "EVALUATION_POSITIONS", 8)
         monkeypatch.setattr(features_module, "positions_at_once", lambda *_: 8)
-        small = compare_models(model, reference, progress=lambda *call: seen.append(call))
+        small = reference.compare(model, progress=lambda *call: seen.append(call))
     assert small.kl == pytest.approx(large.kl, rel=1e-4)
     assert np.array_equal(small.token_document, large.token_document)
     assert seen[0] == ("evaluating the reference model", len(text.windows), len(text.windows))
@@ -163,10 +163,10 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
 def test_half_precision_is_kept_as_it_is(reading_model) -> None:
     checkpoint = reading_model("llama")
     text = text_of(checkpoint)
-    with Reference.of(checkpoint, text, dtype=torch.bfloat16) as reference:
+    with ReferenceModel.on_text(checkpoint, text, dtype=torch.bfloat16) as reference:
         assert reference.logits(slice(1)).dtype == torch.bfloat16
-        found = compare_models(checkpoint.load(torch.bfloat16), reference)
-        exact = compare_models(checkpoint.load(), reference)
+        found = reference.compare(checkpoint.load(torch.bfloat16))
+        exact = reference.compare(checkpoint.load())
     assert not found.kl.any()
     assert exact.kl.any()
 
@@ -176,7 +176,7 @@ def test_the_reference_lets_go_of_model_and_disk(reading_model, monkeypatch, tmp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model = checkpoint.load()
     gone = weakref.ref(model)
-    reference = Reference.of_model(model, text_of(checkpoint), target="it")
+    reference = ReferenceModel.on_text(model, text_of(checkpoint))
     del model
     gc.collect()
     assert gone() is None
@@ -194,7 +194,7 @@ def test_a_full_disk_is_said(reading_model) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(InputError, match=r"room for the answers of the reference model .*File too large.*TMPDIR"):
-            Reference.of(checkpoint, text)
+            ReferenceModel.on_text(checkpoint, text)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -204,7 +204,7 @@ def test_too_little_room_is_said_before_the_pass_ends(reading_model, monkeypatch
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("fairbits.evaluation.reference.shutil.disk_usage", lambda _: usage)
     with pytest.raises(InputError, match=r"bytes are needed and 10 are free"):
-        Reference.of(checkpoint, text_of(checkpoint))
+        ReferenceModel.on_text(checkpoint, text_of(checkpoint))
 
 
 @pytest.mark.parametrize("broken", ["reference", "quantized"])
@@ -215,19 +215,19 @@ def test_nan_names_the_model(reading_model, broken) -> None:
     with torch.no_grad():
         models[broken].get_output_embeddings().weight[5] = torch.nan
     with (
-        Reference.of_model(models["reference"], text_of(checkpoint), target="reference") as reference,
+        ReferenceModel.on_text(models["reference"], text_of(checkpoint)) as reference,
         pytest.raises(InputError, match=f"^the logits of {broken} contain NaN"),
     ):
-        compare_models(models["quantized"], reference)
+        reference.compare(models["quantized"])
 
 
 def test_another_vocabulary_is_refused(reading_model) -> None:
     checkpoint = reading_model("llama")
     config = t.LlamaConfig(**{**checkpoint.config.to_dict(), "vocab_size": 16400})
     with (
-        Reference.of(checkpoint, text_of(checkpoint)) as reference,
+        ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference,
         pytest.raises(
             InputError, match=r"16,400 tokens in its vocabulary and .* 1,024; both must have the same vocabulary"
         ),
     ):
-        compare_models(t.LlamaForCausalLM(config).eval(), reference)
+        reference.compare(t.LlamaForCausalLM(config).eval())

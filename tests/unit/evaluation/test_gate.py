@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import Check, GateResult, gate, junit
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity

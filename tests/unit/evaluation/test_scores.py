@@ -6,10 +6,10 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.divergence import DocumentSums
-from fairbits.evaluation.document_sums import TokenPercentiles
+from fairbits.evaluation.document_scores import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
 
@@ -47,7 +47,7 @@ def test_other_numbers_of_a_language(draw) -> None:
 def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     rng = np.random.default_rng(0)
     lang = np.array(["eng_Latn"] * 5 + ["heb_Hebr"] * 5)
-    text = Text(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
+    text = TokenizedText(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
     documents = rng.integers(0, 10, 3000)
     kl = (rng.exponential(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
     sums = [np.bincount(documents).astype(float)] * 5

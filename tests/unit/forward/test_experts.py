@@ -5,11 +5,10 @@ import pytest
 import torch
 import transformers as t
 
-from fairbits.forward import collect as run
+from fairbits.forward import statistics as run
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.expert_inputs import ExpertCall
-from fairbits.forward.experts import ExpertPoint, expert_points
+from fairbits.forward.experts import ExpertCall, ExpertPoint, expert_points
+from fairbits.forward.statistics import collect_statistics
 from fairbits.text.text_request import TextRequest
 
 from .conftest import WEATHER

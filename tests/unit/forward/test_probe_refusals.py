@@ -6,8 +6,8 @@ import transformers as t
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import split_head
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.tokenize import longest_input, task_of, tokenize_corpus
+from fairbits.forward.statistics import collect_statistics
+from fairbits.forward.tokenize import longest_input, prediction_task, tokenize_corpus
 from fairbits.text.corpus import Corpus
 
 TOKENS = {"vocab_size": 16384, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
@@ -18,13 +18,13 @@ WORDS = {"eng": [f"The wind came from the north on day {i}." for i in range(6)]}
 
 def test_encoder_and_decoder_without_a_head_are_refused(saved):
     with pytest.raises(InputError, match="no head that predicts tokens"):
-        task_of(saved(t.MT5Model(t.MT5Config(**MT5_SIZE, decoder_start_token_id=3))))
+        prediction_task(saved(t.MT5Model(t.MT5Config(**MT5_SIZE, decoder_start_token_id=3))))
 
 
 def test_a_masked_model_without_a_table_of_positions_has_all_its_positions(saved):
     config = t.ModernBertConfig(**SIZE | {"pad_token_id": 16000}, max_position_embeddings=64)
     checkpoint = saved(t.ModernBertForMaskedLM(config), mask_token="<unk>")
-    assert task_of(checkpoint) == "masked"
+    assert prediction_task(checkpoint) == "masked"
     assert longest_input(checkpoint) == 64
 
 

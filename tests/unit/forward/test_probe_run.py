@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from fairbits.core.errors import InputError
-from fairbits.forward import collect as run
-from fairbits.forward.collect import collect_statistics, document_losses
+from fairbits.forward import statistics as run
+from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import unigrams
 from fairbits.models.scales.scheme import Scheme

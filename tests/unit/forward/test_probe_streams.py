@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_models import small_model
 
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import open_corpus

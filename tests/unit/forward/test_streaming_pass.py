@@ -8,9 +8,9 @@ import torch
 import transformers as t
 
 from fairbits.core.errors import InputError
-from fairbits.forward import collect as run
+from fairbits.forward import statistics as run
 from fairbits.forward import streaming
-from fairbits.forward.collect import collect_statistics, measuring_dtype
+from fairbits.forward.statistics import collect_statistics, measuring_dtype
 from fairbits.forward.streaming import NotStreamableError, least_places, segments
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel

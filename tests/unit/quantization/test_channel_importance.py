@@ -8,7 +8,7 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import channel_importance as module
 from fairbits.quantization.channel_importance import channel_importance
@@ -25,11 +25,11 @@ WEATHER = Corpus(
 )
 
 
-def text_of(checkpoint: Checkpoint) -> Text:
+def text_of(checkpoint: Checkpoint) -> TokenizedText:
     return tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=64))
 
 
-def by_hooks(checkpoint: Checkpoint, text: Text) -> dict[str, np.ndarray]:
+def by_hooks(checkpoint: Checkpoint, text: TokenizedText) -> dict[str, np.ndarray]:
     """Returns E[x²] (languages, in) of all linear layers, window by window in the whole model."""
     model, sums, count = checkpoint.load(), defaultdict(lambda: 0.0), np.zeros(len(text.languages))
     for window in text.windows:

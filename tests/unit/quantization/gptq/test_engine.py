@@ -9,8 +9,8 @@ import transformers as t
 
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.expert_inputs import ExpertCall
+from fairbits.forward.experts import ExpertCall
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales, round_to_nearest
 from fairbits.quantization.gptq.block_rounding import STARVED, UNSEEN

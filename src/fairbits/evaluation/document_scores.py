@@ -1,4 +1,4 @@
-"""What is stored of an evaluation: sums of every document, and percentiles over the tokens of every language."""
+"""What scores store: sums of every document, and percentiles over the tokens of every language."""
 
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -35,7 +35,7 @@ class DocumentScores:
         self._check_counts()
 
     def _check_counts(self) -> None:
-        """Checks that tokens are counted in whole numbers, flips among them, and that losses are of some token."""
+        """Checks that tokens are counted in whole numbers, flips are among them, and losses belong to some token."""
         for name in ("tokens", "flips"):
             odd = np.flatnonzero(getattr(self, name) % 1)
             if odd.size:
@@ -53,34 +53,33 @@ class DocumentScores:
         pairs = list(zip(names, self.document.tolist(), strict=True))
         if len(set(pairs)) < len(pairs):
             code, number = next(pair for pair, times in Counter(pairs).items() if times > 1)
-            raise InputError(f"document {number} of {code} is there twice; each must be there once")
+            raise InputError(f"document {number} of {code} occurs twice; each must occur once")
         place = {code: i for i, code in enumerate(dict.fromkeys(names))}
-        own = [place[code] for code in names]
+        codes = [place[code] for code in names]
         for column in (self.tokens, self.bytes):
-            empty = np.flatnonzero(np.bincount(own, weights=column) == 0)
+            empty = np.flatnonzero(np.bincount(codes, weights=column) == 0)
             if empty.size:
                 raise InputError(f"{[*place][empty[0]]} has no token or no byte; every language must have text")
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Returns the columns by their names."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class TokenPercentiles:
-    """Percentiles over the predicted tokens of a language; None in scores of version 1, which have only `kl_p99`.
+    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, in nats.
 
-    `kl_…` are those of the divergence in nats; `margin_…` those of the change of the decision margin in nats: the
-    logit of the reference's first choice less that of the next best token. A negative change brings the choice closer
-    to a flip.
+    The margin is the logit of the reference's first choice less the logit of the next best token. A negative change
+    brings the choice closer to a flip.
     """
 
     kl_p99: Amount
-    kl_p50: Amount | None = None
-    kl_p95: Amount | None = None
-    kl_p99_9: Amount | None = None
-    margin_p50: float | None = None
-    margin_p1: float | None = None
+    kl_p50: Amount
+    kl_p95: Amount
+    kl_p99_9: Amount
+    margin_p50: float
+    margin_p1: float
 
     def __post_init__(self) -> None:
         """Checks the order of the percentiles."""
