@@ -28,7 +28,7 @@ def drawn_scores() -> Scores:
     )
     question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(codes, "0" * 64), 4096, 512, SEED)
     models = Identity("quantized", "f" * 64, 1000), Identity("reference", "e" * 64, 4000)
-    return Scores(*models, question, codes, documents, dict.fromkeys(codes, TokenPercentiles(0.5)))
+    return Scores(*models, question, codes, documents, dict.fromkeys(codes, TokenPercentiles(*[0.5] * 6)))
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def _inputs(window: Window) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """All windows, however long, side by side in one batch: the most padding there can be."""
-    monkeypatch.setattr(run, "positions_at_once", lambda _model, _split: 10**9)
+    monkeypatch.setattr(run, "positions_per_batch", lambda _model, _split: 10**9)
 
 
 @pytest.mark.usefixtures("one_batch")
