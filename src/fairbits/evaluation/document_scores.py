@@ -28,7 +28,6 @@ class DocumentScores:
     flips: Sums
 
     def __post_init__(self) -> None:
-        """Checks that every column has an entry for every document."""
         for name, column in self.columns().items():
             if len(column) != len(self.lang) or not len(column):
                 raise InputError(f"{name} has {len(column)} entries and lang has {len(self.lang)}; they must agree")
@@ -62,7 +61,6 @@ class DocumentScores:
                 raise InputError(f"{[*place][empty[0]]} has no token or no byte; every language must have text")
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Returns the columns by their names."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -82,13 +80,11 @@ class TokenPercentiles:
     margin_p1: float
 
     def __post_init__(self) -> None:
-        """Checks the order of the percentiles."""
         check_ordered("kl_p50, kl_p95, kl_p99, kl_p99_9", (self.kl_p50, self.kl_p95, self.kl_p99, self.kl_p99_9))
         check_ordered("margin_p1, margin_p50", (self.margin_p1, self.margin_p50))
 
     @classmethod
     def of(cls, kl: NDArray[np.float32], margin: NDArray[np.float32]) -> "TokenPercentiles":
-        """Returns the percentiles of the tokens of one language."""
         p50, p95, p99, p99_9 = np.quantile(kl, [0.5, 0.95, 0.99, 0.999]).tolist()
         median, least = np.quantile(margin, [0.5, 0.01]).tolist()
         return cls(p99, p50, p95, p99_9, median, least)

@@ -69,7 +69,6 @@ class GateResult(Shown):
 
     @property
     def exit_code(self) -> int:
-        """0 if every requirement is met, else 1."""
         return 0 if self.passed else 1
 
     @property
@@ -83,7 +82,6 @@ class GateResult(Shown):
         return f"{reasons} (measured by {MEASURE_LABELS.get(self.measure, self.measure)})"
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the result for JSON."""
         return {
             "schema": "fairbits.verdict/2",
             "fairbits": __version__,

@@ -1,12 +1,19 @@
 """The features of a model on a text: its last hidden states at the positions that predict a token, and their head.
 
-A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`).
+A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`). Both have:
+
+`name`             the model
+`separate`         whether logits exist only where the head is called
+`logit_positions`  the number of positions whose logits may be in memory at a time
+`notes`            what a reader of any result must know
+`features`         yields all predicting positions, in an order that depends neither on the model nor on the batch size
+`head`             the function from features to logits; in blocks, once the first features are there
 """
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,7 +29,7 @@ from fairbits.core.memory import (
     STATES_BYTES,
 )
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import Batch, batches
+from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import Split, positions_per_batch, split_head
 from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, bytes_per_position, lockstep
 from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
@@ -56,60 +63,12 @@ class HiddenStates:
         return cls(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
 
     def split(self, size: int) -> "Iterator[HiddenStates]":
-        """Yields parts of at most `size` positions."""
         columns = (torch.split(column, size) for column in (self.features, self.labels, self.documents))
         return (HiddenStates(*part) for part in zip(*columns, strict=True))
 
 
-class EvaluatedModel(Protocol):
-    """A model on a text.
-
-    `name`             the model
-    `separate`         whether logits exist only where the head is called
-    `logit_positions`  the number of positions whose logits may be in memory at a time
-    `notes`            what a reader of any result must know
-    """
-
-    name: str
-    separate: bool
-    logit_positions: int
-    notes: tuple[str, ...]
-
-    @property
-    def head(self) -> Callable[[Tensor], Tensor]:
-        """The function from features to logits; in blocks, once the first features are there."""
-
-    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
-        """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
-
-        `progress` is called with `stage`, the windows done and the number of windows.
-        """
-
-
-def evaluated_model(model: "PreTrainedModel | Checkpoint", text: TokenizedText, *, device: str) -> EvaluatedModel:
-    """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
-    if not isinstance(model, Checkpoint):
-        return WholeModel(model, text, device=device)
-    notes: tuple[str, ...] = ()
-    try:
-        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
-        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize, device):
-            return StreamedModel(plain, text, device=device)
-    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
-        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
-            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
-    loaded = model.load(DTYPE, device=device, read_only=True)
-    try:
-        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
-    except (RuntimeError, ValueError, NotImplementedError) as problem:
-        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
-            raise
-        reason = " ".join(str(problem).split())
-        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
-
-
 class WholeModel:
-    """A loaded model on a text; see `EvaluatedModel`."""
+    """A loaded model on a text."""
 
     def __init__(
         self, model: "PreTrainedModel", text: TokenizedText, *, device: str, notes: tuple[str, ...] = ()
@@ -137,7 +96,7 @@ class WholeModel:
 
 
 class StreamedModel:
-    """A model on a text, with the weights of one block in memory at a time; see `EvaluatedModel`.
+    """A model on a text, with the weights of one block in memory at a time.
 
     All batches walk through the blocks in lock step. Where their hidden states do not fit, the text passes in parts.
     """
@@ -157,7 +116,6 @@ class StreamedModel:
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """The function from features to logits, once the first features are there."""
         if self._split is None:
             raise InputError(f"the head of {self.name} is not known before its first features are; ask for these first")
         return self._split.head
@@ -168,23 +126,10 @@ class StreamedModel:
         shown = VisitProgress(
             progress, stage, visits=len(chosen) * len(self._loader.blocks), total=len(self._text.windows)
         )
-        for part in self._parts(chosen):
+        room = GPU_STATES_BYTES if is_gpu(self._device) else STATES_BYTES
+        for part in in_parts(chosen, lambda batch: batch.size * self._position_bytes, room=room, most=MOST_BATCHES):
             with closing(self._pass(part, shown)) as states:
                 yield from states
-
-    def _parts(self, chosen: list[Batch]) -> Iterator[list[Batch]]:
-        """Yields the batches in parts whose hidden states fit."""
-        room = GPU_STATES_BYTES if is_gpu(self._device) else STATES_BYTES
-        part: list[Batch] = []
-        taken = 0
-        for batch in chosen:
-            size = batch.size * self._position_bytes
-            if part and (taken + size > room or len(part) == MOST_BATCHES):
-                yield part
-                part, taken = [], 0
-            part.append(batch)
-            taken += size
-        yield part
 
     def _pass(self, part: list[Batch], shown: VisitProgress) -> Generator[HiddenStates, None, None]:
         """Yields the features of a part of the text.
@@ -214,6 +159,31 @@ class StreamedModel:
                 f"{self.name} is too large for this machine and cannot pass in blocks, as {problem}; evaluate it where "
                 "twice its size in float32 is free"
             ) from None
+
+
+EvaluatedModel = WholeModel | StreamedModel
+
+
+def evaluated_model(model: "PreTrainedModel | Checkpoint", text: TokenizedText, *, device: str) -> EvaluatedModel:
+    """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
+    if not isinstance(model, Checkpoint):
+        return WholeModel(model, text, device=device)
+    notes: tuple[str, ...] = ()
+    try:
+        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
+        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize, device):
+            return StreamedModel(plain, text, device=device)
+    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
+        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
+            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
+    loaded = model.load(DTYPE, device=device, read_only=True)
+    try:
+        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
+    except (RuntimeError, ValueError, NotImplementedError) as problem:
+        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(problem).split())
+        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
 
 
 def split_for(model: "PreTrainedModel", text: TokenizedText, *, device: str) -> Split:

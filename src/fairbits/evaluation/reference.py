@@ -160,7 +160,6 @@ class ReferenceModel:
         )
 
     def close(self) -> None:
-        """Removes the file."""
         self._file.close()
 
     def __enter__(self) -> "ReferenceModel":

@@ -271,7 +271,6 @@ class Scores(Shown):
         }
 
     def as_bytes(self) -> bytes:
-        """Returns the content of its file."""
         content = {
             **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
             "question": self.question.as_data(),

@@ -33,7 +33,6 @@ class Identity:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Identity":
-        """Returns the identity of a checkpoint; reads all of its bytes."""
         return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
 
 
@@ -60,7 +59,6 @@ class EvaluationSetting:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
-        """Returns the setting in which a model is evaluated on the requested text of a corpus."""
         return cls(
             task=prediction_task(checkpoint),
             corpus=corpus.name,

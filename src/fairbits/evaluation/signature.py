@@ -39,7 +39,6 @@ class Signature:
 
     @classmethod
     def parse(cls, line: str) -> "Signature":
-        """Returns the signature in a line."""
         if UNPRINTABLE.search(line.strip()):
             raise InputError(f"{line!r:.80} is not a signature (it contains control characters); it must be {FORM}")
         pairs = [part.partition(":") for part in line.strip().split("|")]

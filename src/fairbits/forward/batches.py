@@ -1,8 +1,8 @@
 """Batches of windows of similar length, in mixed languages, with padding."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from fairbits.forward.windows import NO_LABEL, Sound, TokenizedText, Window, Win
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +23,6 @@ class Positions:
     text: Tensor
 
     def on(self, device: str | torch.device) -> "Positions":
-        """Returns them on a device."""
         return Positions(self.real.to(device), self.text.to(device))
 
 
@@ -36,7 +37,6 @@ class Batch:
     encoder: Positions | None
 
     def positions(self, stack: str) -> Positions:
-        """Returns the positions for a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
 
     @property
@@ -46,7 +46,6 @@ class Batch:
 
     @property
     def ids(self) -> Tensor:
-        """All token ids of the model's input."""
         return torch.cat([ids.flatten() for name, ids in self.inputs.items() if name.endswith("input_ids")])
 
     def inputs_for(self, model: "PreTrainedModel") -> dict[str, Tensor]:
@@ -54,7 +53,6 @@ class Batch:
         return {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in self.inputs.items()}
 
     def on(self, device: str | torch.device) -> "Batch":
-        """Returns the batch with the model's input on a device."""
         return replace(self, inputs={name: x.to(device) for name, x in self.inputs.items()})
 
 
@@ -68,6 +66,19 @@ def batches(text: TokenizedText, *, positions: int) -> Iterator[Batch]:
         chosen.append(window)
     if chosen:
         yield _batch(chosen, text.padding)
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], float], *, room: float, most: int) -> Iterator[list[T]]:
+    """Yields the items in parts of at most this total size and number, or of one item."""
+    part: list[T] = []
+    total = 0.0
+    for item in items:
+        if part and (total + size(item) > room or len(part) == most):
+            yield part
+            part, total = [], 0.0
+        part.append(item)
+        total += size(item)
+    yield part
 
 
 def _batch(windows: Sequence[Window], padding: int) -> Batch:

@@ -1,6 +1,5 @@
 """A forward pass over text that counts which experts every document reaches, with one block in memory at a time."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -8,11 +7,11 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_STATES_BYTES, STATES_BYTES
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import batches
+from fairbits.forward.batches import batches, in_parts
 from fairbits.forward.experts import BlockExperts, ExpertCounter, expert_points
 from fairbits.forward.lockstep import bytes_per_position, lockstep, positions_at_once
 from fairbits.forward.streaming import BlockLoader
-from fairbits.forward.windows import TokenizedText, Window
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.streaming_model import walk_dtype
@@ -26,9 +25,9 @@ def count_by_document(
     counter = ExpertCounter(points, torch.arange(len(text.lang)), device=device)
     dtype = walk_dtype(checkpoint, device)
     room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // bytes_per_position(checkpoint, dtype)
-    parts = list(_parts(text, room))
-    for number, part in enumerate(parts if points else ()):
-        _pass(checkpoint, part, counter, device=device, dtype=dtype)
+    parts = list(in_parts(text.windows, lambda window: window.length, room=room, most=len(text.windows)))
+    for number, windows in enumerate(parts if points else ()):
+        _pass(checkpoint, replace(text, windows=tuple(windows)), counter, device=device, dtype=dtype)
         if progress is not None:
             progress("counting experts", number + 1, len(parts))
     tables = counter.tables()
@@ -38,19 +37,6 @@ def count_by_document(
             "be chosen by them"
         )
     return tables
-
-
-def _parts(text: TokenizedText, room: int) -> Iterator[TokenizedText]:
-    """Yields the text in parts of at most this many positions, or of one window."""
-    windows: list[Window] = []
-    positions = 0
-    for window in text.windows:
-        if windows and positions + window.length > room:
-            yield replace(text, windows=tuple(windows))
-            windows, positions = [], 0
-        windows.append(window)
-        positions += window.length
-    yield replace(text, windows=tuple(windows))
 
 
 def _pass(

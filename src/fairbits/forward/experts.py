@@ -1,7 +1,8 @@
 """Experts whose matrices are stacked in one parameter: what reaches each of them, and how often (ExpertCounter)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,9 @@ class ExpertCall:
 
     @property
     def positions(self) -> int:
-        """The number of positions."""
         return self.states.shape[-2]
 
     def reaches(self, expert: int) -> Tensor:
-        """Returns for each position whether it reaches an expert."""
         return (self.chosen == expert).any(1)
 
     def inputs(self, expert: int, at: Tensor) -> Tensor:
@@ -132,9 +131,9 @@ class ExpertCounter:
         }
 
     def attach(self, modules: Mapping[str, nn.Module], *, block: int | None = None) -> list[RemovableHandle]:
-        """Returns the handles of the hooks on all modules of experts, or on those of one block."""
+        """Returns the handles of the hooks on all modules of experts, or of one block."""
         return [
-            modules[point.module].register_forward_pre_hook(self._hook(point), with_kwargs=True)
+            modules[point.module].register_forward_pre_hook(partial(self._count, point), with_kwargs=True)
             for point in self.points
             if block is None or point.block == block
         ]
@@ -163,20 +162,17 @@ class ExpertCounter:
         some = ", ".join(map(str, blocks[:8])) + (" …" if len(blocks) > 8 else "")
         return (f"expert usage is not counted in blocks {some}: these modules do not receive the router's choice",)
 
-    def _hook(self, point: ExpertPoint) -> Callable[..., None]:
-        @torch.no_grad()
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if point.module in self._passed:
-                return
-            self._passed.add(point.module)
-            call = ExpertCall.of(module, (*args, *kwargs.values()))
-            rows = self._rows[point.stack]
-            if call is None or len(call.chosen) != len(rows):
-                self._strange.add(point.module)
-                return
+    @torch.no_grad()
+    def _count(self, point: ExpertPoint, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if point.module in self._passed:
+            return
+        self._passed.add(point.module)
+        call = ExpertCall.of(module, (*args, *kwargs.values()))
+        rows = self._rows[point.stack]
+        if call is None or len(call.chosen) != len(rows):
+            self._strange.add(point.module)
+        else:
             self._add(point, call.chosen, rows[:, None])
-
-        return hook
 
     def _add(self, point: ExpertPoint, chosen: Tensor, rows: Tensor) -> None:
         """Adds the chosen experts of all positions. Sums of whole numbers do not depend on their order."""

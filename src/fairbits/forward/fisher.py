@@ -44,7 +44,6 @@ class LossSums:
 
     @property
     def sums(self) -> Tensor:
-        """The sums so far, (3, documents)."""
         self.settle()
         return self._sums
 

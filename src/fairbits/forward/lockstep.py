@@ -104,7 +104,6 @@ class PausedBatch:
 
     @property
     def states(self) -> Tensor:
-        """The incoming hidden states."""
         states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
         return states
 
@@ -128,7 +127,6 @@ class BatchThread(threading.Thread):
         self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
 
     def run(self) -> None:
-        """Runs the model."""
         problem: BaseException | None = None
         try:
             with torch.no_grad():  # grad mode is per thread
@@ -139,7 +137,7 @@ class BatchThread(threading.Thread):
             problem = raised
         self._calls.put(problem)
 
-    def output_of(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def request_output(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the output of a block, after waiting for the driver to give it (called in this thread)."""
         self._calls.put(BlockCall(block, args, kwargs))
         output = self._outputs.get()
@@ -175,7 +173,7 @@ def wait_for_output(block: str, *args: Any, **kwargs: Any) -> Any:
         raise InputError(
             f"{block} was called from outside; while batches walk through a model, nothing else can use it"
         )
-    return thread.output_of(block, args, kwargs)
+    return thread.request_output(block, args, kwargs)
 
 
 def output_states(output: Any) -> Tensor:
@@ -215,7 +213,6 @@ class VisitProgress:
         self._done = 0
 
     def add(self) -> None:
-        """Counts a visit."""
         self._done += 1
         if self._progress is not None:
             self._progress(self._stage, self._total * self._done // self._visits, self._total)
@@ -311,7 +308,6 @@ class Lockstep:
         return tuple(paused)
 
     def start(self) -> None:
-        """Moves all batches to the first block."""
         for thread in self._threads:
             thread.start()
             _expect(thread, self._remaining[0])

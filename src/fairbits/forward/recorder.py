@@ -1,8 +1,9 @@
 """Recorder: hooks that sum activations, gradients and predicted damage at the points of a model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -167,7 +168,7 @@ class Recorder:
         experts: ExpertCounter | None = None,
         device: str | torch.device | None = None,
     ) -> None:
-        """`documents` holds the language of each document, by index; `device` is by default that of the model.
+        """`documents` has the language of each document, by index; `device` is by default the device of the model.
 
         `left_out` says which linear layers are not measured, and why; `experts` counts what reaches each expert.
         """
@@ -277,37 +278,31 @@ class Recorder:
             point = self.points[index]
             module = self._modules[point.module]
             if point.kind == "input":
-                handles.append(module.register_forward_pre_hook(self._on_input(column, point), with_kwargs=True))
+                hook = partial(self._on_input, column, point)
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             else:
-                handles.append(module.register_forward_hook(self._on_output(column, point)))
+                handles.append(module.register_forward_hook(partial(self._on_output, column, point)))
         stacks = {point.name: point.stack for point in self.points}
         for column, (name, weight) in enumerate(linears.items()):
-            hook = self._on_linear(column, name, stacks[f"{weight.sees}.input"])
+            hook = partial(self._on_linear, column, name, stacks[f"{weight.sees}.input"])
             handles.append(self._modules[weight.module].register_forward_hook(hook, with_kwargs=True))
         return handles
 
-    def _on_input(self, index: int, point: Point) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
+    def _on_input(self, index: int, point: Point, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
 
-        return hook
+    def _on_output(self, index: int, point: Point, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._activations(index, point, first_tensor(output))
 
-    def _on_output(self, index: int, point: Point) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            self._activations(index, point, first_tensor(output))
-
-        return hook
-
-    def _on_linear(self, index: int, name: str, stack: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            y, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
-            self._applications[name] = Application(index, stack, x.shape, y.shape, x.dtype)
-            if y.requires_grad:
-                y.register_hook(  # type: ignore[no-untyped-call]
-                    lambda g: self._gradient(index, name, stack, x, g.detach())
-                )
-
-        return hook
+    def _on_linear(
+        self, index: int, name: str, stack: str, _module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        y, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
+        self._applications[name] = Application(index, stack, x.shape, y.shape, x.dtype)
+        if y.requires_grad:
+            y.register_hook(  # type: ignore[no-untyped-call]
+                lambda g: self._gradient(index, name, stack, x, g.detach())
+            )
 
     @torch.no_grad()
     def _activations(self, index: int, point: Point, x: Tensor) -> None:
@@ -365,7 +360,6 @@ class Recorder:
         return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
 
     def _matrix(self, weight: Weight) -> Tensor:
-        """Returns the weights of a linear layer as (out, in)."""
         W: Tensor = self._modules[weight.module].weight.detach()
         return W.T if weight.transposed else W
 

@@ -54,7 +54,6 @@ class SpeechEncoder:
 
     @property
     def seconds(self) -> float:
-        """The length of the longest clip that the model can read."""
         return float(self.extractor.n_samples / self.extractor.sampling_rate)
 
     def sound(self, clip: Clip) -> Sound | None:
@@ -142,7 +141,6 @@ class _Chooser:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note on clips that were left out."""
         if not self._too_long:
             return ()
         named = ", ".join(f"{code} {count}" for code, count in list(self._too_long.items())[:NAMED])
@@ -178,7 +176,6 @@ class Prompts:
         return [self.start, *(self.vocabulary[name] for name in (*names, WITHOUT_TIMES) if name in self.vocabulary)]
 
     def notes(self, codes: Iterable[str]) -> tuple[str, ...]:
-        """Returns a note on languages that prompts do not name."""
         unknown = [code for code in codes if self._token(code) not in self.vocabulary]
         if not self.multilingual or not unknown:
             return ()

@@ -91,7 +91,6 @@ class ActivationStatistics:
     experts: tuple[BlockExperts, ...] = ()
 
     def blocks(self, kind: PointKind) -> list[int]:
-        """Returns the blocks that have a point of this kind."""
         return [point.block for point in self.points if point.kind == kind and point.block is not None]
 
     def sums(self, kind: PointKind, measure: Measure) -> Floats:

@@ -30,7 +30,7 @@ from fairbits.core.memory import (
     LEAST_STATES_FACTOR,
     STATES_BYTES,
 )
-from fairbits.forward.batches import Batch, batches
+from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.lockstep import (
@@ -68,9 +68,9 @@ def least_places(blocks: int) -> int:
 def segments(blocks: int, places: int) -> tuple[range, ...]:
     """Returns the segments of a number of blocks, with as few blocks computed again as places for their inputs allow.
 
-    The backward pass of a block needs the states at its input, and those of all blocks may not fit. Forward, the states
-    at the input of every segment are kept and, in the last segment, those of every block. Backward, a segment whose
-    turn has come is first computed again from its input, into the places of states that have been used. With n places,
+    The backward pass of a block needs the states at its input, and the states of all blocks may not fit. Forward, the
+    inputs of every segment are kept and, in the last segment, the inputs of every block. Backward, a segment whose turn
+    has come is first computed again from its input, into the places of states that have been used. With n places,
     n + (n − 1) + … + 1 blocks can be passed.
 
     >>> segments(32, 40), segments(32, 24), segments(10, 4)
@@ -161,7 +161,6 @@ class BlockLoader:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the model."""
         return self._checkpoint.architecture.blocks
 
     def loaded(self, indices: Iterable[int]) -> Iterator[int]:
@@ -195,7 +194,6 @@ class _Pass(BlockLoader):
         self._position_bytes = bytes_per_position(settings.checkpoint, settings.dtype)
 
     def batches(self) -> list[Batch]:
-        """Returns the batches of the text, on the device."""
         room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(self.device) else BLOCK_BACKWARD_BYTES
         positions = max(room // (SAVED_PER_BLOCK * self._position_bytes), BLOCK_BACKWARD_POSITIONS)
         return [
@@ -205,14 +203,11 @@ class _Pass(BlockLoader):
 
     def parts(self, chosen: Sequence[Batch]) -> list[list[Batch]]:
         """Returns the batches in parts whose kept states fit."""
-        room = LEAST_STATES_FACTOR * self._room()
-        parts: list[list[Batch]] = [[]]
-        for batch in chosen:
-            size = self.least_places * self._states_bytes([*parts[-1], batch])
-            if parts[-1] and (size > room or len(parts[-1]) == MOST_BATCHES):
-                parts.append([])
-            parts[-1].append(batch)
-        return parts
+
+        def size(batch: Batch) -> int:
+            return self.least_places * self._states_bytes([batch])
+
+        return list(in_parts(chosen, size, room=LEAST_STATES_FACTOR * self._room(), most=MOST_BATCHES))
 
     def places(self, part: Sequence[Batch]) -> int:
         """Returns for how many blocks the states of a part of the text are kept."""
@@ -222,7 +217,6 @@ class _Pass(BlockLoader):
         return sum(batch.main.real.numel() for batch in part) * self._position_bytes
 
     def _room(self) -> float:
-        """Returns how many bytes of states may be kept."""
         if not is_gpu(self.device):
             return STATES_BYTES
         return min(GPU_STATES_BYTES, torch.cuda.mem_get_info(self.device)[0] / 2)

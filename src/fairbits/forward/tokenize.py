@@ -165,7 +165,7 @@ def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:
 def longest_input(checkpoint: Checkpoint) -> int:
     """Returns how many positions of text the model accepts; a very large number if its configuration does not say."""
     stated = stated_positions(checkpoint)
-    # position tables like that of RoBERTa start after the padding token
+    # position tables such as RoBERTa's start after the padding token
     table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
     if table and prediction_task(checkpoint) == "masked":
         return stated - (getattr(checkpoint.config, "pad_token_id", None) or 0) - 1

@@ -64,7 +64,6 @@ class Window:
 
     @property
     def length(self) -> int:
-        """The longest of its parts."""
         sound = self.sound.positions if self.sound else 0
         return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else sound)
 
@@ -122,7 +121,6 @@ class Cutter:
         return [label for window in windows for label in window.main.labels if label != NO_LABEL]
 
     def windows(self, document: int, ids: Ids) -> Iterator[Window]:
-        """Yields the windows of one document."""
         room = self.length - (self.start is not None) - (self.end is not None)
         if self.task == "completion":
             room *= 2  # half of the text goes to each stack

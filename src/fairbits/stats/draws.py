@@ -32,7 +32,6 @@ class Draws:
     confidence: float
 
     def plain(self, lang: str) -> Estimate:
-        """Returns the damage of a language without an interval."""
         return Estimate.without_interval(self.values[lang], self.documents[lang], self.confidence)
 
     @cached_property
@@ -93,7 +92,6 @@ class DocumentRecords:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """The language codes, sorted."""
         return tuple(str(code) for code in np.unique(self.lang))
 
     @cached_property

@@ -124,7 +124,6 @@ class LanguageFrame(DocumentRecords, Shown):
 
     @property
     def without_interval(self) -> Mapping[str, str]:
-        """The languages for which no interval can be formed, and the reason for each."""
         return self.draws.without_interval
 
     @property
@@ -153,7 +152,6 @@ class LanguageFrame(DocumentRecords, Shown):
         return {lang: estimates.get(lang) or self.draws.plain(lang) for lang in self.languages}
 
     def language(self, lang: str) -> Estimate:
-        """Returns the damage of one language."""
         if lang not in self.languages:
             raise InputError(f"language {lang!r} is not in the frame; it has {', '.join(self.languages)}")
         return self.by_language()[lang]

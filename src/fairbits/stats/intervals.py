@@ -30,7 +30,6 @@ class Unbounded:
     limit: float
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Returns how pydantic reads the limit."""
         number = core_schema.nullable_schema(handler(source))
         return core_schema.no_info_after_validator_function(lambda x: self.limit if x is None else x, number)
 
@@ -56,7 +55,6 @@ class Estimate:
 
     @classmethod
     def without_interval(cls, value: float, n: int, confidence: float = 0.95) -> "Estimate":
-        """Returns a value for which no interval can be formed."""
         return cls(value, -math.inf, math.inf, n, confidence)
 
     def __post_init__(self) -> None:
@@ -80,7 +78,6 @@ class Estimate:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval."""
         return math.isfinite(self.low)
 
     def transform(self, function: Callable[[float], float]) -> "Estimate":
@@ -157,7 +154,7 @@ def marginal(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]
 def simultaneous(replicates: Replicates, confidence: float) -> tuple[Floats, Floats]:
     """Returns max-T limits that cover all languages at once with the given confidence.
 
-    They are v ± q·se with q the quantile of max_λ |t*_λ|. The dependence between languages is that of the resamples,
+    They are v ± q·se with q the quantile of max_λ |t*_λ|. The dependence between languages is the resamples',
     so they are narrower than Bonferroni limits.
     """
     t = studentised(replicates.deviation, replicates.replicate_error)

@@ -77,7 +77,6 @@ class OutcomeFrame(LanguageFrame):
     """
 
     def __post_init__(self) -> None:
-        """Checks the records, and that every value is the change of one item."""
         super().__post_init__()
         if not np.isin(self.values, (-1, 0, 1)).all() or (self.weights != 1).any():
             odd = self.values[~np.isin(self.values, (-1, 0, 1))]

@@ -52,7 +52,7 @@ class Replicates:
     """The estimates of all languages with their bootstrap deviations and standard errors.
 
     `deviation` (resample, language) is v* − v, `replicate_error` is the standard error inside each resample, and
-    `correlation` is that of the estimates, 0 between languages without a common document.
+    `correlation` is between the estimates, 0 between languages without a common document.
     """
 
     languages: tuple[str, ...]
@@ -66,7 +66,6 @@ class Replicates:
 
     @property
     def covariance(self) -> Floats:
-        """The covariance of the estimates, (language, language)."""
         return self.correlation * np.outer(self.error, self.error)
 
     def logarithm(self) -> "Replicates":
@@ -83,7 +82,6 @@ class Replicates:
         )
 
     def select(self, columns: NDArray[np.intp]) -> "Replicates":
-        """Returns the replicates of some languages, selected by column."""
         return replace(
             self,
             languages=tuple(self.languages[i] for i in columns),

@@ -37,8 +37,8 @@ def worst_language(replicates: Replicates, confidence: float = 0.95) -> tuple[st
 
     The interval is [max_λ(v_λ − q·se_λ), max_λ high_λ], where q is the (1+c)/2 quantile of max_λ t*_λ and high_λ are
     the marginal limits. It covers max θ with probability at least c, because either side fails with probability
-    (1−c)/2 at most: all lower limits v_λ − q·se_λ hold at once, so the largest of them lies below max θ; and the upper
-    limit of the one language that is truly the worst lies above its θ, so the largest upper limit does too.
+    (1−c)/2 at most: all lower limits v_λ − q·se_λ hold at once, so the largest of them is below max θ; and the upper
+    limit of the one language that is truly the worst is above its θ, so the largest upper limit does too.
     """
     level = 0.5 + confidence / 2
     t = studentised(replicates.deviation, replicates.replicate_error)
@@ -115,7 +115,7 @@ def random_effects_sd(replicates: Replicates, confidence: float = 0.95) -> Estim
     The model is v ~ N(μ1, τ²I + Σ) with Σ known from the bootstrap. Orthonormal contrasts z of v do not depend on μ;
     chosen so that they diagonalise Σ into s_k, they give Q(τ²) = Σ z_k²/(τ² + s_k) ~ χ²_{L−1}. Q falls with τ², so each
     level of Q belongs to one τ². The estimate solves Q(τ̂²) = L−1 (Paule–Mandel) and is 0 if Q(0) is smaller; the
-    interval holds the τ² whose Q lies between the χ² quantiles (Viechtbauer 2007). Assumes normal effects.
+    interval has the τ² whose Q is between the χ² quantiles (Viechtbauer 2007). Assumes normal effects.
     """
     z, s = _diagonal_contrasts(replicates)
     df = len(z)

@@ -52,7 +52,6 @@ class SamplesGateResult:
     worst_by_chance: float
 
     def __bool__(self) -> bool:
-        """Whether the verdict is a pass."""
         return self.verdict.passed
 
     def as_data(self) -> dict[str, Any]:

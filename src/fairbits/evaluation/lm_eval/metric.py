@@ -32,7 +32,6 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit of a loss."""
         return "bits_per_byte" if self.weighted else "per_item"
 
     @staticmethod
@@ -93,7 +92,7 @@ def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) 
 
 
 def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bool:
-    """Returns whether the items are pairs; only those of bits_per_byte are understood."""
+    """Returns whether the items are pairs, which are understood for bits_per_byte alone."""
     _, scores = next(iter(samples[0].filters[filter_name].values()))
     pair = isinstance(scores[name], list)
     if pair and name != "bits_per_byte":

@@ -173,7 +173,6 @@ class TaskSamples:
         return metrics
 
     def values(self, filter_name: str, metric: str) -> dict[int, Value]:
-        """Returns what every item scored."""
         written = {str(i): scores.get(metric) for i, (_, scores) in self.filters[filter_name].items()}
         try:
             values = check_record(dict[str, Written], written)
