@@ -59,11 +59,22 @@ class _EndThread(BaseException):
 
 @dataclass(frozen=True, eq=False)
 class BlockCall:
-    """A call of a block: its path in the model, and its arguments."""
+    """A call of a block: its path in the model, and its arguments, of which the hidden states are the first."""
 
     block: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+    @property
+    def states(self) -> Any:
+        """The incoming hidden states."""
+        return next(iter((*self.args, *self.kwargs.values())))
+
+    def with_states(self, states: Tensor | None) -> "BlockCall":
+        """Returns the call with other hidden states, or with none."""
+        if self.args:
+            return BlockCall(self.block, (states, *self.args[1:]), self.kwargs)
+        return BlockCall(self.block, (), {**self.kwargs, next(iter(self.kwargs)): states})
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +82,12 @@ class RecordedCall:
     """A call of a block without its hidden states: it can be repeated with any, when the walk is over."""
 
     _module: nn.Module
-    _args: tuple[Any, ...]
-    _kwargs: Mapping[str, Any]
+    _call: BlockCall
 
     def output(self, states: Tensor) -> Tensor:
         """Returns the output of the block with its present weights; hooks of the block are called."""
-        args, kwargs = _with_states(self._args, self._kwargs, states)
-        return output_states(self._module(*args, **kwargs))
+        call = self._call.with_states(states)
+        return output_states(self._module(*call.args, **call.kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,25 +102,23 @@ class PausedBatch:
     _call: BlockCall
     _forward: Callable[..., Any]
 
+    @property
+    def states(self) -> Tensor:
+        """The incoming hidden states."""
+        states: Tensor = self._call.states
+        return states
+
     def output(self, states: Tensor | None = None) -> Tensor:
         """Returns the output of the block with its present weights, for its own hidden states or for others.
 
         Gradients are tracked.
         """
-        args, kwargs = self._call.args, self._call.kwargs
-        if states is not None:
-            args, kwargs = _with_states(args, kwargs, states)
-        return output_states(self._forward(*args, **kwargs))
-
-    @property
-    def states(self) -> Tensor:
-        states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
-        return states
+        call = self._call if states is None else self._call.with_states(states)
+        return output_states(self._forward(*call.args, **call.kwargs))
 
     def recorded(self, model: nn.Module) -> RecordedCall:
         """Returns the call without its hidden states, which stays valid when the walk advances."""
-        args, kwargs = _with_states(self._call.args, self._call.kwargs, None)
-        return RecordedCall(model.get_submodule(self._call.block), args, kwargs)
+        return RecordedCall(model.get_submodule(self._call.block), self._call.with_states(None))
 
 
 class BatchThread(threading.Thread):
@@ -180,15 +188,6 @@ def output_states(output: Any) -> Tensor:
     """Returns the hidden states in the output of a block."""
     states: Tensor = output[0] if isinstance(output, tuple) else output
     return states
-
-
-def _with_states(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], states: Tensor | None
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Returns the arguments of a block with other hidden states, which come first."""
-    if args:
-        return (states, *args[1:]), kwargs
-    return args, {**kwargs, next(iter(kwargs)): states}
 
 
 def positions_at_once(checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype) -> int:
@@ -302,8 +301,7 @@ class Lockstep:
         paused = []
         for thread in self._threads:
             call = self._call(thread)
-            hidden = next(iter((*call.args, *call.kwargs.values())))
-            continues = thread.last_output is not None and thread.last_output is hidden
+            continues = thread.last_output is not None and thread.last_output is call.states
             paused.append(PausedBatch(thread.batch, continues, call, self._forwards[call.block]))
         return tuple(paused)
 

@@ -18,7 +18,7 @@ FRAME_UNITS = (*UNITS, "ratio", "per_item")
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class LanguageDraws:
     """What the intervals of a frame are computed from.
 
     `values` and `documents` are the damage and the number of documents of every language; `replicates` has the
@@ -95,7 +95,7 @@ class DocumentRecords:
         return tuple(str(code) for code in np.unique(self.lang))
 
     @cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> LanguageDraws:
         """The resamples of every language, drawn once.
 
         Languages with few documents are left out before documents are linked, so that they do not affect the others.
@@ -149,7 +149,9 @@ class DocumentRecords:
             )
         return mine, theirs
 
-    def _draw(self, values: Floats, documents: NDArray[np.intp], draw: Callable[[list[str]], Replicates]) -> Draws:
+    def _draw(
+        self, values: Floats, documents: NDArray[np.intp], draw: Callable[[list[str]], Replicates]
+    ) -> LanguageDraws:
         """Returns the draws; `draw` gives the replicates of the languages that have enough documents."""
         counts: dict[str, int] = dict(zip(self.languages, documents.tolist(), strict=True))
         refused = {
@@ -170,7 +172,7 @@ class DocumentRecords:
                     "too few"
                 )
         by_language = dict(zip(self.languages, values.tolist(), strict=True))
-        return Draws(by_language, counts, replicates, refused, self.confidence)
+        return LanguageDraws(by_language, counts, replicates, refused, self.confidence)
 
     def _replicate(self, rows: NDArray[np.intp], kept: Sequence[str], *, values: Sequence[Floats]) -> Replicates:
         """Returns the replicates of these rows, once for each of `values`: the languages then come several times."""

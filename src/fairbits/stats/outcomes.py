@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.stats.draws import Draws
+from fairbits.stats.draws import LanguageDraws
 from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import holm
 from fairbits.stats.resample import Replicates
@@ -100,7 +100,7 @@ class OutcomeFrame(LanguageFrame):
         )
 
     @cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> LanguageDraws:
         """The resamples of every language, whose limits are Tango's."""
         code = np.unique(self.lang, return_inverse=True)[1]
         items = np.bincount(code)
