@@ -172,7 +172,7 @@ def test_mixes(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any],
         ("languages:../x", "the signature: languages.0 is '../x'"),
         ("languages:eng_Latn+eng_Latn", "languages of the signature names 'eng_Latn' twice"),
         ("split:test", "the signature: split is 'test'"),
-        ("text:\x1b[2J", "holds control characters"),
+        ("text:\x1b[2J", "contains control characters"),
     ],
 )
 def test_signatures(part: str, said: str) -> None:

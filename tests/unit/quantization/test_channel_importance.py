@@ -76,7 +76,7 @@ def test_experts_in_one_tensor_are_left_out_and_named(reading_model) -> None:
     assert "model.layers.0.self_attn.q_proj.weight" in found.squares
     experts = [why for name, why in found.left_out.items() if "experts" in name]
     assert experts
-    assert set(experts) == {"experts stacked in one tensor have no modules of their own"}
+    assert set(experts) == {"experts stacked in one tensor are not separate modules"}
 
 
 def test_activations_that_are_not_finite_are_refused(reading_model, monkeypatch) -> None:

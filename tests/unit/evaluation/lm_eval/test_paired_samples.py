@@ -91,7 +91,7 @@ def test_the_metric_that_decides(lm_eval_run, lm_eval_sample, has, wanted, chose
         ({"f1": 1, "em": 1}, None, r"no metric is the usual one .*\(f1, em\): give --metric NAME"),
         ({"perplexity": -3.0}, None, "perplexity is a number of the whole text, not of an item; use --metric acc"),
         ({"bleu": ["a", "b"]}, None, "an item's bleu is .'a', 'b'., from which lm-eval computes one number"),
-        ({"oddity": 1.0}, None, "not known whether oddity is better if higher"),
+        ({"oddity": 1.0}, None, "not known whether a higher oddity is better"),
     ],
 )
 def test_metrics_that_cannot_decide_are_refused(lm_eval_run, lm_eval_sample, has, wanted, message) -> None:

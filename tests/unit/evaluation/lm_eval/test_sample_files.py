@@ -139,7 +139,7 @@ def test_the_newest_files_of_a_run_are_found(lm_eval_run) -> None:
 
 
 def test_directories_without_one_run_are_refused(tmp_path, lm_eval_run) -> None:
-    with pytest.raises(InputError, match=r"none is not a directory; it must hold .* lm_eval --log_samples"):
+    with pytest.raises(InputError, match=r"none is not a directory; it must contain .* lm_eval --log_samples"):
         find_run(tmp_path / "none")
     with pytest.raises(InputError, match=r"has no file samples_TASK_DATE.jsonl"):
         find_run(tmp_path)
