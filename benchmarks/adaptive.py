@@ -27,8 +27,7 @@ from fairbits.api.overlay import overlays_for
 from fairbits.api.quantize import quantize
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.array_checks import Floats
-from fairbits.evaluation.divergence import compare_models
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.serve.overlays.activations import text_of
 from fairbits.serve.overlays.base_model import OverlayBase
@@ -68,7 +67,9 @@ class Judge:
         )
         self._seed, self._device = options.seed, options.device
         self._said = {
-            code: keep.enter_context(Reference.of(checkpoint, text_of(self.text, code), device=options.device))
+            code: keep.enter_context(
+                ReferenceModel.on_text(checkpoint, text_of(self.text, code), device=options.device)
+            )
             for code in self.text.languages
         }
 
@@ -78,7 +79,7 @@ class Judge:
         switch.to(BASE if overlay is None else overlay.name)
         sums = np.zeros((4, len(self.text.lang)))
         for code in cluster:
-            found = compare_models(overlay_base.model, self._said[code], device=self._device)
+            found = self._said[code].compare(overlay_base.model, device=self._device)
             sums += found.predicted, found.nll_reference, found.nll_quantized, found.kl
         switch.to(BASE)
         return sums
@@ -95,11 +96,10 @@ class Judge:
         )
 
     def _frame(self, before: Floats, after: Floats, tokens: Floats) -> LanguageFrame:
-        return LanguageFrame.from_nll(
+        return LanguageFrame.from_nats(
             self.text.lang,
             self.text.document,
-            reference=before,
-            quantized=after,
+            nats=after - before,
             tokens=tokens,
             size_bytes=self.text.size_bytes,
             seed=self._seed,
@@ -147,7 +147,7 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
     words = tokenize_corpus(
         checkpoint, judge.corpus, request=TextRequest(tokens=options.calibration, seed=options.seed)
     )
-    with Reference.of(checkpoint, words, device=options.device) as reference:
+    with ReferenceModel.on_text(checkpoint, words, device=options.device) as reference:
         overlay_base = OverlayBase(checkpoint, base, device=options.device)
         builder = OverlayBuilder(overlay_base, reference, seed=options.seed)
         languages = tuple(words.languages)

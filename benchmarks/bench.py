@@ -12,10 +12,10 @@ import torch
 
 from fairbits import Checkpoint
 from fairbits.api.quantize import calibration_text
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
-from fairbits.forward.tokenize import tokens_of
+from fairbits.forward.tokenize import count_tokens
 from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
@@ -78,7 +78,7 @@ class Bench:
         self.checkpoint, self.corpus, self.device = Checkpoint(target), corpus, device
         self.swapped = SwappedModel.load(self.checkpoint)
         self.answers = {
-            name: ReferenceAnswers.of(self.checkpoint, text, request=request, device=device)
+            name: ReferenceModel.on_corpus(self.checkpoint, text, request=request, device=device)
             for name, text in texts.items()
         }
 
@@ -106,7 +106,7 @@ class Bench:
             "device": device,
             "threads": torch.get_num_threads(),
             "learned": None if blocks[-1].learned is None else blocks[-1].learned.history,
-            "calibration_tokens": {} if text is None else tokens_of(text),
+            "calibration_tokens": {} if text is None else count_tokens(text),
             "notes": list(plan.notes),
         }
         return scores, facts

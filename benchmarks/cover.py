@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.device import resolve_device
 from fairbits.models.embedded import TRAINING_TOKENS
 from fairbits.models.scales.scheme import Scheme

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import fairbits as fb
 from fairbits.api.evaluate import scores_of
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.intervals import Estimate
 from fairbits.text.reading import open_corpus
@@ -67,7 +67,7 @@ def measure(name: str, place: Path, wanted: Sequence[tuple[str, str]], options: 
         print(f"{name}: imatrices, {time.time() - start:.0f} s", flush=True)
         corpus = open_corpus(options.text, options.languages)
         request = TextRequest("evaluation", options.evaluation_tokens, 512, options.seed)
-        with ReferenceAnswers.of(before, corpus, request=request) as answers:
+        with ReferenceModel.on_corpus(before, corpus, request=request) as answers:
             for kind, arm in wanted:
                 file = place / f"{kind}-{arm}.gguf"
                 quantize(reference, file, kind, arm, options)

@@ -19,7 +19,7 @@ import torch
 
 from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.device import is_gpu, resolve_device
 from fairbits.models.scales.groups import grid_of
@@ -79,7 +79,7 @@ def model_stage(options: argparse.Namespace, checkpoint: Checkpoint, place: Path
     watch.line("rounding to nearest")
     start = {name: (codes, grid_of(plan.schemes[name])) for name, codes in layers.items()}
     watch.restart()
-    with Reference.of(checkpoint, text, device=device) as reference:
+    with ReferenceModel.on_text(checkpoint, text, device=device) as reference:
         passed = watch.line(f"reference model, {sum(window.length for window in text.windows):,} positions")
         moments: list[float] = []
         watch.restart()

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from fairbits.evaluation.scores import Scores
-from fairbits.stats.draws import draw_jointly, pair_records
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, combination, estimate_within
 from fairbits.stats.worst_language import worst_difference
@@ -88,8 +87,7 @@ def paired_ratios(mine: LanguageFrame, base: LanguageFrame) -> tuple[Estimate, E
     The worst is compared on the logarithm, corrected for selection; the mean by the delta method,
     Δ log(m/n) = Δm/m − Δn/n.
     """
-    order, match = pair_records(mine, base)
-    joint = draw_jointly(mine, order, others=base.values[match])
+    joint = mine.draw_jointly(base)
     if not joint.languages:
         plain = mine.worst()[1].value / base.worst()[1].value, mine.mean().value / base.mean().value
         worst, mean = (Estimate.without_interval(each, len(set(mine.document)), mine.confidence) for each in plain)
@@ -100,7 +98,7 @@ def paired_ratios(mine: LanguageFrame, base: LanguageFrame) -> tuple[Estimate, E
     centre = float(np.log(means[0] / means[1]))
     limits = (float(np.exp(centre + each)) for each in combination(joint, shares, mine.confidence)[1:])
     mean = estimate_within(means[0] / means[1], *limits, n=joint.clusters, confidence=mine.confidence)
-    return worst_difference(joint.logarithm(), confidence=mine.confidence).transform(np.exp), mean
+    return worst_difference(joint.logarithm(), mine.confidence).transform(np.exp), mean
 
 
 def number(value: float, decimals: int = 4) -> str:

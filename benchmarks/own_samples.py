@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.models.device import fixed_seed, resolve_device
 from fairbits.stats.frame import LanguageFrame
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.catalog import Language
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_languages, help_text, udhr

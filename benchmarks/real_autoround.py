@@ -33,8 +33,8 @@ from bench import Bench, Setting
 from fairbits.api.quantize import calibration_text
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
-from fairbits.forward.tokenize import tokens_of
-from fairbits.forward.windows import Text
+from fairbits.forward.tokenize import count_tokens
+from fairbits.forward.windows import TokenizedText
 from fairbits.quantization.plan import Plan
 
 NAME = "autoround"
@@ -91,7 +91,7 @@ def title_of(policy: str) -> str | None:
     return None if recipe is None else recipe.title + ", all text" * policy.endswith("@all")
 
 
-def rows_of(text: Text, length: int) -> list[list[int]]:
+def rows_of(text: TokenizedText, length: int) -> list[list[int]]:
     """Returns the text in rows of this many tokens of one language each, the languages in turn.
 
     Every token is in a row; what fills up the last row of a language is in two.
@@ -104,7 +104,7 @@ def rows_of(text: Text, length: int) -> list[list[int]]:
     return [start + row for turn in zip_longest(*by_language) for row in turn if row is not None]
 
 
-def start_token(text: Text) -> list[int]:
+def start_token(text: TokenizedText) -> list[int]:
     """Returns what windows begin with before their text: one token, or none."""
     first = text.windows[0].main
     return [] if first.text[0] else first.ids[:1]
@@ -169,7 +169,7 @@ def run(
         "device": bench.device,
         "threads": torch.get_num_threads(),
         "learned": None,
-        "calibration_tokens": tokens_of(text),
+        "calibration_tokens": count_tokens(text),
         "notes": [*plan.notes, *result["notes"]],
         "rows": len(rows),
         "compiles": compiles,

@@ -21,7 +21,7 @@ from pathlib import Path
 from environments import QUANTIZERS, python_of
 from fairbits import Checkpoint
 from fairbits.api.evaluate import scores_of
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.embedded import LANGUAGES
 from fairbits.stats.intervals import Estimate
@@ -139,7 +139,7 @@ def main() -> None:
     mixes = samples(corpus, checkpoint, options)
     request = TextRequest("evaluation", options.measured_tokens, options.sequence)
     rows = []
-    with ReferenceAnswers.of(checkpoint, corpus, request=request) as answers:
+    with ReferenceModel.on_corpus(checkpoint, corpus, request=request) as answers:
         for recipe in options.recipes:
             places = [quantized(recipe, mixes[mix], checkpoint.directory, options) for mix in MIXES]
             scores = []

@@ -7,8 +7,8 @@ Writes a checkpoint into a temporary directory. It printed:
     eng_Latn  divergence 0.0101 [0.0088, 0.0131] bits per byte, added loss +0.0058
     heb_Hebr  divergence 0.0136 [0.0115, 0.0193] bits per byte, added loss -0.0022
     swh_Latn  divergence 0.0269 [0.0235, 0.0303] bits per byte, added loss +0.0295
-    pass: worst language (swh_Latn) 0.0269 [0.0227, 0.0303] bits per byte is at most 0.1
-    pass: gap 0.0167 [0.0112, 0.0199] bits per byte is at most 0.1
+    pass: swh_Latn lost 0.0269 bits per byte (95 % CI 0.0227 to 0.0303), limit 0.1
+    pass: languages differ by 0.0167 bits per byte (95 % CI 0.0112 to 0.0199), limit 0.1
 """
 
 from pathlib import Path

@@ -14,14 +14,13 @@ from transformers import WhisperFeatureExtractor
 
 import fairbits as fb
 from fairbits.core.errors import FairbitsError
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.evaluation import hidden_states as features
-from fairbits.evaluation.divergence import compare_models
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.meta_model import SOUND, model_class
 from fairbits.models.scales.scheme import Scheme
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.text_request import TextRequest
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
@@ -103,13 +102,13 @@ def speech_for(checkpoint: fb.Checkpoint, directory: Path) -> Path:
     return write_speech(directory, said, seconds=(1.0, 2.5))
 
 
-def check_itself(checkpoint: fb.Checkpoint, words: Text) -> None:
+def check_itself(checkpoint: fb.Checkpoint, words: TokenizedText) -> None:
     """Raises unless a model diverges nowhere from itself, each time it is asked, whole and in blocks."""
-    with Reference.of(checkpoint, words) as reference:
+    with ReferenceModel.on_text(checkpoint, words) as reference:
         found: list[Any] = []
         for whole in (True, True, False):
             with patch.object(features, "fits_whole", lambda *_, whole=whole: whole):
-                found.append(compare_models(checkpoint, reference))
+                found.append(reference.compare(checkpoint))
     first, second, in_blocks = found
     assert np.array_equal(first.kl, second.kl)
     assert first.kl.sum() < ITSELF * first.predicted.sum(), f"{first.kl.sum() / first.predicted.sum()} as a whole"

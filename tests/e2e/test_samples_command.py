@@ -55,7 +55,7 @@ def test_limits_json_and_junit(runs, command, tmp_path) -> None:
     assert ElementTree.parse(file).getroot().get("failures") == "0"
     code, printed, _ = command("gate", "--samples", *runs, *CLOZE, "--max-worst", "0.001", "--junit", file)
     assert code == 1
-    assert "undecided: not enough items" in printed
+    assert "items per language would decide" in printed
     assert ElementTree.parse(file).getroot().get("failures") == "1"
 
 
@@ -63,7 +63,7 @@ def test_limits_json_and_junit(runs, command, tmp_path) -> None:
     ("arguments", "message"),
     [
         (("gate", "--samples", "none", "none"), "none is not a directory"),
-        (("gate", "--samples", ".", "."), "holds no file samples_TASK_DATE.jsonl"),
+        (("gate", "--samples", ".", "."), "has no file samples_TASK_DATE.jsonl"),
         (("gate", "scores.json", "--samples", ".", "."), "SCORES.json cannot be given with --samples"),
         (("gate", "--samples", ".", ".", "--against", "b.json"), "--against cannot be given with --samples"),
         (("gate", "--samples", ".", ".", "--measure", "loss"), "--measure cannot be given with --samples"),

@@ -10,10 +10,9 @@ import torch
 
 import fairbits
 from fairbits import Checkpoint
-from fairbits.forward import collect as run
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward import statistics as run
 from fairbits.forward.fisher import SignDraws
-from fairbits.forward.statistics import ActivationStatistics, column_errors
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics, column_errors
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.reading import open_corpus
 from fairbits.text.text_request import TextRequest

@@ -7,8 +7,7 @@ import pytest
 import torch
 from other_tools import FORMATS
 
-from fairbits.evaluation.divergence import compare_models
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
@@ -24,7 +23,7 @@ def test_divergence_is_that_on_a_cpu(reading_model: Any, tmp_path: Path, name: s
     text = tokenize_corpus(model, udhr(["eng_Latn", "heb_Hebr"]), request=TextRequest("evaluation", 256, 64), least=1)
     kl = []
     for device in ("cpu", "cuda"):
-        with Reference.of(model, text, device=device) as reference:
-            found = compare_models(Checkpoint(tmp_path / "written"), reference, device=device)
+        with ReferenceModel.on_text(model, text, device=device) as reference:
+            found = reference.compare(Checkpoint(tmp_path / "written"), device=device)
         kl.append(found.kl.sum() / found.predicted.sum())
     assert kl[1] == pytest.approx(kl[0], rel=0.02)

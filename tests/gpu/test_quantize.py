@@ -9,8 +9,7 @@ import torch
 import fairbits
 from fairbits import Checkpoint, Plan
 from fairbits.api.quantize import calibration_text
-from fairbits.evaluation.divergence import compare_models
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors
@@ -52,11 +51,11 @@ def divergences(checkpoint: Checkpoint, rounded: list[dict[str, Codes]]) -> list
     corpus = fairbits.udhr(LANGUAGES)
     text = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", 2048, 256), least=1)
     found = []
-    with Reference.of(checkpoint, text, device="cuda") as reference:
+    with ReferenceModel.on_text(checkpoint, text, device="cuda") as reference:
         for layers in rounded:
             swapped = SwappedModel.load(checkpoint, device="cuda")
             swapped.replace(layers)
-            answers = compare_models(swapped.model, reference, device="cuda")
+            answers = reference.compare(swapped.model, device="cuda")
             found.append(float(answers.kl.sum() / answers.predicted.sum()))
     return found
 

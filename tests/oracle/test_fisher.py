@@ -13,11 +13,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
 from fairbits.forward.fisher import SignDraws, fisher_direction
-from fairbits.forward.recorder import FORMS, Recorder, points_of, probed_linears
-from fairbits.forward.statistics import column_errors, weight_errors
-from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.forward.recorder import FORMS, Recorder, measuring_points, observable_linears
+from fairbits.forward.statistics import collect_statistics, column_errors, weight_errors
+from fairbits.forward.windows import NO_LABEL, TokenizedText, Window, WindowPart
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.scheme import Scheme
@@ -37,16 +36,18 @@ TOYS: dict[str, Callable[[], Any]] = {
 SCHEME = Scheme(3, 16)
 
 CAUSAL = (
-    Window(0, Part([1, 5, 9, 7], [False, True, True, True], [5, 9, 7, NO_LABEL])),
-    Window(1, Part([1, 8], [False, True], [8, NO_LABEL])),
+    Window(0, WindowPart([1, 5, 9, 7], [False, True, True, True], [5, 9, 7, NO_LABEL])),
+    Window(1, WindowPart([1, 8], [False, True], [8, NO_LABEL])),
 )
 MASKED = (
-    Window(0, Part([1, 4, 9, 4, 2], [False, True, True, True, False], [NO_LABEL, 6, NO_LABEL, 7, NO_LABEL])),
-    Window(1, Part([1, 4, 2], [False, True, False], [NO_LABEL, 8, NO_LABEL])),
+    Window(0, WindowPart([1, 4, 9, 4, 2], [False, True, True, True, False], [NO_LABEL, 6, NO_LABEL, 7, NO_LABEL])),
+    Window(1, WindowPart([1, 4, 2], [False, True, False], [NO_LABEL, 8, NO_LABEL])),
 )
 COMPLETION = (
-    Window(0, Part([0, 9], [False, True], [9, 7]), Part([6, 5, 8, 2], [True] * 3 + [False], [NO_LABEL] * 4)),
-    Window(1, Part([0], [False], [5]), Part([8, 2], [True, False], [NO_LABEL] * 2)),
+    Window(
+        0, WindowPart([0, 9], [False, True], [9, 7]), WindowPart([6, 5, 8, 2], [True] * 3 + [False], [NO_LABEL] * 4)
+    ),
+    Window(1, WindowPart([0], [False], [5]), WindowPart([8, 2], [True, False], [NO_LABEL] * 2)),
 )
 WINDOWS = {"llama": CAUSAL, "gpt2": CAUSAL, "xlmr": MASKED, "mt5": COMPLETION}
 
@@ -85,12 +86,12 @@ def enumerated(checkpoint: Checkpoint, windows: tuple[Window, ...]) -> Recorder:
     """The recorder after one backward pass for every predicted position and every column of (diag p − p pᵀ)^½."""
     model = _frozen(checkpoint)
     documents = len({window.document for window in windows})
-    text = Text(("eng",), np.array(["eng"] * documents), np.arange(documents), np.ones(documents), windows, 0)
+    text = TokenizedText(("eng",), np.array(["eng"] * documents), np.arange(documents), np.ones(documents), windows, 0)
     (batch,) = batches(text, positions=10**6)
-    linears = probed_linears(checkpoint.architecture, model)[0]
+    linears = observable_linears(checkpoint.architecture, model)[0]
     recorder = Recorder(
         model,
-        points_of(checkpoint.architecture, model),
+        measuring_points(checkpoint.architecture, model),
         linears,
         documents=torch.zeros(documents, dtype=torch.long),
         schemes=(SCHEME,),
@@ -129,7 +130,7 @@ def change(checkpoint: Checkpoint, name: str) -> np.ndarray:
 def label_by_label(checkpoint: Checkpoint, window: Window) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
     """Σ_s Σ_y p_sy of g² over text and of the damage in every form, g = ∂log p_sy/∂(W x_t), without padding."""
     model, kept = _frozen(checkpoint), {}
-    linears = probed_linears(checkpoint.architecture, model)[0]
+    linears = observable_linears(checkpoint.architecture, model)[0]
     for name, weight in linears.items():
         model.get_submodule(weight.module).register_forward_hook(
             lambda _module, inputs, output, name=name: kept.__setitem__(name, (inputs[0].detach(), output))
@@ -223,7 +224,7 @@ def test_the_mean_over_draws_is_the_fisher_information(toy):
 
 
 def one_position(checkpoint: Checkpoint) -> Recorder:
-    return enumerated(checkpoint, (Window(0, Part([6], [True], [9])),))
+    return enumerated(checkpoint, (Window(0, WindowPart([6], [True], [9])),))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

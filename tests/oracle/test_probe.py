@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.forward import collect as run
+from fairbits.forward import statistics as run
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Window
 from fairbits.models.checkpoint import Checkpoint
@@ -159,7 +158,7 @@ def _inputs(window: Window) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """All windows, however long, side by side in one batch: the most padding there can be."""
-    monkeypatch.setattr(run, "positions_at_once", lambda _model, _split: 10**9)
+    monkeypatch.setattr(run, "positions_per_batch", lambda _model, _split: 10**9)
 
 
 @pytest.mark.usefixtures("one_batch")

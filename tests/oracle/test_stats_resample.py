@@ -8,7 +8,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import simultaneous
 from fairbits.stats.resample import Replicates
-from fairbits.stats.worst_language import bias_corrected_range, random_effects_sd, worst_of
+from fairbits.stats.worst_language import bias_corrected_range, random_effects_sd, worst_language
 
 
 def normal_replicates(value, error, *, resamples=20_000, seed=0):
@@ -135,7 +135,7 @@ def test_a_clear_gap_is_left_alone():
     assert gap.value == pytest.approx(60, abs=0.05)
     half = stats.norm.ppf(0.975) * np.sqrt(2)
     assert gap.high == pytest.approx(60 + half, abs=0.1)
-    assert worst_of(replicates)[1].high == pytest.approx(60 + stats.norm.ppf(0.975), abs=0.1)
+    assert worst_language(replicates)[1].high == pytest.approx(60 + stats.norm.ppf(0.975), abs=0.1)
 
 
 def test_random_effects_agree_with_paule_mandel_of_statsmodels():

@@ -15,7 +15,7 @@ import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -72,12 +72,12 @@ WRITERS = {"fairbits": write_own} | {name: write for name, write in FORMATS.item
 
 
 @pytest.fixture(scope="module")
-def text(reading_model: Any) -> Text:
+def text(reading_model: Any) -> TokenizedText:
     return tokenize_corpus(reading_model("wide_llama"), CORPUS, request=TextRequest("evaluation"), least=1)
 
 
 @torch.no_grad()
-def logits_of(directory: Path, text: Text) -> torch.Tensor | None:
+def logits_of(directory: Path, text: TokenizedText) -> torch.Tensor | None:
     """Returns the logits of a checkpoint; None if it is refused, or if they are NaN, which `evaluate` refuses."""
     try:
         model = features.evaluated_model(Checkpoint(directory), text, device="cpu")
@@ -87,7 +87,7 @@ def logits_of(directory: Path, text: Text) -> torch.Tensor | None:
     return found if found.isfinite().all() else None
 
 
-def write_unchanged(name: str, reading_model: Any, text: Text, out: Path) -> torch.Tensor:
+def write_unchanged(name: str, reading_model: Any, text: TokenizedText, out: Path) -> torch.Tensor:
     """Writes a checkpoint; returns its logits."""
     WRITERS[name](reading_model("wide_llama").directory, out)
     found = logits_of(out, text)
@@ -127,7 +127,7 @@ def _in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("_in_blocks")
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_tensor_counts(reading_model: Any, text: Text, tmp_path: Path, name: str) -> None:
+def test_every_tensor_counts(reading_model: Any, text: TokenizedText, tmp_path: Path, name: str) -> None:
     before = write_unchanged(name, reading_model, text, tmp_path / "written")
     tensors: dict[str, torch.Tensor] = {}
     for file in sorted((tmp_path / "written").glob("*.safetensors*")):
@@ -144,7 +144,7 @@ def test_every_tensor_counts(reading_model: Any, text: Text, tmp_path: Path, nam
 
 @pytest.mark.usefixtures("_in_blocks")
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_setting_counts(reading_model: Any, text: Text, tmp_path: Path, name: str) -> None:
+def test_every_setting_counts(reading_model: Any, text: TokenizedText, tmp_path: Path, name: str) -> None:
     before = write_unchanged(name, reading_model, text, tmp_path / "written")
     file = tmp_path / "written" / "config.json"
     config = json.loads(file.read_text())

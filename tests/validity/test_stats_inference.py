@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.correlation import spearman
 from fairbits_research.stats.correlation_tests import partial_correlation, permutation_test
+from fairbits_research.stats.pearson_correlation import pearson
 
 pytestmark = pytest.mark.validity
 

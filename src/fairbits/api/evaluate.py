@@ -10,10 +10,10 @@ from fairbits.api.dry_run.running_out import within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
-from fairbits.evaluation.signature import DIGITS, Signature, hash_of
+from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.tokenize import open_corpus_for
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -73,7 +73,7 @@ def evaluate(
     workload = evaluate_workload(after, before, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
-        ReferenceAnswers.of(before, corpus, request=request, device=device, progress=show) as answers,
+        ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
     ):
         return scores_of(after, answers, reference=before, device=device, progress=show)
 
@@ -95,7 +95,7 @@ def _repeated(
         given,
         model=after.fingerprint[:DIGITS],
         reference=before.fingerprint[:DIGITS],
-        hash=hash_of(corpus.hashes[given.split]),
+        hash=hash_texts(corpus.hashes[given.split]),
     )
     given.check(here)  # before anything that takes time
     found = evaluate(
@@ -114,7 +114,7 @@ def _repeated(
 
 def scores_of(
     after: Checkpoint,
-    answers: ReferenceAnswers,
+    answers: ReferenceModel,
     *,
     reference: Checkpoint,
     device: str = "cpu",

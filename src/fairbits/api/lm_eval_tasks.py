@@ -10,7 +10,7 @@ from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.core.files import whole_directory, write_files
 from fairbits.core.records import as_lines
-from fairbits.stats.resample import LEAST_DOCUMENTS
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.text.corpus import SPLITS, Corpus
 from fairbits.text.corruption import corrupt, sentences
 from fairbits.text.documents import seeded_hash

@@ -14,7 +14,7 @@ from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.opening import Model, open_checkpoint
@@ -195,10 +195,10 @@ class Source:
         yield from (note + unequal for note in notes)
 
     @cached_property
-    def _text(self) -> Text:
+    def _text(self) -> TokenizedText:
         return self._read(self.corpus, self.calibration.request)
 
-    def _read(self, corpus: Corpus, request: TextRequest) -> Text:
+    def _read(self, corpus: Corpus, request: TextRequest) -> TokenizedText:
         return tokenize_corpus(self.checkpoint, corpus, request=request)
 
     @cached_property

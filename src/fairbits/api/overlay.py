@@ -9,9 +9,9 @@ from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import record_activations
@@ -85,7 +85,7 @@ def _make(
     checkpoint: Checkpoint,
     below: Checkpoint,
     corpus: Corpus,
-    words: Text,
+    words: TokenizedText,
     *,
     budget: float,
     clusters: int | None,
@@ -97,7 +97,7 @@ def _make(
 ) -> Overlays:
     """Returns the overlays for a base."""
     # the answers of the model are written to disk before the base is loaded: both are never in memory
-    with Reference.of(checkpoint, words, device=device, progress=progress) as reference:
+    with ReferenceModel.on_text(checkpoint, words, device=device, progress=progress) as reference:
         builder = OverlayBuilder(
             OverlayBase(checkpoint, below, device=device), reference, seed=settings["seed"], progress=progress
         )

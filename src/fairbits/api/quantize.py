@@ -21,7 +21,7 @@ from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, parse_object
 from fairbits.core.version import __version__
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.draft import (
@@ -292,7 +292,7 @@ def draft_device(out: str | Path) -> str | None:
     return DRAFT.read(draft_of(out) / STATE).device if check_draft(out, resume=True) else None
 
 
-def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> Text | None:
+def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> TokenizedText | None:
     """Returns the text that the plan was made with; None if it was made without text."""
     calibration = plan.calibration
     if calibration is None:

@@ -8,7 +8,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
 from fairbits.models.loaded_checkpoint import PackedOnSave
@@ -24,7 +24,7 @@ NO_THRESHOLDS = "the exact scales of each language alone are not kept in memory:
 
 
 def quantized_model(
-    checkpoint: Checkpoint, plan: Plan, text: Text | None, *, device: str, progress: Progress | None
+    checkpoint: Checkpoint, plan: Plan, text: TokenizedText | None, *, device: str, progress: Progress | None
 ) -> "PreTrainedModel":
     """Returns a new model with the quantized weights, in the type of the model; the given one stays as it is.
 
@@ -42,7 +42,7 @@ def quantize_into(
     quantizer: PackedOnSave,
     checkpoint: Checkpoint,
     plan: Plan,
-    text: Text | None,
+    text: TokenizedText | None,
     *,
     in_place: bool = False,
     device: str,

@@ -16,7 +16,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import Counts
-from fairbits.forward.tokenize import text_of_samples
+from fairbits.forward.tokenize import tokenize_samples
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.mix import interleave
 from fairbits.text.mix_file import Mix, Sample
@@ -41,7 +41,7 @@ def even_experts(
                 f"least {one_in}: give more text, shorten the sequence, or choose one in fewer"
             )
     samples = [each for code in own for each in own[code]]
-    found = count_by_document(checkpoint, text_of_samples(checkpoint, samples), device=device, progress=progress)
+    found = count_by_document(checkpoint, tokenize_samples(checkpoint, samples), device=device, progress=progress)
     counts = np.concatenate([each.counts for each in found], axis=1)
     chosen: dict[str, Sequence[Sample]] = {}
     before = after = start = 0

@@ -95,10 +95,7 @@ def _languages(scores: Scores) -> Table:
 
 
 def _tokens(scores: Scores) -> Iterator[RenderableType]:
-    """Yields percentiles of divergence and margin, one row per language, if the scores have them."""
-    if any(each.kl_p50 is None for each in scores.percentiles.values()):
-        yield Text("These scores are of version 1, which kept no percentiles: evaluate again.", style="dim")
-        return
+    """Yields percentiles of divergence and margin, one row per language."""
     table = columns("", "KL 50 %", "95 %", "99 %", "99.9 %", "margin 50 %", "1 %")
     for code in worst_first(scores.frame().by_language()):
         own = scores.percentiles[code]

@@ -12,12 +12,11 @@ from types import TracebackType
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress, within
-from fairbits.evaluation.reference import Reference
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
@@ -37,15 +36,15 @@ class PlanResult:
 
 @dataclass(frozen=True, eq=False)
 class PlanTrial:
-    """A loaded model, and its answers on the evaluation text of a corpus before quantization.
+    """A loaded model, and its predictions on the evaluation text of a corpus before quantization.
 
-    Use it in a `with` statement: the answers are in a temporary file. They keep their own copy of the head, because the
+    Use it in a `with` statement: the predictions are in a temporary file. They have a copy of the head, because the
     model's head is rounded when it is tied to a rounded embedding.
     """
 
     swapped: SwappedModel
     corpus: Corpus
-    answers: ReferenceAnswers
+    reference: ReferenceModel
     device: str = "cpu"
 
     @classmethod
@@ -59,8 +58,8 @@ class PlanTrial:
         progress: Progress | None = None,
     ) -> "PlanTrial":
         """Returns the trial of a model, after one pass over the requested text."""
-        answers = ReferenceAnswers.of(checkpoint, corpus, request=request, device=device, progress=progress)
-        return cls(SwappedModel.load(checkpoint, device=device), corpus, answers, device)
+        reference = ReferenceModel.on_corpus(checkpoint, corpus, request=request, device=device, progress=progress)
+        return cls(SwappedModel.load(checkpoint, device=device), corpus, reference, device)
 
     def __enter__(self) -> "PlanTrial":
         return self
@@ -76,14 +75,9 @@ class PlanTrial:
         return self.swapped.checkpoint
 
     @property
-    def reference(self) -> Reference:
-        """The answers of the model before quantization."""
-        return self.answers.reference
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any result must know about model, text and reference."""
-        return (*self.checkpoint.notes, *self.answers.notes)
+        return (*self.checkpoint.notes, *self.reference.notes)
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
         """Returns the cost of a plan for every language; afterwards the model is restored bit for bit."""
@@ -98,7 +92,7 @@ class PlanTrial:
                 results += block.results
                 learned = block.learned or learned
             seconds = time.perf_counter() - start
-            scores = self.answers.scores(
+            scores = self.reference.scores(
                 self.swapped.model,
                 Identity(f"{self.checkpoint.target}, {name}", plan.digest, plan.size_bytes),
                 notes=self.checkpoint.notes,
@@ -107,7 +101,7 @@ class PlanTrial:
             )
         return PlanResult(replace(plan, results=tuple(results), learned=learned), scores, seconds)
 
-    def _calibration(self, plan: Plan) -> Text | None:
+    def _calibration(self, plan: Plan) -> TokenizedText | None:
         if plan.calibration is None:
             return None
         own = self.corpus.restrict(plan.languages)

@@ -15,6 +15,8 @@ MEASURES = ("divergence", "loss")
 """What quantization does to a language: the divergence from the reference model's predictions, or the added loss."""
 MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}
 """How measures are written for people."""
+LEAST_DOCUMENTS = 5
+"""Documents that a language needs for a confidence interval."""
 UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}
 """How units are written for people."""
 

@@ -30,7 +30,6 @@ class Disparity:
     deviation: Estimate | None
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
         data: dict[str, Any] = {
             name: {"language": code} | estimate.to_dict()
             for name, (code, estimate) in (("worst", self.worst), ("best", self.best))

@@ -1,13 +1,12 @@
-"""Gate: whether the damage of a release is certainly within given limits.
+"""Gate: whether the damage of a release is certainly within limits, and the result as JSON and JUnit XML.
 
-GateResult: the requirements of a gate, whether they are met, and the same as JUnit XML.
-
-Limits of a gate: whether an estimate is certainly within one, certainly above it, or neither.
+A limit is met if the whole confidence interval is at most the limit and exceeded if the whole interval is above it.
+Otherwise it is undecided, and the reason says how much text would decide.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from fairbits.core.table import Shown, Table
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS
 from fairbits.core.version import __version__
 from fairbits.evaluation.scores import Scores
-from fairbits.stats.frame import LanguageFrame, interval_notes, why_none_over_languages
+from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages
 from fairbits.stats.intervals import Estimate
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -60,18 +59,16 @@ class GateResult(Shown):
         return self.passed
 
     def _table(self) -> Table:
-        """Returns the requirements, and whether each of them is met."""
         return Table(
             f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {MEASURE_LABELS[self.measure]} in "
             f"{self.unit.replace('_', ' ')}",
             ("requirement", "outcome", "reason"),
-            tuple((each.name, each.outcome, each.reason) for each in self.checks),
+            tuple((check.name, check.outcome, check.reason) for check in self.checks),
             self.notes,
         )
 
     @property
     def exit_code(self) -> int:
-        """0 if every requirement is met, else 1."""
         return 0 if self.passed else 1
 
     @property
@@ -79,13 +76,12 @@ class GateResult(Shown):
         """One line: what failed and what is undecided, or that everything passed; then the measure."""
         missed = [check for outcome in ("fail", "undecided") for check in self.checks if check.outcome == outcome]
         if not missed:
-            said = f"pass: {'; '.join(check.reason for check in self.checks)}"
+            reasons = f"pass: {'; '.join(check.reason for check in self.checks)}"
         else:
-            said = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
-        return f"{said} (measured by {MEASURE_LABELS.get(self.measure, self.measure)})"
+            reasons = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
+        return f"{reasons} (measured by {MEASURE_LABELS.get(self.measure, self.measure)})"
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the verdict for JSON."""
         return {
             "schema": "fairbits.verdict/2",
             "fairbits": __version__,
@@ -94,72 +90,80 @@ class GateResult(Shown):
             "reason": self.reason,
             "measure": self.measure,
             "unit": self.unit,
-            "checks": [vars(each) | {"estimate": each.estimate and each.estimate.to_dict()} for each in self.checks],
+            "checks": [
+                vars(check) | {"estimate": check.estimate and check.estimate.to_dict()} for check in self.checks
+            ],
             "improved": list(self.improved),
             "notes": list(self.notes),
             "signature": self.signature,
         }
 
 
-def junit(verdict: GateResult) -> bytes:
-    """Returns the verdict as JUnit XML: one test case per requirement; an undecided one counts as a failure."""
-    missed = [check for check in verdict.checks if check.outcome != "pass"]
-    counts = {"tests": str(len(verdict.checks)), "failures": str(len(missed)), "errors": "0", "skipped": "0"}
+def junit(result: GateResult) -> bytes:
+    """Returns the result as JUnit XML: one test case per requirement; an undecided one counts as a failure."""
+    missed = [check for check in result.checks if check.outcome != "pass"]
+    counts = {"tests": str(len(result.checks)), "failures": str(len(missed)), "errors": "0", "skipped": "0"}
     suite = ElementTree.Element("testsuite", {"name": "fairbits gate", **counts, "time": "0"})
-    for check in verdict.checks:
-        names = {"classname": _xml(verdict.target), "name": _xml(check.name), "time": "0"}
+    for check in result.checks:
+        names = {"classname": _xml(result.target), "name": _xml(check.name), "time": "0"}
         case = ElementTree.SubElement(suite, "testcase", names)
         if check.outcome == "pass":
             ElementTree.SubElement(case, "system-out").text = _xml(check.reason)
         else:
             message = {"type": check.outcome, "message": _xml(check.reason)}
             ElementTree.SubElement(case, "failure", message).text = _xml(check.reason)
-    found: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
-    return found + b"\n"
+    document: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
 
 
 def _xml(text: str) -> str:
     return NOT_IN_XML.sub("\ufffd", printable(text))
 
 
-def limit_check(frame: LanguageFrame, name: str, limit: float) -> Check:
-    """Returns the three-way decision on one limit."""
-    what = name
+def check_limits(max_worst: float | None, max_mean: float | None, max_gap: float | None) -> dict[str, float]:
+    """Returns the limits that the user gave, by what they limit."""
+    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap}
+    return {
+        name: in_range(f"the limit of the {name}", limit, least=0)
+        for name, limit in limits.items()
+        if limit is not None
+    }
+
+
+def limit_check(frame: LanguageFrame, name: str, limit: float, *, unit: str | None = None) -> Check:
+    """Returns the decision on one limit; `unit` is what is lost, by default the unit of the frame."""
     if name == "worst language":
-        code, found = frame.worst()
-        what = f"worst language ({code})"
+        code, estimate = frame.worst()
+        subject = f"{code} lost"
     elif name == "mean":
-        found = frame.mean()
+        subject, estimate = "the mean language lost", frame.mean()
     else:
-        found = frame.gap()
-    title = f"{name} at most {limit:g} {unit_of(frame)}"
-    return decision(title, what, found, limit=limit, frame=frame, fails=name != "mean")
+        subject, estimate = "languages differ by", frame.gap()
+    title = f"{name} at most {limit:g} {readable_unit(frame)}"
+    measured = f"{subject} {format_estimate(estimate, unit or readable_unit(frame))}"
+    return decide(title, measured, estimate, limit=limit, frame=frame, grows=name != "mean")
 
 
-def decision(
-    title: str, what: str, found: Estimate, *, limit: float, frame: LanguageFrame, fails: bool = False
+def decide(
+    title: str, measured: str, estimate: Estimate, *, limit: float, frame: LanguageFrame, grows: bool = False
 ) -> Check:
     """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither.
 
     If languages without an interval are left out, it is undecided, unless the number is above the limit and could only
-    be larger with them (`fails`).
+    be larger with them (`grows`).
     """
-    measured = f"{what} {numbers_of(found)} {unit_of(frame)}"
-    outcome, text = outcome_of(found, limit), text_of(frame)[0]
-    if not found.bounded or (frame.without_interval and not (fails and outcome == "fail")):
-        return Check(title, "undecided", f"not enough {text}: {measured}, and {no_interval(frame)}", limit, found)
-    undecided = f"not enough {text}: {measured} may be on either side of {limit:g}"
-    reason = {
-        "pass": f"{measured} is at most {limit:g}",
-        "fail": f"{measured} is above {limit:g}",
-        "undecided": f"{undecided}; {amount_needed(frame, found, limit)}",
-    }[outcome]
-    return Check(title, outcome, reason, limit, found)
+    outcome = side_of_limit(estimate, limit)
+    if not estimate.bounded or (frame.without_interval and not (grows and outcome == "fail")):
+        return Check(title, "undecided", f"{measured}, limit {limit:g}, but {no_interval(frame)}", limit, estimate)
+    reason = f"{measured}, limit {limit:g}"
+    if outcome == "undecided":
+        reason = f"{reason}. {amount_needed(frame, estimate, limit)}"
+    return Check(title, outcome, reason, limit, estimate)
 
 
-def outcome_of(found: Estimate, limit: float) -> Outcome:
+def side_of_limit(estimate: Estimate, limit: float) -> Outcome:
     """Returns on which side of a limit an interval is."""
-    return "pass" if found.high <= limit else "fail" if found.low > limit else "undecided"
+    return "pass" if estimate.high <= limit else "fail" if estimate.low > limit else "undecided"
 
 
 def no_interval(frame: LanguageFrame) -> str:
@@ -172,37 +176,72 @@ def no_interval(frame: LanguageFrame) -> str:
     return f"there is no interval for {code} ({reason}){more}"
 
 
-def amount_needed(frame: LanguageFrame, found: Estimate, limit: float) -> str:
+def amount_needed(frame: LanguageFrame, estimate: Estimate, limit: float) -> str:
     """Returns how much text would be enough to decide."""
-    documents, times = int(frame.bounded.documents.min()), times_as_much(found, limit)
-    text, units = text_of(frame)
+    documents, times = int(frame.bounded.documents.min()), times_as_much(estimate, limit)
+    text, units = ("items", "items") if frame.unit == "per_item" else ("text", "documents")
     if times > 1000:
-        return f"it is so close that no realistic amount of {text} would decide"
+        return f"It is so close that no realistic amount of {text} would decide"
     needed = max(math.ceil(documents * times), documents + 1)
-    return f"about {needed:,} {units} per language would be enough; there are {documents:,}"
+    return f"About {needed:,} {units} per language would decide; there are {documents:,}"
 
 
-def times_as_much(found: Estimate, limit: float) -> float:
+def times_as_much(estimate: Estimate, limit: float) -> float:
     """Returns how many times as much text would be enough: (reach / room)², as the width of an interval is ∝ 1/√n."""
-    reach, room = found.high - found.value, limit - found.value
+    reach, room = estimate.high - estimate.value, limit - estimate.value
     if room < 0:
-        reach, room = found.value - found.low, -room
+        reach, room = estimate.value - estimate.low, -room
     return (reach / room) ** 2 if room > 0 else math.inf
 
 
-def text_of(frame: LanguageFrame) -> tuple[str, str]:
-    """Returns what a frame is measured on, and what that is counted in."""
-    return ("items", "items") if frame.unit == "per_item" else ("text", "documents")
+def significance_checks(
+    contrast: Contrast, totals: Mapping[str, Estimate], frame: LanguageFrame, *, than: str = "", unit: str | None = None
+) -> Iterator[Check]:
+    """Yields a failure for what is significantly worse, and for all else how much worse it may be.
+
+    `frame` is the one whose languages without an interval leave the results undecided.
+    """
+    worse, differences = contrast.worse(), contrast.differences
+    unit = unit or readable_unit(frame)
+    widest = max(differences, key=lambda code: differences[code].high)
+    title = f"no language significantly worse{than}"
+    if worse:
+        codes = sorted(worse, key=lambda code: -worse[code].value)
+        reason = f"significantly worse{than}: {_list(worse, codes, unit)}"
+        yield Check(title, "fail", reason, estimate=worse[codes[0]])
+    elif not all(difference.bounded for difference in differences.values()):
+        yield Check(title, "undecided", no_interval(frame), estimate=differences[widest])
+    else:
+        bound = _at_most(widest, differences[widest], unit)
+        reason = f"none of {len(differences)} languages is significantly worse; {bound}"
+        yield Check(title, "pass", reason, estimate=differences[widest])
+    for name, total in totals.items():
+        title = f"{name} not significantly worse{than}"
+        if total.low > 0:
+            yield Check(title, "fail", f"{name} is worse{than} by {format_estimate(total, unit)}", 0.0, total)
+        elif not total.bounded or frame.without_interval:
+            measured = f"{name} is worse by {format_estimate(total, unit)}"
+            yield Check(title, "undecided", f"{measured}, but {no_interval(frame)}", 0.0, total)
+        else:
+            reason = f"{name} is not significantly worse; {_at_most('it', total, unit)}"
+            yield Check(title, "pass", reason, 0.0, total)
 
 
-def unit_of(frame: LanguageFrame) -> str:
+def readable_unit(frame: LanguageFrame) -> str:
     """Returns the unit of a frame as people write it."""
     return frame.unit.replace("_", " ")
 
 
-def numbers_of(found: Estimate) -> str:
-    """Returns an estimate with its interval."""
-    return f"{found.value:.3g} " + (f"[{found.low:.3g}, {found.high:.3g}]" if found.bounded else "(no interval)")
+def format_estimate(estimate: Estimate, unit: str) -> str:
+    """Returns an estimate with its unit and its interval, if it has one.
+
+    >>> format_estimate(Estimate(0.138, -0.0424, 0.37, 34), "acc")
+    '0.138 acc (95 % CI -0.0424 to 0.37)'
+    """
+    value = f"{estimate.value:.3g} {unit}"
+    if not estimate.bounded:
+        return value
+    return f"{value} ({100 * estimate.confidence:g} % CI {estimate.low:.3g} to {estimate.high:.3g})"
 
 
 def gate(
@@ -216,146 +255,104 @@ def gate(
     against: Scores | str | Path | None = None,
     max_worse: float | None = None,
 ) -> GateResult:
-    """Returns whether the damage is within limits, and whether it is no worse than that of a baseline.
+    """Returns whether the damage is within limits, and whether it is not worse than a baseline's.
 
     Scores are the result of `evaluate`, or its path. The damage is the divergence from the reference model, or the
     added loss with `measure="loss"`. A limit is met if the whole interval is at most the limit and exceeded if the
-    whole interval is above it; otherwise the text cannot decide. `max_worse` is such a limit for the difference from
-    the baseline of every language, of the mean and of the worst language. Without it only a significantly worse result
-    fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by their paired intervals.
-    Little text then proves little, and the verdict says how much worse languages may be. A language without an interval
+    whole interval is above it; otherwise there is too little text to decide. `max_worse` is such a limit for the
+    difference from the baseline of every language, of the mean and of the worst language. Without it only a
+    significantly worse result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by
+    their paired intervals.
+    Little text then proves little, and the result says how much worse languages may be. A language without an interval
     may be on either side of any limit, so nothing that it belongs to passes.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
-    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap, "difference": max_worse}
-    given = {
-        name: in_range(f"the limit of the {name}", limit, least=0)
-        for name, limit in limits.items()
-        if limit is not None
-    }
-    worse = given.pop("difference", None)
-    if worse is not None and against is None:
-        raise InputError(f"max_worse is {worse:g}, but there is no baseline; give one with against")
-    if not given and against is None:
+    limits = check_limits(max_worst, max_mean, max_gap)
+    if max_worse is not None:
+        in_range("the limit of the difference", max_worse, least=0)
+        if against is None:
+            raise InputError(f"max_worse is {max_worse:g}, but there is no baseline; give one with against")
+    if not limits and against is None:
         raise InputError(
             "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
         )
-    own = _scores("scores", scores)
-    frame, signature = own.frame(unit, measure=measure), str(own.signature(measure))
-    notes = (*own.notes, *interval_notes(frame))
-    checks = [limit_check(frame, name, limit) for name, limit in given.items()]
-    if against is None:
-        return GateResult(own.quantized.target, measure, unit, tuple(checks), notes=notes, signature=signature)
-    baseline = _scores("the baseline", against)
-    own.check_same_text(baseline)
-    theirs = baseline.frame(unit, measure=measure)
-    if worse is None:
-        checks += _checks_of_significance(frame, theirs)
-    else:
-        checks += _checks_of_margin(frame, theirs, limit=worse)
-    if own.reference.fingerprint != baseline.reference.fingerprint:
-        other = baseline.reference.target
-        notes += (f"the baseline was made from another model, {other}: each is compared with its own reference",)
-    improved = tuple(sorted(_worse(theirs, frame)))
-    return GateResult(own.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
+    quantized = _scores("scores", scores)
+    frame, signature = quantized.frame(unit, measure=measure), str(quantized.signature(measure))
+    notes = (*quantized.notes, *interval_notes(frame))
+    checks = [limit_check(frame, name, limit) for name, limit in limits.items()]
+    improved: tuple[str, ...] = ()
+    if against is not None:
+        baseline = _scores("the baseline", against)
+        quantized.check_same_text(baseline)
+        theirs = baseline.frame(unit, measure=measure)
+        paired = frame.minus(theirs)
+        totals = {"mean": paired.mean(), "worst language": frame.worst_minus(theirs)}
+        # statistics of all languages are incomplete if one of the frames has languages without an interval
+        incomplete = next((part for part in (paired, frame, theirs) if part.without_interval), paired)
+        if max_worse is None:
+            contrast = paired.contrast_with_zero()
+            checks += significance_checks(contrast, totals, incomplete, than=" than the baseline")
+        else:
+            checks += _margin_checks(paired, totals, incomplete, limit=max_worse)
+        if quantized.reference.fingerprint != baseline.reference.fingerprint:
+            target = baseline.reference.target
+            notes += (f"the baseline was made from another model, {target}: each is compared with its own reference",)
+        improved = tuple(sorted(theirs.contrast(frame).worse()))
+    return GateResult(quantized.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
 
 
-def _scores(name: str, given: Scores | str | Path) -> Scores:
-    return Scores.load(given) if isinstance(given, str | Path) else instance(name, given, Scores)
+def _scores(name: str, scores: Scores | str | Path) -> Scores:
+    return Scores.load(scores) if isinstance(scores, str | Path) else instance(name, scores, Scores)
 
 
-def _checks_of_margin(mine: LanguageFrame, theirs: LanguageFrame, *, limit: float) -> Iterator[Check]:
-    """Yields the three-way decisions on the difference of all languages, of the mean and of the worst language.
+def _margin_checks(
+    paired: LanguageFrame, totals: Mapping[str, Estimate], incomplete: LanguageFrame, *, limit: float
+) -> Iterator[Check]:
+    """Yields the decisions on the difference of all languages, of the mean and of the worst language.
 
     Simultaneous limits decide whether a language fails, because one failure is enough; its own upper limit decides
     whether it passes, because all must pass.
     """
-    paired = mine.minus(theirs)
-    together = paired.by_language(simultaneous=True)
-    found = {
-        code: replace(each, low=min(each.low, together[code].low)) if together[code].bounded else each
-        for code, each in paired.by_language().items()
+    together, unit = paired.by_language(simultaneous=True), readable_unit(paired)
+    differences = {
+        code: replace(alone, low=min(alone.low, together[code].low)) if together[code].bounded else alone
+        for code, alone in paired.by_language().items()
     }
-    outcomes = {
-        code: outcome_of(each, limit) if together[code].bounded or each.high <= limit else "undecided"
-        for code, each in found.items()
+    sides = {
+        code: side_of_limit(difference, limit)
+        for code, difference in differences.items()
+        if together[code].bounded or difference.high <= limit
     }
-    title = f"every language at most {limit:g} {unit_of(mine)} worse than the baseline"
-    worst = max(found, key=lambda code: found[code].high)
-    failed = [code for code, outcome in outcomes.items() if outcome == "fail"]
-    undecided = [code for code, outcome in outcomes.items() if outcome == "undecided"]
+    title = f"every language at most {limit:g} {unit} worse than the baseline"
+    failed = [code for code in differences if sides.get(code) == "fail"]
+    undecided = [code for code in differences if sides.get(code, "undecided") == "undecided"]
+    worst = max(differences, key=lambda code: differences[code].high)
+    outcome: Outcome = "undecided"
     if failed:
-        yield Check(title, "fail", f"worse by more than {limit:g}: {_list(found, failed)}", limit, found[worst])
+        outcome, reason = "fail", f"worse by more than {limit:g}: {_list(differences, failed, unit)}"
     elif paired.without_interval:
-        yield Check(title, "undecided", f"not enough text: {no_interval(paired)}", limit, found[worst])
+        reason = no_interval(paired)
     elif undecided:
-        hardest = max(undecided, key=lambda code: times_as_much(found[code], limit))
-        may = f"not enough text: the difference may be on either side of {limit:g} in {_list(found, undecided)}"
-        yield Check(title, "undecided", f"{may}; {amount_needed(paired, found[hardest], limit)}", limit, found[worst])
+        hardest = max(undecided, key=lambda code: times_as_much(differences[code], limit))
+        reason = f"not certain to be at most {limit:g} worse: {_list(differences, undecided, unit)}. "
+        reason += amount_needed(paired, differences[hardest], limit)
     else:
-        reason = f"none of {len(found)} languages is more than {limit:g} worse, at most {_list(found, [worst])}"
-        yield Check(title, "pass", reason, limit, found[worst])
-    for name, each in _totals(mine, theirs).items():
-        own = f"{name} at most {limit:g} {unit_of(mine)} worse than the baseline"
-        frame = _incomplete(paired, mine, theirs)
-        yield decision(own, f"difference of the {name}", each, limit=limit, frame=frame)
+        most = _list(differences, [worst], unit)
+        outcome, reason = "pass", f"none of {len(differences)} languages is more than {limit:g} worse, at most {most}"
+    yield Check(title, outcome, reason, limit, differences[worst])
+    for name, total in totals.items():
+        title = f"{name} at most {limit:g} {unit} worse than the baseline"
+        measured = f"{name} is worse by {format_estimate(total, unit)}"
+        yield decide(title, measured, total, limit=limit, frame=incomplete)
 
 
-def _checks_of_significance(mine: LanguageFrame, theirs: LanguageFrame) -> Iterator[Check]:
-    """Yields a failure for what is significantly worse, and for all else how much worse it may be."""
-    worse, paired = _worse(mine, theirs), mine.minus(theirs)
-    incomplete = _incomplete(paired, mine, theirs)
-    title = "no language significantly worse than the baseline"
-    if worse:
-        codes = sorted(worse, key=lambda code: -worse[code].value)
-        yield Check(title, "fail", f"worse than the baseline: {_list(worse, codes)}")
-    else:
-        found = paired.by_language()
-        code = max(found, key=lambda code: found[code].high)
-        if paired.without_interval:
-            yield Check(title, "undecided", f"not enough text: {no_interval(paired)}", estimate=found[code])
-        else:
-            least = _at_most(code, found[code], unit_of(mine))
-            reason = f"none of {len(found)} languages is significantly worse; {least}"
-            yield Check(title, "pass", reason, estimate=found[code])
-    for name, each in _totals(mine, theirs).items():
-        title = f"{name} not significantly worse than the baseline"
-        if each.low > 0:
-            yield Check(title, "fail", f"{name} is worse than the baseline by {numbers_of(each)}", 0.0, each)
-        elif not each.bounded or incomplete.without_interval:
-            yield Check(
-                title,
-                "undecided",
-                f"not enough text: {name} {numbers_of(each)}, and {no_interval(incomplete)}",
-                0.0,
-                each,
-            )
-        else:
-            reason = f"{name} is not significantly worse; {_at_most('it', each, unit_of(mine))}"
-            yield Check(title, "pass", reason, 0.0, each)
-
-
-def _incomplete(*frames: LanguageFrame) -> LanguageFrame:
-    """Returns the first of the frames that has languages without an interval; the first of all if none has."""
-    return next((frame for frame in frames if frame.without_interval), frames[0])
-
-
-def _worse(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
-    """Returns the languages that are significantly more damaged, and by how much."""
-    return {code: each for code, each in mine.contrast(theirs).significant().items() if each.value > 0}
-
-
-def _totals(mine: LanguageFrame, theirs: LanguageFrame) -> dict[str, Estimate]:
-    return {"mean": mine.minus(theirs).mean(), "worst language": mine.worst_minus(theirs)}
-
-
-def _at_most(what: str, found: Estimate, unit: str) -> str:
+def _at_most(subject: str, estimate: Estimate, unit: str) -> str:
     """Returns how much worse something may still be."""
-    if found.high <= 0:
-        return f"{what} differs by {numbers_of(found)} {unit}"
-    return f"{what} could still be up to {found.high:.3g} {unit} worse"
+    if estimate.high <= 0:
+        return f"{subject} differs by {format_estimate(estimate, unit)}"
+    return f"{subject} could still be up to {estimate.high:.3g} {unit} worse"
 
 
-def _list(found: dict[str, Estimate], codes: Sequence[str]) -> str:
-    return ", ".join(f"{code} by {numbers_of(found[code])}" for code in codes)
+def _list(differences: Mapping[str, Estimate], codes: Sequence[str], unit: str) -> str:
+    return ", ".join(f"{code} by {format_estimate(differences[code], unit)}" for code in codes)

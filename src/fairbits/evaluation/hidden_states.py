@@ -1,12 +1,19 @@
 """The features of a model on a text: its last hidden states at the positions that predict a token, and their head.
 
-A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`).
+A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`). Both have:
+
+`name`             the model
+`separate`         whether logits exist only where the head is called
+`logit_positions`  the number of positions whose logits may be in memory at a time
+`notes`            what a reader of any result must know
+`features`         yields all predicting positions, in an order that depends neither on the model nor on the batch size
+`head`             the function from features to logits; in blocks, once the first features are there
 """
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,12 +29,11 @@ from fairbits.core.memory import (
     STATES_BYTES,
 )
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import Batch, batches
-from fairbits.forward.body_and_head import Split, split_head
-from fairbits.forward.collect import positions_at_once
-from fairbits.forward.lockstep import MOST_BATCHES, lockstep
+from fairbits.forward.batches import Batch, batches, in_parts
+from fairbits.forward.body_and_head import Split, positions_per_batch, split_head
+from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, bytes_per_position, lockstep
 from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
-from fairbits.forward.windows import NO_LABEL, Text
+from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu, move
@@ -36,151 +42,96 @@ from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutErro
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+DTYPE = torch.float32
+"""What models are evaluated in."""
 LOADED_FACTOR = 8
 """Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """Positions that predict a token: `features` (positions, width), and the label and document of each."""
+    """Positions that predict a token: `features` (positions, hidden size), and the label and document of each."""
 
     features: Tensor
     labels: Tensor
     documents: Tensor
 
+    @classmethod
+    def of(cls, states: Tensor, batch: Batch) -> "HiddenStates":
+        """Returns the predicting positions of a batch, given its last hidden states or logits."""
+        rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
+        return cls(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
 
-class EvaluatedModel(Protocol):
-    """A model on a text.
-
-    `name`             the model
-    `apart`            whether logits exist only where the head is called
-    `logit_positions`  the number of positions whose logits may be in memory at a time
-    `notes`            what a reader of any result must know
-    """
-
-    name: str
-    apart: bool
-    logit_positions: int
-    notes: tuple[str, ...]
-
-    @property
-    def head(self) -> Callable[[Tensor], Tensor]:
-        """The function from features to logits; in blocks, once the first features are there."""
-
-    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
-        """Yields all predicting positions, in an order that depends neither on the model nor on the batch size.
-
-        `progress` is called with `stage`, the windows done and the number of windows.
-        """
-
-
-def evaluated_model(
-    model: "PreTrainedModel | Checkpoint", text: Text, *, device: str, dtype: torch.dtype = torch.float32
-) -> EvaluatedModel:
-    """Returns a model to evaluate on a text; that of a checkpoint is loaded, or passed in blocks if it does not fit."""
-    if not isinstance(model, Checkpoint):
-        return WholeModel(model, text, device=device)
-    notes: tuple[str, ...] = ()
-    try:
-        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
-        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * dtype.itemsize, device):
-            return StreamedModel(plain, text, device=device, dtype=dtype)
-    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
-        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
-            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
-    loaded = model.load(dtype, device=device, read_only=True)
-    try:
-        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
-    except (RuntimeError, ValueError, NotImplementedError) as problem:
-        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
-            raise
-        reason = " ".join(str(problem).split())
-        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
+    def split(self, size: int) -> "Iterator[HiddenStates]":
+        columns = (torch.split(column, size) for column in (self.features, self.labels, self.documents))
+        return (HiddenStates(*part) for part in zip(*columns, strict=True))
 
 
 class WholeModel:
-    """A loaded model on a text; see `EvaluatedModel`."""
+    """A loaded model on a text."""
 
-    def __init__(self, model: "PreTrainedModel", text: Text, *, device: str, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, model: "PreTrainedModel", text: TokenizedText, *, device: str, notes: tuple[str, ...] = ()
+    ) -> None:
         self._model, self._text, self._device = model, text, device
         self._split = split_for(model, text, device=device)
-        self.name, self.apart = str(model.name_or_path), self._split.apart
+        self.name, self.separate = str(model.name_or_path), self._split.separate
         self.notes = notes
         self.logit_positions = positions_of_logits(model.config, device)
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """The function from features to logits."""
         return self._split.head
 
     @torch.no_grad()
     def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
-        """Yields all predicting positions; see `EvaluatedModel`."""
-        room, total, done = positions_at_once(self._model, self._split), len(self._text.windows), 0
-        least = evaluation_positions(self._device)
-        for batch in batches(self._text, positions=max(room, least) if self.apart else room):
-            yield _features(self._split.body(batch.on(self._device)), batch)
+        positions, total, done = positions_per_batch(self._model, self._split), len(self._text.windows), 0
+        if self.separate:
+            positions = max(positions, evaluation_positions(self._device))
+        for batch in batches(self._text, positions=positions):
+            yield HiddenStates.of(self._split.body(batch.on(self._device)), batch)
             done += len(batch.document)
             if progress is not None:
                 progress(stage, done, total)
 
 
 class StreamedModel:
-    """A model on a text, with the weights of one block in memory at a time; see `EvaluatedModel`.
+    """A model on a text, with the weights of one block in memory at a time.
 
     All batches walk through the blocks in lock step. Where their hidden states do not fit, the text passes in parts.
     """
 
-    def __init__(self, checkpoint: Checkpoint, text: Text, *, device: str, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
         self._text, self._device, self._dtype = text, device, dtype
         self._loader = BlockLoader(checkpoint, device, dtype=dtype)
         self._samples = [next(batches(text, positions=1)).on(device) for _ in range(2)]
         self._body = StreamedBody(self._loader.model.model, whole=self._samples[0])
         self._split: Split | None = None
-        self._width = int(checkpoint.config.get_text_config().hidden_size)
-        self.name, self.apart = checkpoint.target, True
+        self._position_bytes = bytes_per_position(checkpoint, DTYPE)
+        self.name, self.separate = checkpoint.target, True
         self.notes: tuple[str, ...] = ()
         self.logit_positions = positions_of_logits(checkpoint.config, device)
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """The function from features to logits, once the first features are there."""
         if self._split is None:
             raise InputError(f"the head of {self.name} is not known before its first features are; ask for these first")
         return self._split.head
 
     @torch.no_grad()
     def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
-        """Yields all predicting positions; see `EvaluatedModel`."""
         chosen = [batch.on(self._device) for batch in batches(self._text, positions=evaluation_positions(self._device))]
-        total, visits = len(self._text.windows), len(chosen) * len(self._loader.blocks)
-        done = 0
-
-        def visit(batch: Batch) -> None:
-            nonlocal done
-            done += batch not in self._samples
-            if progress is not None:
-                progress(stage, total * done // visits, total)
-
-        for part in self._parts(chosen):
-            with closing(self._pass(part, visit)) as found:
-                yield from found
-
-    def _parts(self, chosen: list[Batch]) -> Iterator[list[Batch]]:
-        """Yields the batches in parts whose hidden states fit."""
+        shown = VisitProgress(
+            progress, stage, visits=len(chosen) * len(self._loader.blocks), total=len(self._text.windows)
+        )
         room = GPU_STATES_BYTES if is_gpu(self._device) else STATES_BYTES
-        part: list[Batch] = []
-        taken = 0
-        for batch in chosen:
-            size = batch.size * self._width * self._dtype.itemsize
-            if part and (taken + size > room or len(part) == MOST_BATCHES):
-                yield part
-                part, taken = [], 0
-            part.append(batch)
-            taken += size
-        yield part
+        for part in in_parts(chosen, lambda batch: batch.size * self._position_bytes, room=room, most=MOST_BATCHES):
+            with closing(self._pass(part, shown)) as states:
+                yield from states
 
-    def _pass(self, part: list[Batch], visit: Callable[[Batch], None]) -> Generator[HiddenStates, None, None]:
+    def _pass(self, part: list[Batch], shown: VisitProgress) -> Generator[HiddenStates, None, None]:
         """Yields the features of a part of the text.
 
         The two samples walk along, one of them through the model with its head: they show what the head is.
@@ -193,14 +144,14 @@ class StreamedModel:
             if not model.model.config.is_encoder_decoder:  # whose decoder looks up its tokens after the encoder
                 model.release_head_and_embedding()
             for _ in self._loader.loaded(range(len(paths))):
-                walk.advance(visit)
+                walk.advance(lambda batch: None if batch in self._samples else shown.add())
             model.load_head()
             results = (result.detach() for _, result in walk.ends())
-            self._split = self._split_of(next(results), next(results))
+            self._split = self._split_head(next(results), next(results))
             for batch, features in zip(part, results, strict=True):
-                yield _features(features, batch)
+                yield HiddenStates.of(features, batch)
 
-    def _split_of(self, logits: Tensor, features: Tensor) -> Split:
+    def _split_head(self, logits: Tensor, features: Tensor) -> Split:
         try:
             return self._body.split(logits, features)
         except NotStreamableError as problem:
@@ -210,12 +161,32 @@ class StreamedModel:
             ) from None
 
 
-def _features(states: Tensor, batch: Batch) -> HiddenStates:
-    rows, columns = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
-    return HiddenStates(states[rows, columns], batch.labels[rows, columns], batch.document[rows])
+EvaluatedModel = WholeModel | StreamedModel
 
 
-def split_for(model: "PreTrainedModel", text: Text, *, device: str) -> Split:
+def evaluated_model(model: "PreTrainedModel | Checkpoint", text: TokenizedText, *, device: str) -> EvaluatedModel:
+    """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
+    if not isinstance(model, Checkpoint):
+        return WholeModel(model, text, device=device)
+    notes: tuple[str, ...] = ()
+    try:
+        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
+        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize, device):
+            return StreamedModel(plain, text, device=device)
+    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
+        if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
+            notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
+    loaded = model.load(DTYPE, device=device, read_only=True)
+    try:
+        return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
+    except (RuntimeError, ValueError, NotImplementedError) as problem:
+        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(problem).split())
+        raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
+
+
+def split_for(model: "PreTrainedModel", text: TokenizedText, *, device: str) -> Split:
     """Returns the model, moved to the device and split into body and head."""
     move(model, device)
     return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
@@ -232,17 +203,17 @@ def positions_of_logits(config: "PretrainedConfig", device: str | torch.device) 
     return GPU_LOGITS_FACTOR * positions if is_gpu(device) else positions
 
 
-def positions_by_window(text: Text) -> list[range]:
+def positions_by_window(text: TokenizedText) -> list[range]:
     """Returns, for every window, the numbers of its predicting positions in the order of `features`."""
     counts = [sum(label != NO_LABEL for label in window.main.labels) for window in text.windows]
-    found = [range(0)] * len(counts)
+    positions = [range(0)] * len(counts)
     begin = 0
     for i in sorted(range(len(counts)), key=lambda i: text.windows[i].length):  # the order of `batches`
-        found[i] = range(begin, begin + counts[i])
+        positions[i] = range(begin, begin + counts[i])
         begin += counts[i]
-    return found
+    return positions
 
 
-def predicted_positions(text: Text) -> int:
+def predicted_positions(text: TokenizedText) -> int:
     """Returns the number of positions that predict a token."""
     return sum(label != NO_LABEL for window in text.windows for label in window.main.labels)

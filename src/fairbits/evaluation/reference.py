@@ -1,10 +1,10 @@
-"""Reference: the full-precision model's predictions on a text, kept on disk until the quantized model is evaluated."""
+"""ReferenceModel: the full-precision model's predictions on a text, and quantized models compared with them."""
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -15,9 +15,15 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.evaluation.divergence import DocumentSums, compare_logits
 from fairbits.evaluation.hidden_states import EvaluatedModel, HiddenStates, evaluated_model, predicted_positions
-from fairbits.forward.windows import Text
+from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import EvaluationSetting, Identity
+from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, tokenize_corpus
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,64 +32,70 @@ WHOLE = "the head of the reference cannot be separated from it: its logits were 
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class ReferenceModel:
     """The features of a model at every predicting position, in a temporary file, and the head that reads them.
 
     The model itself is not kept, so it and the quantized model are never in memory together, and its logits can be
     recomputed exactly. Close it, or use it in a `with` statement, to remove the file.
 
-    `target`  the model
-    `text`    what it was evaluated on
-    `notes`   what a reader of any result must know
+    `target`    the model
+    `text`      what it was evaluated on
+    `notes`     what a reader of any result must know
+    `setting`   and `identity`: what scores say about the text and the model; only `on_corpus` sets them
     """
 
     target: str
-    text: Text
+    text: TokenizedText
     notes: tuple[str, ...]
     _head: Callable[[Tensor], Tensor] = field(repr=False)
     _features: NDArray[np.uint8] = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
     _file: IO[bytes] = field(repr=False)
+    setting: EvaluationSetting | None = None
+    identity: Identity | None = None
 
     @classmethod
-    def of(
+    def on_corpus(
         cls,
         checkpoint: Checkpoint,
-        text: Text,
+        corpus: Corpus,
         *,
+        request: TextRequest,
         device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
         progress: Progress | None = None,
-    ) -> "Reference":
-        """Returns the reference of a model on the text, after one pass over it."""
-        model = evaluated_model(checkpoint, text, device=device, dtype=dtype)
-        return cls._of(model, text, target=checkpoint.target, progress=progress)
+    ) -> "ReferenceModel":
+        """Returns the reference of a model, after one pass over the requested text; it can score quantized models."""
+        setting = EvaluationSetting.of(checkpoint, corpus, request)
+        text = tokenize_corpus(checkpoint, corpus, request=request, least=1)
+        short = short_text_notes(text, request, parallel=corpus.parallel)
+        estimated = estimated_size_notes(text.estimated, len(text.lang))
+        identity = Identity.of(checkpoint)
+        reference = cls.on_text(checkpoint, text, device=device, progress=progress)
+        notes = (*corpus.notes, *short, *estimated, *reference.notes)
+        return replace(reference, notes=notes, setting=setting, identity=identity)
 
     @classmethod
-    def of_model(
+    def on_text(
         cls,
-        model: "PreTrainedModel",
-        text: Text,
+        model: "PreTrainedModel | Checkpoint",
+        text: TokenizedText,
         *,
-        target: str,
         device: str = "cpu",
         progress: Progress | None = None,
-    ) -> "Reference":
-        """Returns the reference of a loaded model on the text; its head must stay as it is."""
-        return cls._of(evaluated_model(model, text, device=device), text, target=target, progress=progress)
-
-    @classmethod
-    def _of(cls, model: EvaluatedModel, text: Text, *, target: str, progress: Progress | None) -> "Reference":
+    ) -> "ReferenceModel":
+        """Returns the reference of a model, after one pass over the text; the head of a loaded one must not change."""
+        evaluated = evaluated_model(model, text, device=device)
         with ExitStack() as stack:  # a failed pass leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            features = model.features("evaluating the reference model", progress)
-            kept, dtype = _write_features(file, features, text)
+            states = evaluated.features("evaluating the reference model", progress)
+            features, dtype = _write_features(file, states, text)
             stack.pop_all()
-        notes = (*model.notes, *(() if model.apart else (WHOLE,)))
-        return cls(target, text, notes, model.head, kept, dtype, file)
+        notes = (*evaluated.notes, *(() if evaluated.separate else (WHOLE,)))
+        target = model.target if isinstance(model, Checkpoint) else evaluated.name
+        return cls(target, text, notes, evaluated.head, features, dtype, file)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
-        """Returns the logits of some positions, numbered in the order of the features, in memory of their own."""
+        """Returns the logits of some positions, numbered in the order of the features, as a copy."""
         if self._file.closed:
             raise InputError(f"the reference {self.target} is closed; use it before closing it, or create it again")
         if isinstance(self._head, torch.nn.Module):
@@ -93,11 +105,64 @@ class Reference:
         with torch.no_grad():
             return self._head(torch.from_numpy(rows).view(self._dtype).to(device))
 
+    @torch.no_grad()
+    def compare(
+        self, model: "PreTrainedModel | Checkpoint", *, device: str = "cpu", progress: Progress | None = None
+    ) -> DocumentSums:
+        """Returns how a quantized model, loaded or not, differs from the reference, after one pass over the text."""
+        evaluated = evaluated_model(model, self.text, device=device)
+        sums = torch.zeros(5, len(self.text.lang), dtype=torch.float64)
+        token_kl, token_margin = torch.empty(2, predicted_positions(self.text))
+        token_document = torch.empty(len(token_kl), dtype=torch.long)
+        done = 0
+        for states in evaluated.features("evaluating the quantized model", progress):
+            for part in states.split(evaluated.logit_positions):
+                at = slice(done, done + len(part.labels))
+                a, b = self.logits(at, device=device), evaluated.head(part.features)
+                if a.shape != b.shape:
+                    raise InputError(
+                        f"{evaluated.name} has {b.shape[1]:,} tokens in its vocabulary and {self.target} "
+                        f"{a.shape[1]:,}; both must have the same vocabulary: evaluate a model against the one it was "
+                        "made from"
+                    )
+                values = compare_logits(a.float(), b.float(), part.labels.to(device)).cpu()
+                if not torch.isfinite(values).all():
+                    raise self._not_finite(at, device=device, model=evaluated)
+                sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
+                sums[1:].index_add_(1, part.documents, values[:4])
+                token_kl[at], token_margin[at] = values[2].float(), values[4].float()
+                token_document[at] = part.documents
+                done = at.stop
+        predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
+        tokens = token_kl.numpy(), token_margin.numpy(), token_document.numpy()
+        return DocumentSums(predicted, nll_reference, nll_quantized, kl, flips, *tokens, evaluated.notes)
+
+    def scores(
+        self,
+        model: "PreTrainedModel | Checkpoint",
+        quantized: Identity,
+        *,
+        notes: tuple[str, ...] = (),
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> Scores:
+        """Returns the scores of a quantized model; `notes` are about the models and come first."""
+        assert self.setting is not None
+        assert self.identity is not None
+        sums = self.compare(model, device=device, progress=progress)
+        return Scores.of(
+            sums,
+            self.text,
+            quantized=quantized,
+            reference=self.identity,
+            question=self.setting,
+            notes=(*notes, *sums.notes, *self.notes),
+        )
+
     def close(self) -> None:
-        """Removes the file."""
         self._file.close()
 
-    def __enter__(self) -> "Reference":
+    def __enter__(self) -> "ReferenceModel":
         return self
 
     def __exit__(
@@ -105,17 +170,24 @@ class Reference:
     ) -> None:
         self.close()
 
+    def _not_finite(self, at: slice, *, device: str, model: EvaluatedModel) -> InputError:
+        finite = torch.isfinite(self.logits(at, device=device)).all()
+        name = model.name if finite else self.target
+        return InputError(f"the logits of {name} contain NaN or infinity; load it in float32, or check its weights")
+
 
 def _write_features(
-    file: IO[bytes], answers: Iterator[HiddenStates], text: Text
+    file: IO[bytes], states: Iterator[HiddenStates], text: TokenizedText
 ) -> tuple[NDArray[np.uint8], torch.dtype]:
     """Returns the bytes of the features of all positions, written to the file and mapped read-only, and their type."""
     positions, written = predicted_positions(text), 0
     try:
-        for each in answers:
-            features = each.features.cpu().contiguous()
+        for part in states:
+            features = part.features.cpu().contiguous()
             if not written:
-                _check_room(positions * features[0].nbytes)
+                needed, free = positions * features[0].nbytes, shutil.disk_usage(tempfile.gettempdir()).free
+                if needed > free:
+                    raise _no_room(f"{needed:,} bytes are needed and {free:,} are free")
             written += file.write(features.view(torch.uint8).numpy().data)
         file.flush()
     except OSError as problem:
@@ -123,14 +195,8 @@ def _write_features(
     return np.memmap(file, dtype=np.uint8, mode="r").reshape(positions, -1), features.dtype
 
 
-def _check_room(needed: int) -> None:
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if needed > free:
-        raise _no_room(f"{needed:,} bytes are needed and {free:,} are free")
-
-
-def _no_room(what: str) -> InputError:
+def _no_room(problem: str) -> InputError:
     return InputError(
-        f"{tempfile.gettempdir()} has no room for the answers of the reference model ({what}); free some space, "
+        f"{tempfile.gettempdir()} has no room for the predictions of the reference model ({problem}); free some space, "
         "set TMPDIR to another directory, or evaluate on fewer tokens"
     )

@@ -1,8 +1,6 @@
 """Scores: the cost of quantization for every document of every language, and the results computed from it.
 
-How scores are shown: as a table and as a pandas DataFrame.
-
-The layout of a scores file: JSON with one column of the documents per line.
+A scores file is JSON with one column of the documents per line.
 """
 
 import json
@@ -23,18 +21,17 @@ from fairbits.core.table import Shown, Table, data_frame
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.disparity import Disparity, disparity
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.divergence import DocumentSums
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
-from fairbits.evaluation.signature import Signature
+from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
+from fairbits.forward.windows import TokenizedText
 from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, interval_notes, worst_first
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_of
 
 if TYPE_CHECKING:
     import pandas
-
-    from fairbits.evaluation.divergence import DocumentSums
-    from fairbits.forward.windows import Text
 
 
 def table_of(scores: "Scores") -> Table:
@@ -80,16 +77,12 @@ def pandas_of(scores: "Scores", by: str) -> "pandas.DataFrame":
     return data_frame(columns, index="language")
 
 
-def by_line(data: dict[str, Any]) -> bytes:
-    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
-    return as_lines(_lines(data, nested=True))
-
-
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
+    """Returns one line per key, and one per key of a nested object."""
     lines, last = ["{"], len(data) - 1
     for i, (key, value) in enumerate(data.items()):
-        own = _lines(value, nested=False) if nested and isinstance(value, dict) and value else [_compact(value)]
-        first, *rest = own
+        nests = nested and isinstance(value, dict) and value
+        first, *rest = _lines(value, nested=False) if nests else [_compact(value)]
         lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
         lines[-1] += "" if i == last else ","
     return [*lines, "}"]
@@ -122,42 +115,42 @@ class Scores(Shown):
     def __post_init__(self) -> None:
         """Checks that all parts have the same languages, each once."""
         check_once("languages", self.languages)
-        for name, found in (
+        for name, codes in (
             ("documents.lang", self.documents.lang.tolist()),
             ("percentiles", self.percentiles),
             ("question.hashes", self.question.hashes),
         ):
-            check_same_keys(name, found, "languages", self.languages)
+            check_same_keys(name, codes, "languages", self.languages)
 
     @classmethod
     def of(
         cls,
-        answers: "DocumentSums",
-        text: "Text",
+        sums: DocumentSums,
+        text: TokenizedText,
         *,
         quantized: Identity,
         reference: Identity,
         question: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
-        """Returns the scores from the answers of both models on a text."""
-        language = text.language_of[answers.token_document]
+        """Returns the scores from the sums of both models on a text."""
+        language = text.language_of[sums.token_document]
         percentiles = {
-            code: TokenPercentiles.of(answers.token_kl[language == i], answers.token_margin[language == i])
+            code: TokenPercentiles.of(sums.token_kl[language == i], sums.token_margin[language == i])
             for i, code in enumerate(text.languages)
         }
         documents = DocumentScores(
             lang=text.lang,
             document=text.document.astype(np.int64),
-            tokens=answers.predicted,
+            tokens=sums.predicted,
             bytes=text.size_bytes,
-            nll_reference=answers.nll_reference,
-            nll_quantized=answers.nll_quantized,
-            kl=answers.kl,
-            flips=answers.flips,
+            nll_reference=sums.nll_reference,
+            nll_quantized=sums.nll_quantized,
+            kl=sums.kl,
+            flips=sums.flips,
         )
-        made_with = {name: found for name, found in versions().items() if name in MATTERING}
-        return cls(quantized, reference, question, text.languages, documents, percentiles, notes, made_with)
+        measured_with = {name: version for name, version in versions().items() if name in MATTERING}
+        return cls(quantized, reference, question, text.languages, documents, percentiles, notes, measured_with)
 
     def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
         """Returns the damage of every language, with intervals over documents.
@@ -168,24 +161,22 @@ class Scores(Shown):
         check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
         kind = one_of("measure", measure, MEASURES), unit
         if kind not in self._frames:
-            own = self.documents
-            nats = own.kl if measure == "divergence" else own.nll_quantized - own.nll_reference
+            docs = self.documents
+            nats = docs.kl if measure == "divergence" else docs.nll_quantized - docs.nll_reference
             self._frames[kind] = LanguageFrame.from_nats(
-                own.lang, own.document, nats=nats, tokens=own.tokens, size_bytes=own.bytes, unit=unit
+                docs.lang, docs.document, nats=nats, tokens=docs.tokens, size_bytes=docs.bytes, unit=unit
             )
         return self._frames[kind]
 
     @cached_property
     def relative_perplexity(self) -> dict[str, Estimate]:
-        """The research notes' D: perplexity per token of the quantized model over that of the reference, less 1.
+        """The research notes' D: perplexity per token of the quantized model over the reference's, less 1.
 
         D = exp(ΔNLL per token) − 1. Comparable only within a language: a token holds different amounts of text in
         different languages.
         """
-        return {
-            code: each.transform(np.expm1)
-            for code, each in self.frame("nats_per_token", measure="loss").by_language().items()
-        }
+        added = self.frame("nats_per_token", measure="loss").by_language()
+        return {code: loss.transform(np.expm1) for code, loss in added.items()}
 
     @cached_property
     def kl(self) -> dict[str, Estimate]:
@@ -200,22 +191,22 @@ class Scores(Shown):
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
         """Notes on the languages for which no interval of the damage can be formed, in bits per byte."""
-        found: dict[str, list[str]] = {}
+        measures: dict[str, list[str]] = {}
         for measure in MEASURES:
-            own = self.disparity(measure=measure)
-            shown = {"worst": own.worst[1], "best": own.best[1], "mean": own.mean, "gap": own.gap}
+            total = self.disparity(measure=measure)
+            shown = {"worst": total.worst[1], "best": total.best[1], "mean": total.mean, "gap": total.gap}
             for note in interval_notes(self.frame(measure=measure), shown):
-                found.setdefault(note, []).append(measure)
-        return tuple(note if len(names) > 1 else f"{names[0]}: {note}" for note, names in found.items())
+                measures.setdefault(note, []).append(measure)
+        return tuple(note if len(names) > 1 else f"{names[0]}: {note}" for note, names in measures.items())
 
     @cached_property
     def recovery(self) -> dict[str, float]:
-        """The bits per byte of the reference over those of the quantized model: 1 where nothing is lost."""
-        own = self.documents
-        sums = (
-            (nll[own.lang == code].sum() for nll in (own.nll_reference, own.nll_quantized)) for code in self.languages
-        )
-        return {code: float(before / after) for code, (before, after) in zip(self.languages, sums, strict=True)}
+        """The bits per byte of the reference over the quantized model's: 1 where nothing is lost."""
+        docs = self.documents
+        return {
+            code: float(docs.nll_reference[docs.lang == code].sum() / docs.nll_quantized[docs.lang == code].sum())
+            for code in self.languages
+        }
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         """Returns how unequal the damage is."""
@@ -229,39 +220,37 @@ class Scores(Shown):
         self.check_same_text(baseline)
         return self.frame(unit, measure=measure).contrast(baseline.frame(unit, measure=measure))
 
-    def worse_than(
-        self,
-        baseline: "Scores",
-        *,
-        unit: str = "bits_per_byte",
-        measure: str = "divergence",
-        level: float = SIGNIFICANT,
-    ) -> dict[str, Estimate]:
-        """Returns how much more languages are damaged than under the baseline, where the difference is significant.
-
-        Significant: the paired contrast is above 0 and its Holm-corrected two-sided p value is below `level`.
-        """
-        sure = self.contrast(baseline, unit=unit, measure=measure).significant(level)
-        return {code: each for code, each in sure.items() if each.value > 0}
-
-    def check_same_text(self, other: "Scores") -> None:
+    def check_same_text(self, baseline: "Scores") -> None:
         """Raises unless both were measured on the same text, cut the same way."""
-        mine, theirs = self.question, instance("the baseline", other, Scores).question
+        mine, theirs = self.question, instance("the baseline", baseline, Scores).question
         for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed"):
             if getattr(mine, name) != getattr(theirs, name):
                 raise InputError(
-                    f"{self.quantized.target} and {other.quantized.target} were measured on different text ({name} "
+                    f"{self.quantized.target} and {baseline.quantized.target} were measured on different text ({name} "
                     "differs); a paired comparison needs the same text: evaluate both with the same settings"
                 )
-        if not np.array_equal(self.documents.tokens, other.documents.tokens):
+        if not np.array_equal(self.documents.tokens, baseline.documents.tokens):
             raise InputError(
-                f"{self.quantized.target} and {other.quantized.target} cut the same text into different tokens; "
+                f"{self.quantized.target} and {baseline.quantized.target} cut the same text into different tokens; "
                 "a paired comparison needs the same tokenizer"
             )
 
     def signature(self, measure: str = MEASURES[0]) -> Signature:
         """Returns one line that has everything needed to repeat the measurement."""
-        return Signature.of(self, self.versions, measure=measure)
+        setting = self.question
+        return Signature(
+            model=self.quantized.fingerprint[:DIGITS],
+            reference=self.reference.fingerprint[:DIGITS],
+            text=setting.corpus,
+            hash=hash_texts(setting.hashes),
+            split=setting.split,
+            languages=tuple(sorted(self.languages)),
+            tokens=setting.tokens,
+            window=setting.sequence,
+            seed=setting.seed,
+            measure=one_of("measure", measure, MEASURES),
+            versions=dict(self.versions),
+        )
 
     def summary(self) -> dict[str, Any]:
         """Returns all results with their intervals, for JSON."""
@@ -282,17 +271,16 @@ class Scores(Shown):
         }
 
     def as_bytes(self) -> bytes:
-        """Returns the content of its file."""
         content = {
             **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
             "question": self.question.as_data(),
             "languages": list(self.languages),
-            "percentiles": {code: asdict(each) for code, each in self.percentiles.items()},
+            "percentiles": {code: asdict(percentiles) for code, percentiles in self.percentiles.items()},
             "notes": list(self.notes),
             "versions": dict(self.versions),
             "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
         }
-        return by_line(SCORES.stamp(content))
+        return as_lines(_lines(SCORES.stamp(content), nested=True))
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as JSON; the same scores give the same bytes."""
@@ -316,8 +304,8 @@ class Scores(Shown):
 
     @cached_property
     def _flips_frame(self) -> LanguageFrame:
-        own = self.documents
-        return LanguageFrame(own.lang, own.document, values=own.flips, weights=own.tokens, unit="ratio")
+        docs = self.documents
+        return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio")
 
     @cached_property
     def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
@@ -328,10 +316,11 @@ class Scores(Shown):
         return {}
 
     def _notes_on_flips(self) -> tuple[str, ...]:
-        """Returns a note on the languages of which only the share of flips has no interval: often few tokens flip."""
-        known = self.frame().without_interval
-        found = [code for code in self._flips_frame.without_interval if code not in known]
-        return (f"flips: no interval for {', '.join(found)}: too few of their documents have any",) if found else ()
+        """Returns a note on languages where only the share of flips has no interval, as often few tokens flip."""
+        missing = [code for code in self._flips_frame.without_interval if code not in self.frame().without_interval]
+        if not missing:
+            return ()
+        return (f"flips: no interval for {', '.join(missing)}: too few of their documents have any",)
 
     def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
         rows = self.documents.lang == code
@@ -353,20 +342,7 @@ class Scores(Shown):
         }
 
 
-def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of a scores file of version 1, which had no other percentile than `kl_p99`."""
-    only = data.pop("kl_p99")
-    made_with = {"fairbits": data["fairbits"]}
-    return data | {"percentiles": {code: {"kl_p99": value} for code, value in only.items()}, "versions": made_with}
-
-
-SCORES = Kind(
-    "fairbits.scores/2",
-    "a file of scores",
-    "fairbits evaluate --out",
-    Scores,
-    earlier={"fairbits.scores/1": _from_version_1},
-)
+SCORES = Kind("fairbits.scores/2", "a file of scores", "fairbits evaluate --out", Scores)
 
 
 def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairbits.core.records import Code, Count, Digest, Positive, Split
+from fairbits.forward.tokenize import prediction_task
 from fairbits.forward.windows import Task
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from fairbits.models.checkpoint import Checkpoint
 
 TASK_NAMES: Mapping[Task, str] = {
     "causal": "every token, given those before it",
@@ -25,7 +24,7 @@ TASK_NAMES: Mapping[Task, str] = {
 class Identity:
     """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk.
 
-    The size of a model in a GGUF file is that of the file.
+    The size of a model in a GGUF file is the size of the file.
     """
 
     target: str
@@ -33,8 +32,7 @@ class Identity:
     size_bytes: Positive
 
     @classmethod
-    def of(cls, checkpoint: "Checkpoint") -> "Identity":
-        """Returns the identity of a checkpoint; reads all of its bytes."""
+    def of(cls, checkpoint: Checkpoint) -> "Identity":
         return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
 
 
@@ -42,8 +40,7 @@ class Identity:
 class EvaluationSetting:
     """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
 
-    `source` is the path of the text as it was given; the same text may be read from elsewhere. None if there is none,
-    and in files of 0.1.0.
+    `source` is the path of the text as it was given, if there is one; the same text may be read from elsewhere.
     """
 
     task: Task
@@ -61,12 +58,9 @@ class EvaluationSetting:
         return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod
-    def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
-        """Returns the setting in which a model is evaluated on the requested text of a corpus."""
-        from fairbits.forward.tokenize import task_of  # torch: a setting that is read from a file needs none
-
+    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
         return cls(
-            task=task_of(checkpoint),
+            task=prediction_task(checkpoint),
             corpus=corpus.name,
             split=request.split,
             parallel=corpus.parallel,

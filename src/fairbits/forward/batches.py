@@ -1,17 +1,18 @@
 """Batches of windows of similar length, in mixed languages, with padding."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from fairbits.forward.sound_input import Sound
-from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.forward.windows import NO_LABEL, Sound, TokenizedText, Window, WindowPart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,6 @@ class Positions:
     text: Tensor
 
     def on(self, device: str | torch.device) -> "Positions":
-        """Returns them on a device."""
         return Positions(self.real.to(device), self.text.to(device))
 
 
@@ -37,7 +37,6 @@ class Batch:
     encoder: Positions | None
 
     def positions(self, stack: str) -> Positions:
-        """Returns the positions for a stack of the model."""
         return self.encoder if self.encoder is not None and stack == "encoder" else self.main
 
     @property
@@ -47,19 +46,17 @@ class Batch:
 
     @property
     def ids(self) -> Tensor:
-        """All token ids of the model's input."""
-        return torch.cat([each.flatten() for name, each in self.inputs.items() if name.endswith("input_ids")])
+        return torch.cat([ids.flatten() for name, ids in self.inputs.items() if name.endswith("input_ids")])
 
     def inputs_for(self, model: "PreTrainedModel") -> dict[str, Tensor]:
         """Returns the model's input, sound in the type that the model computes in."""
-        return {name: each.to(model.dtype) if each.is_floating_point() else each for name, each in self.inputs.items()}
+        return {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in self.inputs.items()}
 
     def on(self, device: str | torch.device) -> "Batch":
-        """Returns the batch with the model's input on a device."""
-        return replace(self, inputs={name: each.to(device) for name, each in self.inputs.items()})
+        return replace(self, inputs={name: x.to(device) for name, x in self.inputs.items()})
 
 
-def batches(text: Text, *, positions: int) -> Iterator[Batch]:
+def batches(text: TokenizedText, *, positions: int) -> Iterator[Batch]:
     """Yields all windows, shortest first, at most `positions` padded positions at a time (and at least one window)."""
     chosen: list[Window] = []
     for window in sorted(text.windows, key=lambda window: window.length):
@@ -69,6 +66,19 @@ def batches(text: Text, *, positions: int) -> Iterator[Batch]:
         chosen.append(window)
     if chosen:
         yield _batch(chosen, text.padding)
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], float], *, room: float, most: int) -> Iterator[list[T]]:
+    """Yields the items in parts of at most this total size and number, or of one item."""
+    part: list[T] = []
+    total = 0.0
+    for item in items:
+        if part and (total + size(item) > room or len(part) == most):
+            yield part
+            part, total = [], 0.0
+        part.append(item)
+        total += size(item)
+    yield part
 
 
 def _batch(windows: Sequence[Window], padding: int) -> Batch:
@@ -82,13 +92,13 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
             "decoder_input_ids": ids,
             "decoder_attention_mask": main.real.long(),
         }
-        return Batch(inputs, labels, document, main, _heard(sounds))
+        return Batch(inputs, labels, document, main, _sound_positions(sounds))
     encoders = [window.encoder for window in windows if window.encoder is not None]
     if not encoders:
         return Batch({"input_ids": ids, "attention_mask": main.real.long()}, labels, document, main, None)
-    given, encoder = _padded(encoders, padding)
+    encoder_ids, encoder = _padded(encoders, padding)
     inputs = {
-        "input_ids": given,
+        "input_ids": encoder_ids,
         "attention_mask": encoder.real.long(),
         "decoder_input_ids": ids,
         "decoder_attention_mask": main.real.long(),
@@ -96,14 +106,14 @@ def _batch(windows: Sequence[Window], padding: int) -> Batch:
     return Batch(inputs, labels, document, main, encoder)
 
 
-def _heard(sounds: Sequence[Sound]) -> Positions:
+def _sound_positions(sounds: Sequence[Sound]) -> Positions:
     """Returns the positions of an encoder that reads sound: it sees the silence after a clip too."""
-    heard = torch.tensor([sound.heard for sound in sounds])
-    text = torch.arange(sounds[0].positions) < heard[:, None]
+    sounding = torch.tensor([sound.sounding for sound in sounds])
+    text = torch.arange(sounds[0].positions) < sounding[:, None]
     return Positions(torch.ones_like(text).float(), text.float())
 
 
-def _padded(parts: Sequence[Part], padding: int) -> tuple[Tensor, Positions]:
+def _padded(parts: Sequence[WindowPart], padding: int) -> tuple[Tensor, Positions]:
     real = _rows([[True] * len(part.ids) for part in parts], False)
     text = _rows([part.text for part in parts], False)
     return _rows([part.ids for part in parts], padding), Positions(real.float(), text.float())

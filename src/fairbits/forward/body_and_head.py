@@ -13,28 +13,34 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fairbits.core.memory import GPU_PASS_ACTIVATIONS_BYTES, PASS_ACTIVATIONS_BYTES
 from fairbits.forward.batches import Batch
+from fairbits.models.device import is_gpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOLERANCE = 1e-3
+SAVED_PER_BLOCK = 34
+"""Approximate count of numbers that a block keeps for its backward pass, per position and hidden unit."""
+LOGITS_KEPT = 3
+"""Numbers per position and vocabulary entry if the head cannot be separated from the model."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A model as two functions: `body` returns the features (rows, length, width) of a batch, `head` their logits."""
+    """A model as two functions: from a batch to its last hidden states, (rows, length, hidden size), and to logits."""
 
     body: Callable[[Batch], Tensor]
     head: Callable[[Tensor], Tensor]
-    apart: bool  # whether logits exist only where the head is called
+    separate: bool  # whether logits exist only where the head is called
 
 
 @torch.no_grad()
 def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
-    """Returns the model split before its last linear layer, if that map alone produces the logits of this batch.
+    """Returns the model split before its last linear layer, if that layer alone produces the logits of this batch.
 
-    Some families scale or clip logits after that map. For these the body is the whole model and the head is the
+    Some families scale or clip logits after that layer. For these the body is the whole model and the head is the
     identity.
     """
     whole = Split(
@@ -43,12 +49,22 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
     head, base = model.get_output_embeddings(), model.base_model  # type: ignore[no-untyped-call]
     if head is None or base is model:
         return whole
-    parted = Split(lambda batch: base(**batch.inputs_for(model), use_cache=False).last_hidden_state, head, True)
-    expected, features = whole.body(batch), parted.body(batch)
+    parts = Split(lambda batch: base(**batch.inputs_for(model), use_cache=False).last_hidden_state, head, True)
+    expected, features = whole.body(batch), parts.body(batch)
     if features.shape[:-1] != expected.shape[:-1] or features.shape[-1] != head.weight.shape[-1]:
         return whole
-    found = parted.head(features)
-    return parted if torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE) else whole
+    logits = parts.head(features)
+    return parts if torch.allclose(logits, expected, rtol=TOLERANCE, atol=TOLERANCE) else whole
+
+
+def positions_per_batch(model: "PreTrainedModel", split: Split) -> int:
+    """Returns how many positions a batch may have, from a rough estimate of the memory of its backward pass."""
+    config = model.config.get_text_config()
+    numbers = (SAVED_PER_BLOCK + int(config.num_hidden_layers)) * int(config.hidden_size)
+    if not split.separate:
+        numbers += LOGITS_KEPT * int(config.vocab_size)
+    room = GPU_PASS_ACTIVATIONS_BYTES if is_gpu(model.device) else PASS_ACTIVATIONS_BYTES
+    return max(room // (4 * numbers), 32)
 
 
 @contextmanager
@@ -64,20 +80,20 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for block in changed:
-            del block.forward  # the method of its class becomes visible again
+            del block.forward  # uncovers the method of its class
 
 
 @contextmanager
 def input_gradients(model: "PreTrainedModel") -> Iterator[None]:
-    """Makes what the embeddings give the start of the graph, so that activations have gradients and weights none.
+    """Makes the output of the embeddings the start of the graph: activations have gradients, weights have none.
 
-    They give a copy, as the code of some classes changes it in place.
+    It is copied, because the code of some classes changes it in place.
     """
     model.enable_input_require_grads()  # type: ignore[no-untyped-call]
     handles = [
-        each.register_forward_hook(lambda _module, _args, output: output.clone() if output.requires_grad else None)
-        for each in model.modules()
-        if isinstance(each, nn.Embedding)
+        module.register_forward_hook(lambda _module, _args, output: output.clone() if output.requires_grad else None)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
     ]
     try:
         yield
@@ -92,12 +108,12 @@ def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     If none of them does, the first becomes the start of a graph: gradients may be wanted inside the block alone.
     """
-    given = (*args, *kwargs.values())
-    if torch.is_grad_enabled() and not any(isinstance(each, Tensor) and each.requires_grad for each in given):
-        given = (given[0].detach().requires_grad_(), *given[1:])
+    values = (*args, *kwargs.values())
+    if torch.is_grad_enabled() and not any(isinstance(value, Tensor) and value.requires_grad for value in values):
+        values = (values[0].detach().requires_grad_(), *values[1:])
 
     def call(*values: Any) -> Any:
         named = dict(zip(kwargs, values[len(args) :], strict=True))
         return forward(*values[: len(args)], **named)
 
-    return checkpoint(call, *given, use_reentrant=True, preserve_rng_state=False)
+    return checkpoint(call, *values, use_reentrant=True, preserve_rng_state=False)

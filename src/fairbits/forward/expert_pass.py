@@ -1,6 +1,5 @@
 """A forward pass over text that counts which experts every document reaches, with one block in memory at a time."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -8,53 +7,41 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_STATES_BYTES, STATES_BYTES
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import batches
+from fairbits.forward.batches import batches, in_parts
 from fairbits.forward.experts import BlockExperts, ExpertCounter, expert_points
-from fairbits.forward.lockstep import lockstep, positions_at_once
+from fairbits.forward.lockstep import bytes_per_position, lockstep, positions_at_once
 from fairbits.forward.streaming import BlockLoader
-from fairbits.forward.windows import Text, Window
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.streaming_model import walk_dtype
 
 
 def count_by_document(
-    checkpoint: Checkpoint, text: Text, *, device: str = "cpu", progress: Progress | None = None
+    checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu", progress: Progress | None = None
 ) -> tuple[BlockExperts, ...]:
     """Returns the counts of every block that has experts; their rows are the documents of the text."""
     points = expert_points(checkpoint.architecture)
     counter = ExpertCounter(points, torch.arange(len(text.lang)), device=device)
     dtype = walk_dtype(checkpoint, device)
-    width = int(checkpoint.config.get_text_config().hidden_size)
-    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // (width * dtype.itemsize)
-    parts = list(_parts(text, room))
-    for number, part in enumerate(parts if points else ()):
-        _pass(checkpoint, part, counter, device=device, dtype=dtype)
+    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // bytes_per_position(checkpoint, dtype)
+    parts = list(in_parts(text.windows, lambda window: window.length, room=room, most=len(text.windows)))
+    for number, windows in enumerate(parts if points else ()):
+        _pass(checkpoint, replace(text, windows=tuple(windows)), counter, device=device, dtype=dtype)
         if progress is not None:
             progress("counting experts", number + 1, len(parts))
-    found = counter.tables()
-    if not found:
+    tables = counter.tables()
+    if not tables:
         raise InputError(
             f"{checkpoint.target} has no experts whose router can be observed; only text for a mixture of experts can "
             "be chosen by them"
         )
-    return found
+    return tables
 
 
-def _parts(text: Text, room: int) -> Iterator[Text]:
-    """Yields the text in parts of at most this many positions, or of one window."""
-    windows: list[Window] = []
-    held = 0
-    for window in text.windows:
-        if windows and held + window.length > room:
-            yield replace(text, windows=tuple(windows))
-            windows, held = [], 0
-        windows.append(window)
-        held += window.length
-    yield replace(text, windows=tuple(windows))
-
-
-def _pass(checkpoint: Checkpoint, text: Text, counter: ExpertCounter, *, device: str, dtype: torch.dtype) -> None:
+def _pass(
+    checkpoint: Checkpoint, text: TokenizedText, counter: ExpertCounter, *, device: str, dtype: torch.dtype
+) -> None:
     """Passes the text through the model, up to its last block that has experts."""
     loader = BlockLoader(checkpoint, device, dtype=dtype)
     model = loader.model.model

@@ -1,11 +1,8 @@
-"""ExpertCounter: counts the positions of text that the routers of a model send to each expert.
+"""Experts whose matrices are stacked in one parameter: what reaches each of them, and how often (ExpertCounter)."""
 
-BlockExperts: how often the router of a block chose each expert, by language.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairbits.forward.batches import Batch
-from fairbits.forward.expert_inputs import ExpertCall
 from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.tensor_names import is_replaced
 
 Counts = NDArray[np.int64]
 
@@ -56,46 +53,104 @@ def expert_points(architecture: Architecture) -> tuple[ExpertPoint, ...]:
     return tuple(ExpertPoint(*place, count) for place, count in sizes.items())
 
 
+@dataclass(frozen=True, eq=False)
+class ExpertCall:
+    """A call of a module of experts: hidden states (positions, hidden size), and the experts of each position.
+
+    In Llama 4 every expert has its own states, (experts, positions, hidden size): 0 where a position does not reach it.
+    """
+
+    module: Any
+    states: Tensor
+    chosen: Tensor
+
+    @classmethod
+    def of(cls, module: nn.Module, arguments: Iterable[Any]) -> "ExpertCall | None":
+        """Returns the call of a module with these arguments; None if it is not of the kind that transformers shares.
+
+        These modules have a common form, so that kernels can replace their code: they receive the hidden states, the
+        numbers of the chosen experts and their weights, and attributes describe the layout of the matrices.
+        """
+        tensors = [value for value in arguments if isinstance(value, Tensor)]
+        if is_replaced(module):
+            experts: Any = module
+            states = tensors[0].reshape(len(experts.down_proj), -1, tensors[0].shape[-1])
+            return cls(module, states, _chosen(states.any(-1)))
+        if len(tensors) < 2 or not hasattr(module, "has_gate") or tensors[0].ndim != 2:
+            return None
+        states, chosen = tensors[:2]
+        if chosen.is_floating_point() or chosen.ndim != 2 or len(chosen) != len(states):
+            return None
+        return cls(module, states, chosen)
+
+    @property
+    def positions(self) -> int:
+        return self.states.shape[-2]
+
+    def reaches(self, expert: int) -> Tensor:
+        return (self.chosen == expert).any(1)
+
+    def inputs(self, expert: int, at: Tensor) -> Tensor:
+        """Returns what an expert sees at these positions, which reach it."""
+        return (self.states[expert] if self.states.ndim == 3 else self.states)[at]
+
+    def hidden(self, expert: int, inputs: Tensor) -> Tensor:
+        """Returns what the last layer of an expert sees, given what the expert sees."""
+        module = self.module
+        if self.states.ndim == 3:
+            gate, up = (inputs @ module.gate_up_proj[expert]).chunk(2, dim=-1)
+            gated: Tensor = up * module.act_fn(gate)
+            return gated
+        W = module.gate_up_proj if module.has_gate else module.up_proj
+        hidden = inputs @ W[expert] if module.is_transposed else inputs @ W[expert].T
+        if module.has_bias:
+            hidden = hidden + (module.gate_up_proj_bias if module.has_gate else module.up_proj_bias)[expert]
+        result: Tensor = module._apply_gate(hidden) if module.has_gate else module.act_fn(hidden)
+        return result
+
+
 class ExpertCounter:
     """The counts over all batches so far. Per batch: `start`, then run the model with the hooks of `attach`."""
 
-    def __init__(self, points: Iterable[ExpertPoint], row_of: Tensor, *, device: str | torch.device) -> None:
-        """`row_of` says in which row of the tables a document is counted: that of its language, or its own."""
+    def __init__(self, points: Iterable[ExpertPoint], rows: Tensor, *, device: str | torch.device) -> None:
+        """`rows` says in which row of the tables each document is counted."""
         self.points = tuple(points)
-        self._row_of, self._device = row_of, torch.device(device)
+        self._table_rows, self._device = rows, torch.device(device)
         self._counts: dict[str, Tensor] = {}
         self._per_position: dict[str, int] = {}
-        self._strange: set[str] = set()  # modules that are not called as those of transformers are
+        self._strange: set[str] = set()  # modules that are not called as transformers calls them
         self._passed: set[str] = set()
 
     def start(self, batch: Batch) -> None:
         """Makes this batch the one that is counted."""
         self._passed.clear()  # a recomputed block calls its experts a second time
-        rows = self._row_of[batch.document][:, None]
+        rows = self._table_rows[batch.document][:, None]
         self._rows = {
             stack: torch.where(batch.positions(stack).text.to(rows.device) > 0, rows, -1).flatten().to(self._device)
             for stack in {point.stack for point in self.points}
         }
 
     def attach(self, modules: Mapping[str, nn.Module], *, block: int | None = None) -> list[RemovableHandle]:
-        """Returns the handles of the hooks on all modules of experts, or on those of one block."""
+        """Returns the handles of the hooks on all modules of experts, or of one block."""
         return [
-            modules[point.module].register_forward_pre_hook(self._hook(point), with_kwargs=True)
+            modules[point.module].register_forward_pre_hook(partial(self._count, point), with_kwargs=True)
             for point in self.points
             if block is None or point.block == block
         ]
 
     def tables(self) -> tuple[BlockExperts, ...]:
         """Returns the counts of every block, in the order of blocks; a second module's experts follow the first's."""
-        counted = sorted((each for each in self.points if each.module in self._counts), key=lambda each: each.block)
+        modules: dict[int, list[str]] = {}
+        for point in sorted(self.points, key=lambda point: point.block):
+            if point.module in self._counts:
+                modules.setdefault(point.block, []).append(point.module)
         return tuple(
             BlockExperts(
                 block,
-                sum(self._per_position[each.module] for each in own),
-                np.concatenate([self._counts[each.module].cpu().numpy() for each in own], axis=1),
+                sum(self._per_position[name] for name in names),
+                np.concatenate([self._counts[name].cpu().numpy() for name in names], axis=1),
             )
-            for block, found in groupby(counted, key=lambda each: each.block)
-            for own in [list(found)]
+            for block, names in modules.items()
         )
 
     @property
@@ -105,29 +160,33 @@ class ExpertCounter:
         if not blocks:
             return ()
         some = ", ".join(map(str, blocks[:8])) + (" …" if len(blocks) > 8 else "")
-        return (f"which text reaches the experts of blocks {some} is not counted: their modules do not get the choice",)
+        return (f"expert usage is not counted in blocks {some}: these modules do not receive the router's choice",)
 
-    def _hook(self, point: ExpertPoint) -> Callable[..., None]:
-        @torch.no_grad()
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if point.module in self._passed:
-                return
-            self._passed.add(point.module)
-            call = ExpertCall.of(module, (*args, *kwargs.values()))
-            rows = self._rows[point.stack]
-            if call is None or len(call.chosen) != len(rows):
-                self._strange.add(point.module)
-                return
+    @torch.no_grad()
+    def _count(self, point: ExpertPoint, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if point.module in self._passed:
+            return
+        self._passed.add(point.module)
+        call = ExpertCall.of(module, (*args, *kwargs.values()))
+        rows = self._rows[point.stack]
+        if call is None or len(call.chosen) != len(rows):
+            self._strange.add(point.module)
+        else:
             self._add(point, call.chosen, rows[:, None])
-
-        return hook
 
     def _add(self, point: ExpertPoint, chosen: Tensor, rows: Tensor) -> None:
         """Adds the chosen experts of all positions. Sums of whole numbers do not depend on their order."""
         if point.module not in self._counts:
-            shape = int(self._row_of.max()) + 1, point.experts
+            shape = int(self._table_rows.max()) + 1, point.experts
             self._counts[point.module] = torch.zeros(shape, dtype=torch.int64, device=self._device)
             self._per_position[point.module] = chosen.shape[1]
         counted = (rows >= 0) & (chosen < point.experts)  # numbers beyond are experts without weights
         places = rows.clamp(min=0) * point.experts + chosen.clamp(max=point.experts - 1)
         self._counts[point.module].view(-1).index_add_(0, places.flatten(), counted.long().flatten())
+
+
+def _chosen(reached: Tensor) -> Tensor:
+    """Returns the experts of each position, from (experts, positions); a number beyond them stands for none."""
+    most = int(reached.sum(0).max())
+    top = reached.T.to(torch.int8).topk(most)
+    return top.indices.masked_fill(top.values == 0, len(reached))

@@ -28,7 +28,6 @@ class LossSums:
     """
 
     def __init__(self, documents: int) -> None:
-        """All sums start at 0."""
         self._sums = torch.zeros(3, documents, dtype=torch.float64)
         self._added: list[tuple[Tensor, Tensor]] = []
 
@@ -45,17 +44,16 @@ class LossSums:
 
     @property
     def sums(self) -> Tensor:
-        """The sums so far, (3, documents)."""
         self.settle()
         return self._sums
 
     def settle(self) -> None:
         """Fetches what was added since the last time; raises if logits were NaN or infinite."""
         for documents, values in self._added:
-            found = values.cpu()
-            if not torch.isfinite(found[0]).all():
+            added = values.cpu()
+            if not torch.isfinite(added[0]).all():
                 raise InputError("the model's logits contain NaN or infinity; load it in float32, or check its weights")
-            self._sums.index_add_(1, documents, found)
+            self._sums.index_add_(1, documents, added)
         self._added.clear()
 
 
@@ -67,19 +65,18 @@ class SignDraws:
     """
 
     def __init__(self, seed: int) -> None:
-        """The draws follow from the seed."""
         self._bits = np.random.SFC64(seed)
 
-    def draw(self, positions: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-        """Returns the signs of the next positions, −1 or 1, (positions, width), float32."""
-        words = -(-width // 64)
+    def draw(self, positions: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """Returns the signs of the next positions, −1 or 1, (positions, count), float32."""
+        words = -(-count // 64)
         drawn = self._bits.random_raw(positions * words).astype("<u8", copy=False)
         packed = drawn.view(np.uint8).reshape(positions, -1)
         if not is_gpu(device):
-            bits = torch.from_numpy(np.unpackbits(packed, axis=1, count=width, bitorder="little"))
+            bits = torch.from_numpy(np.unpackbits(packed, axis=1, count=count, bitorder="little"))
         else:
             shifts = torch.arange(8, dtype=torch.uint8, device=device)
-            bits = (torch.from_numpy(packed).to(device)[..., None] >> shifts & 1).flatten(1)[:, :width]
+            bits = (torch.from_numpy(packed).to(device)[..., None] >> shifts & 1).flatten(1)[:, :count]
         return bits.float().mul_(2).sub_(1)
 
 

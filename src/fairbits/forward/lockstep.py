@@ -3,7 +3,7 @@
 The idea. GPTQ needs the inputs of block l for all of the text before block l is rounded, and those inputs come from the
 quantized blocks before it. So all batches must stop before every block. Calling the blocks directly would need to know
 what each architecture passes to them besides the hidden states: masks, rotary embeddings, the output of an encoder.
-Instead every batch runs the model's own forward pass, in a thread of its own. The `forward` of each block is replaced
+Instead every batch runs the model's own forward pass, each in its own thread. The `forward` of each block is replaced
 by a function that hands its arguments to the driver and waits for the output. The driver may compute the block with
 these arguments as often as it likes and with whatever weights, and then returns one output, with which the thread
 goes on to the next block.
@@ -17,8 +17,6 @@ Why it is right. Whatever the model does between blocks is done by the model's o
 
 What comes after the last block is computed only by a walk that is given a `body`; it is then differentiable
 (`Lockstep.ends`).
-
-Calls of blocks: what a block was called with, and the thread that waits for its output. See `lockstep`.
 """
 
 import threading
@@ -40,12 +38,19 @@ from fairbits.core.memory import (
     GPU_BLOCK_ACTIVATIONS_BYTES,
     GPU_BLOCK_POSITIONS,
 )
+from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 
 Body = Callable[[Batch], Any]
+Before = Callable[[Batch], None]
+
+MOST_BATCHES = 256
+"""The largest number of batches that pass a model together, each of which has a thread."""
+ACTIVATIONS_PER_POSITION = 16
+"""About how many numbers per position and hidden unit a block computes."""
 
 
 class _EndThread(BaseException):
@@ -53,12 +58,23 @@ class _EndThread(BaseException):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """A call of a block: its path in the model, and its arguments."""
+class BlockCall:
+    """A call of a block: its path in the model, and its arguments, of which the hidden states are the first."""
 
     block: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+    @property
+    def states(self) -> Any:
+        """The incoming hidden states."""
+        return next(iter((*self.args, *self.kwargs.values())))
+
+    def with_states(self, states: Tensor | None) -> "BlockCall":
+        """Returns the call with other hidden states, or with none."""
+        if self.args:
+            return BlockCall(self.block, (states, *self.args[1:]), self.kwargs)
+        return BlockCall(self.block, (), {**self.kwargs, next(iter(self.kwargs)): states})
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +82,12 @@ class RecordedCall:
     """A call of a block without its hidden states: it can be repeated with any, when the walk is over."""
 
     _module: nn.Module
-    _args: tuple[Any, ...]
-    _kwargs: Mapping[str, Any]
+    _call: BlockCall
 
     def output(self, states: Tensor) -> Tensor:
         """Returns the output of the block with its present weights; hooks of the block are called."""
-        args, kwargs = _with_states(self._args, self._kwargs, states)
-        return states_of(self._module(*args, **kwargs))
+        call = self._call.with_states(states)
+        return output_states(self._module(*call.args, **call.kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,29 +99,26 @@ class PausedBatch:
 
     batch: Batch
     continues: bool
-    _call: Call
+    _call: BlockCall
     _forward: Callable[..., Any]
+
+    @property
+    def states(self) -> Tensor:
+        """The incoming hidden states."""
+        states: Tensor = self._call.states
+        return states
 
     def output(self, states: Tensor | None = None) -> Tensor:
         """Returns the output of the block with its present weights, for its own hidden states or for others.
 
         Gradients are tracked.
         """
-        args, kwargs = self._call.args, self._call.kwargs
-        if states is not None:
-            args, kwargs = _with_states(args, kwargs, states)
-        return states_of(self._forward(*args, **kwargs))
-
-    @property
-    def states(self) -> Tensor:
-        """The incoming hidden states."""
-        states: Tensor = next(iter((*self._call.args, *self._call.kwargs.values())))
-        return states
+        call = self._call if states is None else self._call.with_states(states)
+        return output_states(self._forward(*call.args, **call.kwargs))
 
     def recorded(self, model: nn.Module) -> RecordedCall:
         """Returns the call without its hidden states, which stays valid when the walk advances."""
-        args, kwargs = _with_states(self._call.args, self._call.kwargs, None)
-        return RecordedCall(model.get_submodule(self._call.block), args, kwargs)
+        return RecordedCall(model.get_submodule(self._call.block), self._call.with_states(None))
 
 
 class BatchThread(threading.Thread):
@@ -115,15 +127,14 @@ class BatchThread(threading.Thread):
     def __init__(self, body: Body, batch: Batch) -> None:
         super().__init__(daemon=True)  # a walk that is never closed must not keep the interpreter from ending
         self.batch = batch
-        self.call: Call | None = None
+        self.call: BlockCall | None = None
         self.last_output: Tensor | None = None
         self.result: Any = None
         self._body, self._differentiable = body, False
-        self._calls: SimpleQueue[Call | BaseException | None] = SimpleQueue()
+        self._calls: SimpleQueue[BlockCall | BaseException | None] = SimpleQueue()
         self._outputs: SimpleQueue[tuple[Any] | None] = SimpleQueue()
 
     def run(self) -> None:
-        """Runs the model."""
         problem: BaseException | None = None
         try:
             with torch.no_grad():  # grad mode is per thread
@@ -134,9 +145,9 @@ class BatchThread(threading.Thread):
             problem = raised
         self._calls.put(problem)
 
-    def output_of(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def request_output(self, block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the output of a block, after waiting for the driver to give it (called in this thread)."""
-        self._calls.put(Call(block, args, kwargs))
+        self._calls.put(BlockCall(block, args, kwargs))
         output = self._outputs.get()
         if output is None:
             raise _EndThread
@@ -144,17 +155,17 @@ class BatchThread(threading.Thread):
             torch.set_grad_enabled(True)  # until the end of `run`, which restores it
         return output[0]
 
-    def next_call(self) -> Call | None:
+    def next_call(self) -> BlockCall | None:
         """Returns the call that it is paused at, None if the model has ended (called in the driver's thread)."""
-        found = self._calls.get()
-        if isinstance(found, BaseException):
-            raise found
-        self.call = found
-        return found
+        call = self._calls.get()
+        if isinstance(call, BaseException):
+            raise call
+        self.call = call
+        return call
 
     def resume(self, output: Any, *, differentiable: bool = False) -> None:
         """Gives it the output of its block; the rest of the pass can be differentiated if wanted."""
-        self.call, self.last_output, self._differentiable = None, states_of(output), differentiable
+        self.call, self.last_output, self._differentiable = None, output_states(output), differentiable
         self._outputs.put((output,))
 
     def stop(self) -> None:
@@ -170,40 +181,49 @@ def wait_for_output(block: str, *args: Any, **kwargs: Any) -> Any:
         raise InputError(
             f"{block} was called from outside; while batches walk through a model, nothing else can use it"
         )
-    return thread.output_of(block, args, kwargs)
+    return thread.request_output(block, args, kwargs)
 
 
-def states_of(output: Any) -> Tensor:
+def output_states(output: Any) -> Tensor:
     """Returns the hidden states in the output of a block."""
     states: Tensor = output[0] if isinstance(output, tuple) else output
     return states
 
 
-def _with_states(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], states: Tensor | None
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Returns the arguments of a block with other hidden states, which come first."""
-    if args:
-        return (states, *args[1:]), kwargs
-    return args, {**kwargs, next(iter(kwargs)): states}
-
-
-Before = Callable[[Batch], None]
-
-MOST_BATCHES = 256
-"""The largest number of batches that pass a model together, each of which has a thread."""
-ACTIVATIONS_PER_POSITION = 16
-"""About how many numbers per position and unit of width a block computes."""
-
-
-def positions_at_once(checkpoint: Checkpoint, text: Text, *, device: str, dtype: torch.dtype) -> int:
+def positions_at_once(checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype) -> int:
     """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
     room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
     if is_gpu(device):
         room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    width = int(checkpoint.config.get_text_config().hidden_size)
-    fitting = min(max(room // (dtype.itemsize * ACTIVATIONS_PER_POSITION * width), 64), most)
+    fitting = min(max(room // (ACTIVATIONS_PER_POSITION * bytes_per_position(checkpoint, dtype)), 64), most)
     return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
+
+
+def bytes_per_position(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Returns the bytes of the hidden states of one position."""
+    return int(checkpoint.config.get_text_config().hidden_size) * dtype.itemsize
+
+
+class VisitProgress:
+    """Reports how much of a stage is done, from the visits of batches to blocks."""
+
+    def __init__(self, progress: Progress | None, stage: str, *, visits: int, total: int) -> None:
+        self._progress, self._stage, self._visits, self._total = progress, stage, visits, total
+        self._done = 0
+
+    def add(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._stage, self._total * self._done // self._visits, self._total)
+
+    def counting(self, start: Before) -> Before:
+        """Returns a function that starts a batch and counts its visit."""
+
+        def before(batch: Batch) -> None:
+            start(batch)
+            self.add()
+
+        return before
 
 
 class StopBlock(BaseException):
@@ -236,11 +256,11 @@ class Lockstep:
         for thread in self._threads:
             before(thread.batch)
             call = self._call(thread)
-            tensors = [each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Tensor)]
-            versions = [each._version for each in tensors]
+            tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
+            versions = [tensor._version for tensor in tensors]
             with suppress(StopBlock):
                 self._compute(call)
-            if versions != [each._version for each in tensors]:
+            if versions != [tensor._version for tensor in tensors]:
                 raise InputError(
                     f"{call.block} changes its input in place; only blocks that leave it unchanged can be calibrated"
                 )
@@ -267,7 +287,7 @@ class Lockstep:
             raise InputError("a walk has an end only if it has a body and all blocks have been passed")
         for index, thread in enumerate(self._threads):
             output, outputs[index] = outputs[index], None
-            leaf = states_of(output).detach().requires_grad_()
+            leaf = output_states(output).detach().requires_grad_()
             thread.resume((leaf, *output[1:]) if isinstance(output, tuple) else leaf, differentiable=True)
             del output
             if (call := thread.next_call()) is not None:
@@ -278,29 +298,27 @@ class Lockstep:
 
     def paused(self) -> tuple[PausedBatch, ...]:
         """Returns all batches as they are paused; the block can then be computed any number of times."""
-        found = []
+        paused = []
         for thread in self._threads:
             call = self._call(thread)
-            hidden = next(iter((*call.args, *call.kwargs.values())))
-            continues = thread.last_output is not None and thread.last_output is hidden
-            found.append(PausedBatch(thread.batch, continues, call, self._forwards[call.block]))
-        return tuple(found)
+            continues = thread.last_output is not None and thread.last_output is call.states
+            paused.append(PausedBatch(thread.batch, continues, call, self._forwards[call.block]))
+        return tuple(paused)
 
     def start(self) -> None:
-        """Moves all batches to the first block."""
         for thread in self._threads:
             thread.start()
             _expect(thread, self._remaining[0])
 
     @torch.no_grad()
-    def _compute(self, call: Call) -> Any:
+    def _compute(self, call: BlockCall) -> Any:
         args, kwargs = call.args, call.kwargs
         if self._device is not None:
             moved = partial(torch.Tensor.to, device=self._device, non_blocking=True)
             args, kwargs = _map_tensors(moved, (args, dict(kwargs)))
         return self._forwards[call.block](*args, **kwargs)
 
-    def _call(self, thread: BatchThread) -> Call:
+    def _call(self, thread: BatchThread) -> BlockCall:
         if not self._remaining or thread.call is None:
             raise InputError("all blocks have been passed; a walk goes through a model once")
         return thread.call
@@ -311,8 +329,8 @@ def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if type(value) in (tuple, list):
-        return type(value)(_map_tensors(function, each) for each in value)
-    return {key: _map_tensors(function, each) for key, each in value.items()} if type(value) is dict else value
+        return type(value)(_map_tensors(function, item) for item in value)
+    return {key: _map_tensors(function, item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _to_main_memory(output: Any) -> Any:
@@ -323,17 +341,17 @@ def _to_main_memory(output: Any) -> Any:
             return tensor
         return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
-    found = _map_tensors(copied, output)
-    if states_of(output).is_cuda:
-        torch.cuda.current_stream(states_of(output).device).synchronize()
-    return found
+    result = _map_tensors(copied, output)
+    if output_states(output).is_cuda:
+        torch.cuda.current_stream(output_states(output).device).synchronize()
+    return result
 
 
 def _expect(thread: BatchThread, block: str) -> None:
     call = thread.next_call()
-    found = "the model ended" if call is None else f"{call.block} was called"
+    event = "the model ended" if call is None else f"{call.block} was called"
     if call is None or call.block != block:
-        raise InputError(f"{found} where {block} was expected; blocks must be called one after the other, each once")
+        raise InputError(f"{event} where {block} was expected; blocks must be called one after the other, each once")
 
 
 @contextmanager
@@ -349,7 +367,7 @@ def lockstep(
 
     Everything before the first block must have its weights. Each batch passes `body`, by default the whole model;
     without one, what comes after the last block is never computed. With a `device`, blocks are computed there, while
-    the batches and what lies outside the blocks are in main memory, and all hidden states with them. All threads end
+    the batches and everything outside the blocks are in main memory, and all hidden states with them. All threads end
     when the context is left, in whatever way.
     """
     modules = {path: model.get_submodule(path) for path in blocks}
@@ -372,4 +390,4 @@ def lockstep(
             if thread.ident is not None:  # was started
                 thread.join()
         for module in modules.values():
-            del module.forward  # that of its class appears again
+            del module.forward  # uncovers the method of its class

@@ -1,4 +1,4 @@
-"""Job: what is measured by a pass over text, and how."""
+"""PassSettings: what a pass over text measures, and how."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -8,24 +8,21 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.experts import ExpertCounter, expert_points
-from fairbits.forward.recorder import Recorder, points_of, probed_linears
-from fairbits.forward.windows import Text
+from fairbits.forward.recorder import Recorder, measuring_points, observable_linears
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SAVED_PER_BLOCK = 34
-"""Approximate count of numbers that a block keeps for its backward pass, per position and unit of width."""
-
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class PassSettings:
     """A model and the text to measure it on; `dtype` and `device` are what it computes in and on."""
 
     checkpoint: Checkpoint
-    text: Text
+    text: TokenizedText
     schemes: tuple[Scheme, ...] = field(kw_only=True)
     second_moments: bool = field(kw_only=True)
     dtype: torch.dtype = field(kw_only=True)
@@ -35,13 +32,13 @@ class Job:
 
     def recorder(self, model: "PreTrainedModel") -> Recorder:
         """Returns a recorder for the modules of this model, which need not have weights yet."""
-        linears, left_out = probed_linears(self.checkpoint.architecture, model)
+        linears, left_out = observable_linears(self.checkpoint.architecture, model)
         if not linears:
             raise InputError(f"{self.checkpoint.target} has no linear layer whose activations can be observed")
         languages = torch.from_numpy(self.text.language_of)
         return Recorder(
             model,
-            points_of(self.checkpoint.architecture, model),
+            measuring_points(self.checkpoint.architecture, model),
             linears,
             documents=languages,
             schemes=self.schemes,

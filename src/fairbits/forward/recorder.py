@@ -1,15 +1,9 @@
-"""The hooks that sum activations at the points of a model.
+"""Recorder: hooks that sum activations, gradients and predicted damage at the points of a model."""
 
-What a layer sees or gives, in the shape (rows, length, width).
-
-What a recorder keeps of one batch: the sums of its rows, and which linear layers were applied.
-
-A place in a model where activations are measured.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -43,13 +37,13 @@ def side_by_side(x: Tensor, positions: Tensor) -> Tensor:
     return x.permute(1, 2, 0, 3).flatten(2) if x.ndim == 4 and x.shape[1:3] == positions.shape else x
 
 
-def rows_of(x: Tensor, positions: Tensor) -> Tensor:
-    """Returns activations as (rows, length, width); some families flatten rows and length."""
-    found = x.numel() // x.shape[-1]
-    if found != positions.numel():
+def as_rows(x: Tensor, positions: Tensor) -> Tensor:
+    """Returns activations as (rows, length, channels); some families flatten rows and length."""
+    received = x.numel() // x.shape[-1]
+    if received != positions.numel():
         raise InputError(
-            f"a layer of this model sees {found} positions of a text that has {positions.numel()}; fairbits measures "
-            "models whose layers see every token once"
+            f"a layer received {received:,} positions for an input of {positions.numel():,} tokens; only layers that "
+            "process every token once are supported"
         )
     return x if x.ndim == 3 else x.reshape(*positions.shape, -1)
 
@@ -67,19 +61,13 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class Application:
-    """That a linear layer was applied in a batch: what it saw and gave has these shapes."""
+    """That a linear layer was applied in a batch, and the shapes of its input and output."""
 
     column: int
-    name: str
     stack: str
-    seen: torch.Size
-    given: torch.Size
+    input_shape: torch.Size
+    output_shape: torch.Size
     dtype: torch.dtype
-
-    def without_gradient(self, device: torch.device) -> tuple[int, str, str, Tensor, Tensor]:
-        """Returns what is recorded for a map whose output no gradient reaches."""
-        x, g = (torch.zeros(shape, dtype=self.dtype, device=device) for shape in (self.seen, self.given))
-        return self.column, self.name, self.stack, x, g
 
 
 PointKind = Literal["block", "mlp", "attention", "input"]
@@ -92,7 +80,7 @@ class Point:
     `block`      the residual stream after the block
     `mlp`        the output of the down projection, before the residual sum
     `attention`  the output of the attention's output projection
-    `input`      the input of a linear layer; maps with the same input share the point
+    `input`      the input of a linear layer; layers with the same input share the point
     """
 
     name: str
@@ -107,7 +95,7 @@ OUTPUTS: Mapping[PointKind, str] = {"mlp": "mlp_down", "attention": "attention_o
 """The role of the linear layer whose output is the point: what a block adds to its stream, before any later norm."""
 
 
-def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
+def measuring_points(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]:
     """Returns the points of a model that can be observed, in the order of blocks."""
     modules = dict(model.named_modules())
     points: dict[str, Point] = {}
@@ -128,7 +116,7 @@ def points_of(architecture: Architecture, model: nn.Module) -> tuple[Point, ...]
     return tuple(points.values())
 
 
-def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[str, Weight], dict[str, str]]:
+def observable_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[str, Weight], dict[str, str]]:
     """Returns the linear layers of the blocks whose inputs and gradients can be observed, and why the others cannot."""
     modules = dict(model.named_modules())
     seen, left_out = {}, {}
@@ -137,14 +125,14 @@ def probed_linears(architecture: Architecture, model: nn.Module) -> tuple[dict[s
             if weight.is_control:
                 left_out[name] = f"a {weight.role} is not quantized"
             elif not is_observable(weight, modules):
-                left_out[name] = "experts stacked in one tensor have no modules of their own"
+                left_out[name] = "experts stacked in one tensor are not separate modules"
             else:
                 seen[name] = weight
     return seen, left_out
 
 
 def is_observable(weight: Weight, modules: Mapping[str, nn.Module]) -> bool:
-    """Returns whether this linear layer has a module of its own."""
+    """Returns whether this linear layer is a separate module."""
     module = modules.get(weight.module)
     return weight.sees is not None and weight.stacked is None and getattr(module, "weight", None) is not None
 
@@ -159,7 +147,7 @@ class Recorder:
     Within `attached`, per batch: `start`, run the model, `finish`. In the end: `collect`.
 
     Activations x are recorded at the points, Fisher gradients g at the output of every linear layer. To first order, a
-    weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage (see `run`).
+    weight error ΔW changes logits · ξ by Σ_t g_tᵀ ΔW x_t, and half the mean square of that is the damage.
     The forms differ in their treatment of the products between positions. For a window of T positions they are
     "kronecker"  ½ Σ_s Σ_t (g_sᵀ ΔW x_t)² / T over its T positions of text: g and x independent within the
                  window, as in K-FAC; special tokens, whose x can be huge and g near 0, as in "token"
@@ -180,7 +168,7 @@ class Recorder:
         experts: ExpertCounter | None = None,
         device: str | torch.device | None = None,
     ) -> None:
-        """`documents` holds the language of each document, by index; `device` is by default that of the model.
+        """`documents` has the language of each document, by index; `device` is by default the device of the model.
 
         `left_out` says which linear layers are not measured, and why; `experts` counts what reaches each expert.
         """
@@ -190,7 +178,7 @@ class Recorder:
         self._modules = dict(model.named_modules())
         self.points, self.linears, self.schemes = points, linears, schemes
         self._scales: dict[tuple[Scheme, str], Tensor] = {}
-        self._errors: dict[tuple[Scheme, str], Tensor] = {}  # ΔW, if those of all attached layers may be kept
+        self._errors: dict[tuple[Scheme, str], Tensor] = {}  # ΔW, if all attached layers together may keep it
         self._second_moments = second_moments
         count = len(documents)
         self.positions, self.norm, self.square = (
@@ -228,15 +216,17 @@ class Recorder:
 
     def finish(self) -> None:
         """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
-        learned = {self.linears[name].block for name, times in self._reported.items() if times}
+        with_gradient = {self.linears[name].block for name, times in self._reported.items() if times}
         for name, application in self._applications.items():
             # no gradient flows through what chooses positions in sparse attention; the rest of its block has some
-            if not self._reported[name] and self.linears[name].block in learned:
-                self._gradient(*application.without_gradient(self._device))
+            if not self._reported[name] and self.linears[name].block in with_gradient:
+                shapes = application.input_shape, application.output_shape
+                x, g = (torch.zeros(shape, dtype=application.dtype, device=self._device) for shape in shapes)
+                self._gradient(application.column, name, application.stack, x, g)
         for name, times in self._reported.items():
             if times != 1:
                 raise InputError(
-                    f"{name} was used {times} times in one forward pass; only maps that are used once can be audited"
+                    f"{name} was used {times} times in one forward pass; only layers that are used once can be audited"
                 )
         columns = self._point_columns, self._linear_columns
         self._pending.append(BatchRows(self._batch.document, *columns, self._activity, self._damage))
@@ -249,26 +239,26 @@ class Recorder:
             for sums, values in zip((self.positions, self.norm, self.square), rows.activity.cpu(), strict=True):
                 _add_at(sums, rows.document, rows.point_columns, values)
             for forms, values in zip(self.damage.values(), rows.damage.cpu(), strict=True):
-                for form, each in zip(FORMS, values, strict=True):
-                    _add_at(forms[form], rows.document, rows.linear_columns, each)
+                for form, damage in zip(FORMS, values, strict=True):
+                    _add_at(forms[form], rows.document, rows.linear_columns, damage)
         self._pending.clear()
         for kept in (self.channels, self.gradients, self.inputs):
             kept.update({name: sums.cpu() for name, sums in kept.items() if sums.device.type != "cpu"})
 
     @contextmanager
     def attached(self, block: int | None = None) -> Iterator[None]:
-        """Attaches the hooks of all points and linear layers, or of those of one block, whose weights must be there."""
-        self._point_columns = [i for i, each in enumerate(self.points) if block is None or each.block == block]
-        own = {name: each for name, each in self.linears.items() if block is None or each.block == block}
-        self._linear_columns = [i for i, name in enumerate(self.linears) if name in own]
-        size = sum(self._matrix(weight).numel() for weight in own.values()) * len(self.schemes)
-        for name, weight in own.items():
+        """Attaches the hooks of all points and linear layers, or of one block, whose weights must be loaded."""
+        self._point_columns = [i for i, point in enumerate(self.points) if block is None or point.block == block]
+        linears = {name: weight for name, weight in self.linears.items() if block is None or weight.block == block}
+        self._linear_columns = [i for i, name in enumerate(self.linears) if name in linears]
+        size = sum(self._matrix(weight).numel() for weight in linears.values()) * len(self.schemes)
+        for name, weight in linears.items():
             for scheme in self.schemes:
                 scales, _ = choose_scales(self._matrix(weight), scheme, dtype=torch.float32)
                 self._scales[scheme, name] = scales.to(self._device)
                 if size * torch.float32.itemsize <= KEPT_ERRORS_BYTES:
                     self._errors[scheme, name] = self._error(weight, scheme)
-        handles = self._attach(own)
+        handles = self._attach(linears)
         if self.experts is not None:
             handles += self.experts.attach(self._modules, block=block)
         try:
@@ -288,37 +278,31 @@ class Recorder:
             point = self.points[index]
             module = self._modules[point.module]
             if point.kind == "input":
-                handles.append(module.register_forward_pre_hook(self._seen(column, point), with_kwargs=True))
+                hook = partial(self._on_input, column, point)
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             else:
-                handles.append(module.register_forward_hook(self._given(column, point)))
+                handles.append(module.register_forward_hook(partial(self._on_output, column, point)))
         stacks = {point.name: point.stack for point in self.points}
         for column, (name, weight) in enumerate(linears.items()):
-            hook = self._applied(column, name, stacks[f"{weight.sees}.input"])
+            hook = partial(self._on_linear, column, name, stacks[f"{weight.sees}.input"])
             handles.append(self._modules[weight.module].register_forward_hook(hook, with_kwargs=True))
         return handles
 
-    def _seen(self, index: int, point: Point) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
+    def _on_input(self, index: int, point: Point, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
 
-        return hook
+    def _on_output(self, index: int, point: Point, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._activations(index, point, first_tensor(output))
 
-    def _given(self, index: int, point: Point) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            self._activations(index, point, first_tensor(output))
-
-        return hook
-
-    def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            given, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
-            self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
-            if given.requires_grad:
-                given.register_hook(  # type: ignore[no-untyped-call]
-                    lambda g: self._gradient(index, name, stack, x, g.detach())
-                )
-
-        return hook
+    def _on_linear(
+        self, index: int, name: str, stack: str, _module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        y, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
+        self._applications[name] = Application(index, stack, x.shape, y.shape, x.dtype)
+        if y.requires_grad:
+            y.register_hook(  # type: ignore[no-untyped-call]
+                lambda g: self._gradient(index, name, stack, x, g.detach())
+            )
 
     @torch.no_grad()
     def _activations(self, index: int, point: Point, x: Tensor) -> None:
@@ -326,7 +310,7 @@ class Recorder:
             return
         self._passed.add(index)
         text = self._positions[point.stack].text
-        x = rows_of(side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
+        x = as_rows(side_by_side(x, text) if point.kind == "block" else x, text).detach().float()
         squares = x.square()
         energy = squares.sum(-1).mul_(text)
         for kept, values in zip(self._activity, (text, energy.sqrt(), energy), strict=True):
@@ -340,7 +324,7 @@ class Recorder:
         positions = self._positions[stack]
         real, text = positions.real[..., None], positions.text
         self._reported[name] += 1
-        x, g = rows_of(x, positions.real), rows_of(g, positions.real).float()
+        x, g = as_rows(x, positions.real), as_rows(g, positions.real).float()
         if not self._unpadded[stack]:
             x, g = x * real, g * real
         self._add(self.gradients, name, torch.bmm(positions.text[:, None], g.square())[:, 0])
@@ -359,7 +343,7 @@ class Recorder:
             kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2), dtype=torch.float32) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
-        """Adds the rows of the batch (rows, width) to the sums of their languages."""
+        """Adds the rows of the batch (rows, channels) to the sums of their languages."""
         added = self._members @ rows.double()
         sums[name] = sums[name].add_(added) if name in sums else added
 
@@ -376,7 +360,6 @@ class Recorder:
         return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
 
     def _matrix(self, weight: Weight) -> Tensor:
-        """Returns the weights of a linear layer as (out, in)."""
         W: Tensor = self._modules[weight.module].weight.detach()
         return W.T if weight.transposed else W
 

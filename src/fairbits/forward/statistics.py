@@ -1,8 +1,15 @@
-"""ActivationStatistics: sums of one pass over text, per document and language, and rounding errors of the weights."""
+"""ActivationStatistics: sums of one pass over text, per document and language, and rounding errors of the weights.
 
-from collections.abc import Iterator, Mapping
+`collect_statistics` goes from text to these statistics; one forward and one backward pass per batch yield everything.
+What the backward pass starts from is explained in `fisher`. A small model is in memory as a whole (`_whole_pass`); of a
+large one, only one block is (`streaming`).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -10,14 +17,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.memory import ERROR_ROWS
+from fairbits.core.errors import InputError, is_out_of_memory
+from fairbits.core.memory import ERROR_ROWS, LOGIT_POSITIONS, WHOLE_MODEL_BYTES
+from fairbits.core.progress import Progress
+from fairbits.core.units import LEAST_DOCUMENTS
+from fairbits.forward.batches import batches
+from fairbits.forward.body_and_head import input_gradients, positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.experts import BlockExperts
-from fairbits.forward.recorder import Point, PointKind
-from fairbits.forward.windows import Task
+from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
+from fairbits.forward.pass_settings import PassSettings
+from fairbits.forward.recorder import Point, PointKind, Recorder
+from fairbits.forward.streaming import NotStreamableError, streaming_pass
+from fairbits.forward.tokenize import prediction_task, tokenize_corpus
+from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.groups import error_of
 from fairbits.models.scales.scheme import Scheme
+from fairbits.models.streaming_model import walk_dtype
+from fairbits.text.corpus import Corpus
+from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Codes = NDArray[np.intp]
 Measure = Literal["positions", "norm", "square"]
@@ -25,20 +47,20 @@ Measure = Literal["positions", "norm", "square"]
 
 @dataclass(frozen=True, eq=False)
 class ActivationStatistics:
-    """What was measured of a model on the text of each language. Sums are float64, over positions that hold text.
+    """What was measured on the text of each language. Sums are float64, over positions that hold text.
 
     Per document: `predicted` (the number of predicted tokens), `nll` and `entropy` (nats, summed over those tokens),
     `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
 
-    Per language: `channels[point]` (languages, width): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
-    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, width, width): E[x
-    xᵀ] of every input point, in float32.
+    Per language: `channels[point]` (languages, inputs): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
+    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, inputs, inputs):
+    E[x xᵀ] of every input point, in float32.
 
-    `seen_by` names the point that is the input of each linear layer; `left_out` says which maps were not measured, and
-    why.
+    `seen_by` names the point that is the input of each linear layer; `left_out` says which layers were not measured,
+    and why.
 
-    `estimated` is how many documents have an estimated size, as in `Text`; `dtype` is what the model computed in, and
-    `notes` are what a reader must know about the pass; `experts` are the blocks that have experts.
+    `estimated` is how many documents have an estimated size, as in `TokenizedText`; `dtype` is what the model computed
+    in, and `notes` are what a reader must know about the pass; `experts` are the blocks that have experts.
 
     Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
     """
@@ -69,7 +91,6 @@ class ActivationStatistics:
     experts: tuple[BlockExperts, ...] = ()
 
     def blocks(self, kind: PointKind) -> list[int]:
-        """Returns the blocks that have a point of this kind."""
         return [point.block for point in self.points if point.kind == kind and point.block is not None]
 
     def sums(self, kind: PointKind, measure: Measure) -> Floats:
@@ -77,6 +98,197 @@ class ActivationStatistics:
         chosen = [i for i, point in enumerate(self.points) if point.kind == kind]
         table: Floats = getattr(self, measure)[:, chosen]
         return table
+
+
+def collect_statistics(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    *,
+    request: TextRequest = DEFAULT_REQUEST,
+    schemes: tuple[Scheme, ...] = (),
+    second_moments: bool = False,
+    dtype: torch.dtype | None = None,
+    least: int = LEAST_DOCUMENTS,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> ActivationStatistics:
+    """Returns the statistics of a model on the requested text of each language of a corpus.
+
+    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
+    random directions of the Fisher gradient are drawn from the seed of the request.
+    `dtype` is the type to compute in, by default `measuring_dtype`.
+    """
+    for scheme in schemes:
+        _check_scheme(scheme, checkpoint)  # before anything slow
+    text = tokenize_corpus(checkpoint, corpus, request=request, least=least)
+    settings = PassSettings(
+        checkpoint,
+        text,
+        schemes=schemes,
+        second_moments=second_moments,
+        dtype=measuring_dtype(checkpoint, device) if dtype is None else dtype,
+        device=device,
+        seed=request.seed,
+        progress=progress,
+    )
+    return _statistics(settings, *run_pass(settings))
+
+
+def run_pass(settings: PassSettings) -> tuple[Recorder, LossSums, tuple[str, ...]]:
+    """Returns the sums of a pass over the text, and notes on it; a large model has one block in memory at a time."""
+    notes: tuple[str, ...] = ()
+    if is_streamed(settings):
+        try:
+            return *streaming_pass(settings), notes
+        except NotStreamableError as problem:
+            notes = (f"the whole model was in memory at once, although it is large: {problem}",)
+    return *_whole_pass(settings), notes
+
+
+def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
+    """Returns the type that a model is measured in: on a GPU bfloat16 if its linear layers are stored so, else float32.
+
+    On the CPU, bfloat16 is slow. The range of float16 is too small for gradients.
+    """
+    if walk_dtype(checkpoint, device) != torch.bfloat16:
+        return torch.float32
+    linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
+    stored = {checkpoint.tensors[name].dtype for name in linears if name in checkpoint.tensors}
+    return torch.bfloat16 if stored == {torch.bfloat16} else torch.float32
+
+
+def is_streamed(settings: PassSettings) -> bool:
+    """Returns whether the model is so large that only one of its blocks may be in memory at a time."""
+    weights = sum(math.prod(info.shape) for info in settings.checkpoint.tensors.values())
+    return weights * settings.dtype.itemsize > WHOLE_MODEL_BYTES
+
+
+def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
+    """Returns the sums of a pass with the whole model in memory, batch by batch."""
+    text = settings.text
+    model = settings.checkpoint.load(settings.dtype, device=settings.device, read_only=True)
+    recorder, scores = settings.recorder(model), LossSums(len(text.lang))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    device, draws = model.device, SignDraws(settings.seed)
+    total, done = sum(window.length for window in text.windows), 0
+    blocks = [model.get_submodule(point.module) for point in recorder.points if point.kind == "block"]
+    split = split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
+    with recorder.attached(), input_gradients(model), _explain_failure(model, lambda: done > 0):
+        for batch in batches(text, positions=positions_per_batch(model, split)):
+            recorder.start(batch)
+            with recompute_in_backward(blocks):
+                features = split.body(batch.on(device))
+            gradient = fisher_gradient(features, batch, split, scores=scores, draws=draws)
+            torch.autograd.backward(features, gradient)
+            recorder.finish()
+            done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
+            if settings.progress is not None:
+                settings.progress("reading text", min(done, total), total)
+    return recorder, scores
+
+
+@contextmanager
+def _explain_failure(model: "PreTrainedModel", started: Callable[[], bool]) -> Iterator[None]:
+    """Turns an error of the model's own code on its first text into one that says so."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if started() or is_out_of_memory(problem):
+            raise
+        raise InputError(
+            f"{type(model).__name__} cannot be measured: its code does not take a batch of texts, or gradients, as "
+            f"other language models do ({str(problem).partition(chr(10))[0]}); --policy rtn needs no text"
+        ) from problem
+
+
+def _statistics(
+    settings: PassSettings, recorder: Recorder, scores: LossSums, notes: tuple[str, ...]
+) -> ActivationStatistics:
+    text = settings.text
+    recorder.collect()
+    predicted, nll, entropy = scores.sums.numpy()
+    languages = torch.from_numpy(text.language_of)
+    shape = len(text.languages), len(recorder.points)
+    seen = torch.zeros(shape, dtype=torch.float64).index_add_(0, languages, recorder.positions)
+    index = {point.name: i for i, point in enumerate(recorder.points)}
+    predicted_tokens = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
+    return ActivationStatistics(
+        task=prediction_task(settings.checkpoint),
+        languages=text.languages,
+        lang=text.lang,
+        document=text.document,
+        size_bytes=text.size_bytes,
+        predicted=predicted,
+        nll=nll,
+        entropy=entropy,
+        points=recorder.points,
+        positions=recorder.positions.numpy(),
+        norm=recorder.norm.numpy(),
+        square=recorder.square.numpy(),
+        channels={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.channels.items()},
+        gradients={name: _mean(sums, predicted_tokens) for name, sums in recorder.gradients.items()},
+        inputs={name: _mean(sums, seen[:, index[name]]) for name, sums in recorder.inputs.items()},
+        linears=tuple(recorder.linears),
+        seen_by={name: f"{weight.sees}.input" for name, weight in recorder.linears.items()},
+        left_out=recorder.left_out,
+        damage={
+            scheme: {form: sums.numpy() for form, sums in forms.items()} for scheme, forms in recorder.damage.items()
+        },
+        unigrams=unigrams(text),
+        estimated=text.estimated,
+        dtype=str(settings.dtype).removeprefix("torch."),
+        notes=(*text.notes, *notes, *(() if recorder.experts is None else recorder.experts.notes)),
+        experts=() if recorder.experts is None else recorder.experts.tables(),
+    )
+
+
+def _mean(sums: Tensor, count: Tensor) -> Floats:
+    """Returns the sums of every language divided by its count. Overwrites the sums."""
+    mean: Floats = sums.cpu().div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
+    return mean
+
+
+def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
+    if scheme.reads_text:
+        raise InputError(
+            f"the scheme ({scheme.name}) reads text; damage is predicted for rounding to nearest without an objective: "
+            "omit objective and rounding"
+        )
+    blocks = checkpoint.architecture.blocks
+    columns = {
+        name: weight.shape[1]
+        for block in blocks
+        for name, weight in block.linears.items()
+        if weight.stacked is None and not weight.is_control
+    }
+    for name, inputs in columns.items():
+        if not scheme.fits(inputs):
+            raise InputError(
+                f"{name} has {inputs} inputs, which groups of {scheme.group} do not divide; the group must divide the "
+                f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel"
+            )
+
+
+@torch.no_grad()
+def document_losses(
+    model: "PreTrainedModel", text: TokenizedText, *, progress: Progress | None = None
+) -> tuple[Floats, Floats]:
+    """Returns the loss of every document in nats and its number of predicted tokens; runs on the model's device."""
+    device = model.device
+    scores = LossSums(len(text.lang))
+    total, done = len(text.windows), 0
+    split = split_head(model, next(batches(text, positions=1)).on(device))
+    for batch in batches(text, positions=positions_per_batch(model, split)):
+        features = split.body(batch.on(device))
+        for at in torch.split((batch.labels != NO_LABEL).nonzero(), LOGIT_POSITIONS):
+            rows, columns = at.T
+            scores.add(split.head(features[rows, columns]), batch.labels[rows, columns], batch.document[rows])
+        done += len(batch.document)
+        if progress is not None:
+            progress("evaluating", done, total)
+    predicted, nll, _ = scores.sums.numpy()
+    return nll, predicted
 
 
 def weight_errors(

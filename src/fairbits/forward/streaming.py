@@ -3,29 +3,19 @@
 Forward, all batches walk through the blocks in lock step, and the hidden states at the inputs of blocks are kept. What
 comes after the last block is then computed for one batch after the other, and the Fisher gradient with it. Backward,
 the blocks are taken in reverse order. Each is computed again from its kept input, while the recorder observes it, and
-the gradient of its output becomes that of its input. Where not all states fit, some are computed again (`segments`).
-Where even these do not fit, the text passes the model in several parts; all results are sums over text.
+the gradient of its output becomes the gradient of its input. Where not all states fit, some are computed again
+(`segments`). Where even these do not fit, the text passes the model in several parts; all results are sums over text.
 
 This is possible if every block gets, unchanged, the output of the block before it, and if nothing else that it gets
 depends on the blocks before. An encoder's output reaches all blocks of a decoder, so encoder-decoder models are not
 streamed; nor are models that do something else between two blocks, or whose weights are packed (NotStreamableError).
-
-Which hidden states of a pass in blocks are kept, and which are computed again for the backward pass.
-
-The backward pass of a block needs the states at its input. Those of all blocks may be more than fits. So the blocks are
-divided into segments. Forward, the states at the input of every segment are kept and, in the last segment, those of
-every block. Backward, a segment whose turn has come is first computed again from its input, and the states that are
-kept meanwhile take the places of those that have been used. With n places, n + (n − 1) + … + 1 blocks can be passed.
-
-StreamedBody: a model without its head, for a pass in blocks, and the head that belongs to it.
-
-BlockLoader: a model that has the weights of one block at a time; those of the next are read meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,11 +30,18 @@ from fairbits.core.memory import (
     LEAST_STATES_FACTOR,
     STATES_BYTES,
 )
-from fairbits.forward.batches import Batch, batches
-from fairbits.forward.body_and_head import Split
+from fairbits.forward.batches import Batch, batches, in_parts
+from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, lockstep
-from fairbits.forward.pass_settings import SAVED_PER_BLOCK, Job
+from fairbits.forward.lockstep import (
+    MOST_BATCHES,
+    Lockstep,
+    RecordedCall,
+    VisitProgress,
+    bytes_per_position,
+    lockstep,
+)
+from fairbits.forward.pass_settings import PassSettings
 from fairbits.forward.recorder import Recorder
 from fairbits.models.architecture.records import Block
 from fairbits.models.checkpoint import Checkpoint
@@ -71,6 +68,11 @@ def least_places(blocks: int) -> int:
 def segments(blocks: int, places: int) -> tuple[range, ...]:
     """Returns the segments of a number of blocks, with as few blocks computed again as places for their inputs allow.
 
+    The backward pass of a block needs the states at its input, and the states of all blocks may not fit. Forward, the
+    inputs of every segment are kept and, in the last segment, the inputs of every block. Backward, a segment whose turn
+    has come is first computed again from its input, into the places of states that have been used. With n places,
+    n + (n − 1) + … + 1 blocks can be passed.
+
     >>> segments(32, 40), segments(32, 24), segments(10, 4)
     ((range(0, 32),), (range(0, 9), range(9, 32)), (range(0, 4), range(4, 7), range(7, 9), range(9, 10)))
     """
@@ -85,11 +87,8 @@ def segments(blocks: int, places: int) -> tuple[range, ...]:
         length = end if index == 0 else min(places - index, end - index)
         lengths.append(length)
         end -= length
-    found, start = [], 0
-    for length in reversed(lengths):
-        found.append(range(start, start + length))
-        start += length
-    return tuple(found)
+    ends = list(accumulate(reversed(lengths)))
+    return tuple(range(end - length, end) for end, length in zip(ends, reversed(lengths), strict=True))
 
 
 HEAD_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-2}
@@ -109,7 +108,7 @@ class StreamedBody:
 
     def __init__(self, model: "PreTrainedModel", *, whole: Batch) -> None:
         self._model, self._base, self._whole = model, model.base_model, whole
-        self._result: Any = None
+        self._output: Any = None
         if self._base is model:
             raise NotStreamableError("its head cannot be separated from its blocks")
 
@@ -118,28 +117,28 @@ class StreamedBody:
         if batch is self._whole:
             logits: Tensor = self._model(**batch.inputs_for(self._model), use_cache=False).logits
             return logits
-        found = self._base(**batch.inputs_for(self._model), use_cache=False)
-        self._result = type(found)
-        features: Tensor = found.last_hidden_state
+        output = self._base(**batch.inputs_for(self._model), use_cache=False)
+        self._output = type(output)
+        features: Tensor = output.last_hidden_state
         return features
 
     def split(self, logits: Tensor, features: Tensor) -> Split:
         """Returns the body and a head that gives these logits from these features."""
         if features.shape[:-1] == logits.shape[:-1]:
             for head in (self._model.get_output_embeddings(), self._rest):  # type: ignore[no-untyped-call]
-                if self._gives(head, logits.flatten(0, 1), features.flatten(0, 1)):
+                if self._computes(head, logits.flatten(0, 1), features.flatten(0, 1)):
                     return Split(self, head, True)
         raise NotStreamableError("its logits do not follow from its last hidden states alone")
 
-    def _gives(self, head: Callable[[Tensor], Tensor], logits: Tensor, features: Tensor) -> bool:
+    def _computes(self, head: Callable[[Tensor], Tensor], logits: Tensor, features: Tensor) -> bool:
         with suppress(RuntimeError, InputError):  # shapes that do not fit, or a head that calls blocks again
-            found, tolerance = head(features).float(), HEAD_TOLERANCE.get(logits.dtype, 1e-3)
-            return torch.allclose(found, logits.float(), rtol=tolerance, atol=tolerance)
+            tolerance = HEAD_TOLERANCE.get(logits.dtype, 1e-3)
+            return torch.allclose(head(features).float(), logits.float(), rtol=tolerance, atol=tolerance)
         return False
 
     def _rest(self, features: Tensor) -> Tensor:
-        """Returns the logits of features (positions, width), by the model's own code."""
-        self._base.forward = partial(_replaced, self._result(last_hidden_state=features[None]))
+        """Returns the logits of features (positions, hidden size), by the model's own code."""
+        self._base.forward = partial(_replaced, self._output(last_hidden_state=features[None]))
         try:
             ids = torch.zeros((1, len(features)), dtype=torch.long, device=features.device)
             logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
@@ -153,7 +152,7 @@ def _replaced(result: Any, *_args: Any, **_kwargs: Any) -> Any:
 
 
 class BlockLoader:
-    """The model of a checkpoint, or of an unpacked view of one, without weights at first."""
+    """The model of a checkpoint, or of an unpacked view of one, with the weights of one block at a time."""
 
     def __init__(self, checkpoint: Checkpoint, device: str, *, dtype: torch.dtype) -> None:
         self._checkpoint, self._device = checkpoint, device
@@ -162,11 +161,10 @@ class BlockLoader:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the model."""
         return self._checkpoint.architecture.blocks
 
     def loaded(self, indices: Iterable[int]) -> Iterator[int]:
-        """Yields the blocks, each with its weights in memory until the next; those of the next are read meanwhile."""
+        """Yields the blocks, each with its weights in memory until the next, which is being read at the same time."""
         blocks = [self.blocks[index] for index in indices]
         names = [[part for name in block.weights for part in self._checkpoint.parts(name)] for block in blocks]
         with ReadAhead(self._checkpoint.stored, self._device, names) as self._reader:
@@ -187,11 +185,41 @@ class BlockLoader:
 class _Pass(BlockLoader):
     """What all parts of the text need: the model, and sums over the text."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job.checkpoint, job.device, dtype=job.dtype)
-        self.job = job
-        self.recorder, self.scores = job.recorder(self.model.model), LossSums(len(job.text.lang))
-        self.draws = SignDraws(job.seed)
+    def __init__(self, settings: PassSettings) -> None:
+        super().__init__(settings.checkpoint, settings.device, dtype=settings.dtype)
+        self.settings, self.text, self.device = settings, settings.text, settings.device
+        self.recorder, self.scores = settings.recorder(self.model.model), LossSums(len(self.text.lang))
+        self.draws = SignDraws(settings.seed)
+        self.least_places = least_places(len(self.blocks))
+        self._position_bytes = bytes_per_position(settings.checkpoint, settings.dtype)
+
+    def batches(self) -> list[Batch]:
+        room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(self.device) else BLOCK_BACKWARD_BYTES
+        positions = max(room // (SAVED_PER_BLOCK * self._position_bytes), BLOCK_BACKWARD_POSITIONS)
+        return [
+            replace(batch.on(self.device), main=batch.main.on(self.device))
+            for batch in batches(self.text, positions=positions)
+        ]
+
+    def parts(self, chosen: Sequence[Batch]) -> list[list[Batch]]:
+        """Returns the batches in parts whose kept states fit."""
+
+        def size(batch: Batch) -> int:
+            return self.least_places * self._states_bytes([batch])
+
+        return list(in_parts(chosen, size, room=LEAST_STATES_FACTOR * self._room(), most=MOST_BATCHES))
+
+    def places(self, part: Sequence[Batch]) -> int:
+        """Returns for how many blocks the states of a part of the text are kept."""
+        return max(int(self._room() // self._states_bytes(part)), self.least_places)
+
+    def _states_bytes(self, part: Sequence[Batch]) -> int:
+        return sum(batch.main.real.numel() for batch in part) * self._position_bytes
+
+    def _room(self) -> float:
+        if not is_gpu(self.device):
+            return STATES_BYTES
+        return min(GPU_STATES_BYTES, torch.cuda.mem_get_info(self.device)[0] / 2)
 
 
 @dataclass(eq=False)
@@ -208,34 +236,23 @@ class _Walked:
     gradients: list[Tensor]
 
 
-def streaming_pass(job: Job) -> tuple[Recorder, LossSums]:
+def streaming_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
     """Returns the sums of a pass with one block in memory at a time."""
-    if job.checkpoint.config.is_encoder_decoder:
+    config = settings.checkpoint.config
+    if config.is_encoder_decoder:
         raise NotStreamableError("its decoder's blocks read the output of its encoder, so it cannot pass in blocks")
-    if getattr(job.checkpoint.config, "quantization_config", None) is not None:
+    if getattr(config, "quantization_config", None) is not None:
         raise NotStreamableError("its weights are packed, and an audit does not unpack them block by block")
-    work = _Pass(job)
-    parts = _parts(job, _batches(job))
-    plans = [segments(len(work.blocks), _places(job, part)) for part in parts]
-    total = sum(len(part) * _visits(plan) for part, plan in zip(parts, plans, strict=True))
-    ticks = _Ticks(job, total)
+    work = _Pass(settings)
+    parts = work.parts(work.batches())
+    plans = [segments(len(work.blocks), work.places(part)) for part in parts]
+    visits = sum(len(part) * _visits(plan) for part, plan in zip(parts, plans, strict=True))
+    tokens = sum(window.length for window in work.text.windows)
+    progress = VisitProgress(settings.progress, "reading text", visits=visits, total=tokens)
     for part, plan in zip(parts, plans, strict=True):
-        walked = _forward(work, part, plan, ticks)
-        _backward(work, part, plan, walked=walked, ticks=ticks)
+        walked = _forward(work, part, plan, progress)
+        _backward(work, part, plan, walked=walked, progress=progress)
     return work.recorder, work.scores
-
-
-class _Ticks:
-    """Reports progress in tokens of text, from the visits of batches to blocks."""
-
-    def __init__(self, job: Job, total: int) -> None:
-        self._progress, self._done, self._total = job.progress, 0, total
-        self._tokens = sum(window.length for window in job.text.windows)
-
-    def add(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress("reading text", self._tokens * self._done // self._total, self._tokens)
 
 
 def _visits(plan: Sequence[range]) -> int:
@@ -243,54 +260,14 @@ def _visits(plan: Sequence[range]) -> int:
     return 2 * plan[-1].stop + sum(len(segment) - 1 for segment in plan[:-1])
 
 
-def _batches(job: Job) -> list[Batch]:
-    room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(job.device) else BLOCK_BACKWARD_BYTES
-    positions = max(room // (SAVED_PER_BLOCK * _width(job) * job.dtype.itemsize), BLOCK_BACKWARD_POSITIONS)
-    return [
-        replace(batch.on(job.device), main=batch.main.on(job.device))
-        for batch in batches(job.text, positions=positions)
-    ]
-
-
-def _width(job: Job) -> int:
-    return int(job.checkpoint.config.get_text_config().hidden_size)
-
-
-def _parts(job: Job, chosen: Sequence[Batch]) -> list[list[Batch]]:
-    """Returns the batches in parts whose kept states fit."""
-    least, room = least_places(len(job.checkpoint.architecture.blocks)), LEAST_STATES_FACTOR * _room(job)
-    parts: list[list[Batch]] = [[]]
-    for batch in chosen:
-        if parts[-1] and (least * _states_bytes(job, [*parts[-1], batch]) > room or len(parts[-1]) == MOST_BATCHES):
-            parts.append([])
-        parts[-1].append(batch)
-    return parts
-
-
-def _places(job: Job, part: Sequence[Batch]) -> int:
-    """Returns for how many blocks the states of a part of the text are kept."""
-    return max(int(_room(job) // _states_bytes(job, part)), least_places(len(job.checkpoint.architecture.blocks)))
-
-
-def _states_bytes(job: Job, part: Sequence[Batch]) -> int:
-    return sum(batch.main.real.numel() for batch in part) * _width(job) * job.dtype.itemsize
-
-
-def _room(job: Job) -> float:
-    """Returns how many bytes of states may be kept."""
-    if not is_gpu(job.device):
-        return STATES_BYTES
-    return min(GPU_STATES_BYTES, torch.cuda.mem_get_info(job.device)[0] / 2)
-
-
-def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Ticks) -> _Walked:
+def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: VisitProgress) -> _Walked:
     """Returns a part of the text after it has passed all blocks, and the gradients of its last states.
 
     Two copies of the shortest window walk along: one through the whole model, one through the model without its head.
     They show whether the head has been found.
     """
     model = work.model
-    samples = [next(batches(work.job.text, positions=1)).on(work.job.device) for _ in range(2)]
+    samples = [next(batches(work.text, positions=1)).on(work.device) for _ in range(2)]
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in (*samples, *part)])
     body = StreamedBody(model.model, whole=samples[0])
     kept = {segment.start for segment in plan} | set(plan[-1])
@@ -300,7 +277,7 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Tick
         model.release_head_and_embedding()
         for index in work.loaded(range(len(work.blocks))):
             _record(walk, work, walked, index=index, keep=index in kept)
-            walk.advance(lambda batch: None if batch in samples else ticks.add())
+            walk.advance(lambda batch: None if batch in samples else progress.add())
         model.load_head()
         _add_gradients(walk, work, part, body=body, walked=walked)
         model.release_head_and_embedding()
@@ -310,11 +287,11 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], ticks: _Tick
 def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: bool) -> None:
     """Records how the next block is called, and its inputs if they are to be kept."""
     paused = walk.paused()
-    if index and not all(each.continues for each in paused):
+    if index and not all(batch.continues for batch in paused):
         raise NotStreamableError(f"it changes the hidden states between the blocks {index - 1} and {index}")
-    walked.calls.append([each.recorded(work.model.model) for each in paused[2:]])
+    walked.calls.append([batch.recorded(work.model.model) for batch in paused[2:]])
     if keep:
-        walked.states[index] = [each.states for each in paused[2:]]
+        walked.states[index] = [batch.states for batch in paused[2:]]
 
 
 def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: StreamedBody, walked: _Walked) -> None:
@@ -330,17 +307,19 @@ def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: Stre
         del leaf, features, gradient
 
 
-def _backward(work: _Pass, part: list[Batch], plan: Sequence[range], *, walked: _Walked, ticks: _Ticks) -> None:
+def _backward(
+    work: _Pass, part: list[Batch], plan: Sequence[range], *, walked: _Walked, progress: VisitProgress
+) -> None:
     for segment in reversed(plan):
         if segment is not plan[-1]:
-            _compute_states(work, segment, walked, ticks)
+            _compute_states(work, segment, walked, progress)
         for index in work.loaded(reversed(segment)):
             with work.recorder.attached(index):
-                _observe_block(work, part, index, walked=walked, ticks=ticks)
+                _observe_block(work, part, index, walked=walked, progress=progress)
 
 
-def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walked, ticks: _Ticks) -> None:
-    """Passes a block backward while the recorder observes it: gradients of its output become those of its input."""
+def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walked, progress: VisitProgress) -> None:
+    """Passes a block backward while the recorder observes it; gradients then are at its input."""
     states = walked.states.pop(index)
     for number, batch in enumerate(part):
         x = states[number].detach().requires_grad_()
@@ -353,14 +332,14 @@ def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walke
             raise NotStreamableError(f"its block {index} changes its input in place")
         del output, x
         work.recorder.finish()
-        ticks.add()
+        progress.add()
 
 
 @torch.no_grad()
-def _compute_states(work: _Pass, segment: range, walked: _Walked, ticks: _Ticks) -> None:
+def _compute_states(work: _Pass, segment: range, walked: _Walked, progress: VisitProgress) -> None:
     """Computes the inputs of the blocks of a segment again, from the input of the first."""
     for index in work.loaded(segment[:-1]):
         walked.states[index + 1] = []
         for call, states in zip(walked.calls[index], walked.states[index], strict=True):
             walked.states[index + 1].append(call.output(states))
-            ticks.add()
+            progress.add()

@@ -20,7 +20,7 @@ class EncodedDocument:
     token_bytes: Floats | None
 
 
-def encoder_of(tokenizer: "PreTrainedTokenizerBase") -> Callable[[list[str]], list[EncodedDocument]]:
+def document_encoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[list[str]], list[EncodedDocument]]:
     """Returns the function that encodes documents without special tokens.
 
     Only tokenizers of the library tokenizers ("fast" ones) report which characters a token stands for.
@@ -29,11 +29,11 @@ def encoder_of(tokenizer: "PreTrainedTokenizerBase") -> Callable[[list[str]], li
 
     def encode(documents: list[str]) -> list[EncodedDocument]:
         options = {"return_offsets_mapping": True} if has_spans else {}
-        found = tokenizer(documents, add_special_tokens=False, verbose=False, **options)
+        encoded = tokenizer(documents, add_special_tokens=False, verbose=False, **options)
         if not has_spans:
-            return [EncodedDocument(ids, None) for ids in found["input_ids"]]
-        named = zip(documents, found["input_ids"], found["offset_mapping"], strict=True)
-        return [EncodedDocument(ids, bytes_by_token(document, spans)) for document, ids, spans in named]
+            return [EncodedDocument(ids, None) for ids in encoded["input_ids"]]
+        rows = zip(documents, encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        return [EncodedDocument(ids, bytes_by_token(document, spans)) for document, ids, spans in rows]
 
     return encode
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.forward.speech_windows import speech_for
-from fairbits.forward.token_bytes import encoder_of
-from fairbits.forward.windows import NO_LABEL, Task, Text, cutter_for, read_text
+from fairbits.core.units import LEAST_DOCUMENTS
+from fairbits.forward.speech_windows import tokenize_speech
+from fairbits.forward.token_bytes import document_encoder
+from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, tokenize_documents
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.mix_file import Sample
 from fairbits.text.reading import EMBEDDED, open_corpus
@@ -33,12 +33,12 @@ def tokenize_corpus(
     *,
     request: TextRequest = DEFAULT_REQUEST,
     least: int = LEAST_DOCUMENTS,
-) -> Text:
+) -> TokenizedText:
     """Returns the requested text of every language, in windows that fit the model.
 
     A language with fewer than `least` documents is refused. Measuring needs one: there is then no interval.
     """
-    task, tokenizer = task_of(checkpoint), checkpoint.tokenizer()
+    task, tokenizer = prediction_task(checkpoint), checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(request.sequence, longest_input(checkpoint))
     if length < SHORTEST_WINDOW:
@@ -49,11 +49,11 @@ def tokenize_corpus(
     padding = _padding(tokenizer, rows)
     if task == "transcription":
         check_sound(checkpoint, corpus)
-        text = speech_for(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
+        text = tokenize_speech(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
     else:
-        text = read_text(
+        text = tokenize_documents(
             corpus.split(request.split),
-            encoder_of(tokenizer),
+            document_encoder(tokenizer),
             cutter_for(tokenizer, task, length=length, seed=request.seed, start=start),
             request=request,
             parallel=corpus.parallel,
@@ -70,55 +70,55 @@ def tokenize_corpus(
     return text
 
 
-def text_of_samples(checkpoint: Checkpoint, samples: Sequence[Sample]) -> Text:
+def tokenize_samples(checkpoint: Checkpoint, samples: Sequence[Sample]) -> TokenizedText:
     """Returns the samples of a mix as the documents of a text, each whole, for a model that predicts the next token."""
-    task = task_of(checkpoint)
+    task = prediction_task(checkpoint)
     if task != "causal":
         raise InputError(f"{checkpoint.target} does not predict the next token; samples are read only by such models")
     tokenizer = checkpoint.tokenizer()
     cut = cutter_for(tokenizer, task, length=longest_input(checkpoint), seed=0, start=None)
-    encoded = encoder_of(tokenizer)([each.text for each in samples])
-    return Text(
-        tuple(dict.fromkeys(each.lang for each in samples)),
-        np.array([each.lang for each in samples]),
+    encoded = document_encoder(tokenizer)([sample.text for sample in samples])
+    return TokenizedText(
+        tuple(dict.fromkeys(sample.lang for sample in samples)),
+        np.array([sample.lang for sample in samples]),
         np.arange(len(samples)),
-        np.array([float(len(each.text.encode())) for each in samples]),
-        tuple(window for i, each in enumerate(encoded) for window in cut.windows(i, each.ids)),
+        np.array([float(len(sample.text.encode())) for sample in samples]),
+        tuple(window for i, document in enumerate(encoded) for window in cut.windows(i, document.ids)),
         _padding(tokenizer, checkpoint.config.get_text_config().vocab_size),
     )
 
 
-def tokens_of(text: Text) -> dict[str, int]:
+def count_tokens(text: TokenizedText) -> dict[str, int]:
     """Returns the number of tokens of each language, including those that are not predicted."""
     counts = dict.fromkeys(text.languages, 0)
     for window in text.windows:
         main = window.main
         # a decoder reads a start token instead of its last token, and predicts all of them
         predicted = sum(label != NO_LABEL for label in main.labels)
-        own = sum(main.text) if window.encoder is None else sum(window.encoder.text) + predicted
-        counts[str(text.lang[window.document])] += own if window.sound is None else predicted
+        tokens = sum(main.text) if window.encoder is None else sum(window.encoder.text) + predicted
+        counts[str(text.lang[window.document])] += tokens if window.sound is None else predicted
     return counts
 
 
-def short_text_notes(text: Text, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
+def short_text_notes(text: TokenizedText, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
     """Returns the notes of a text, and one if languages have clearly less of it than requested.
 
     For parallel text the mean over languages counts: the same content takes more tokens in some languages than in
     others.
     """
-    counts = tokens_of(text)
+    counts = count_tokens(text)
     least = CLEARLY_LESS * request.tokens
     short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
     if not short or (parallel and sum(counts.values()) >= least * len(counts)):
         return text.notes
-    first, *others = (f"{code} {counts[code]:,}" for code in short[:NAMED])
-    named = [f"{first} of {request.tokens:,} tokens", *others]
+    first, *rest = (f"{code} {counts[code]:,}" for code in short[:NAMED])
+    named = [f"{first} of {request.tokens:,} tokens", *rest]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
     return (*text.notes, f"{request.split} text is shorter than requested: {', '.join(named)}{more}")
 
 
 def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
-    """Returns a note if the bytes of documents are estimates (`Text.estimated`)."""
+    """Returns a note if the bytes of documents are estimates (`TokenizedText.estimated`)."""
     if not estimated:
         return ()
     return (
@@ -127,7 +127,7 @@ def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
     )
 
 
-def task_of(checkpoint: Checkpoint) -> Task:
+def prediction_task(checkpoint: Checkpoint) -> Task:
     """Returns the prediction task of a model of this class."""
     if checkpoint.architecture.head is None:
         raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
@@ -165,11 +165,11 @@ def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:
 def longest_input(checkpoint: Checkpoint) -> int:
     """Returns how many positions of text the model accepts; a very large number if its configuration does not say."""
     stated = stated_positions(checkpoint)
-    # position tables like that of RoBERTa start after the padding token
+    # position tables such as RoBERTa's start after the padding token
     table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
-    return stated - (
-        (getattr(checkpoint.config, "pad_token_id", None) or 0) + 1 if table and task_of(checkpoint) == "masked" else 0
-    )
+    if table and prediction_task(checkpoint) == "masked":
+        return stated - (getattr(checkpoint.config, "pad_token_id", None) or 0) - 1
+    return stated
 
 
 def stated_positions(checkpoint: Checkpoint) -> int:
@@ -181,5 +181,5 @@ def stated_positions(checkpoint: Checkpoint) -> int:
 
 def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
     """Returns an id that is in the vocabulary; which one does not matter, because padding is masked."""
-    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(each for each in known if each is not None and each < rows)
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(token for token in candidates if token is not None and token < rows)

@@ -1,7 +1,7 @@
 """Documents as windows of token ids: the model's input, what it must predict, and which positions hold text."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.token_bytes import EncodedDocument
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.documents import Documents, seeded_hash
 from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
-
-    from fairbits.forward.sound_input import Sound
 
 Task = Literal["causal", "masked", "completion", "transcription"]
 """What the model predicts: the next token, the masked tokens, (encoder-decoder) the second half of a text, or what is
@@ -30,10 +29,11 @@ ENCODED_AT_ONCE = 64
 AMPLE = 128
 """Up to this many tokens, more text of one document is worth more than text of another."""
 Ids = list[int]
+Encoder = Callable[[list[str]], list[EncodedDocument]]
 
 
 @dataclass(frozen=True)
-class Part:
+class WindowPart:
     """Token ids of one stack; position t must predict `labels[t]`, and `text[t]` says whether it holds text."""
 
     ids: Ids
@@ -41,29 +41,40 @@ class Part:
     labels: Ids
 
 
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """A clip for an encoder of `positions` positions, of which the first `sounding` hold sound, the rest silence.
+
+    `features` computes the encoder's input (bins, frames) when it is called: a whole corpus would fill the memory.
+    """
+
+    positions: int
+    sounding: int
+    features: "Callable[[], Tensor]"
+
+
 @dataclass(frozen=True)
 class Window:
     """A piece of a document that fits the model; `encoder` or `sound` is the input of its encoder, if it has one."""
 
     document: int
-    main: Part
-    encoder: Part | None = None
-    sound: "Sound | None" = None
+    main: WindowPart
+    encoder: WindowPart | None = None
+    sound: Sound | None = None
 
     @property
     def length(self) -> int:
-        """The longest of its parts."""
         sound = self.sound.positions if self.sound else 0
         return max(len(self.main.ids), len(self.encoder.ids) if self.encoder else sound)
 
     @property
     def encoder_text(self) -> int:
         """How many positions of the encoder hold text or sound."""
-        return sum(self.encoder.text) if self.encoder else self.sound.heard if self.sound else 0
+        return sum(self.encoder.text) if self.encoder else self.sound.sounding if self.sound else 0
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class TokenizedText:
     """The documents of all languages: `lang`, `document` and `size_bytes` have one entry per document.
 
     `size_bytes` holds the bytes of the predicted tokens of each document; `estimated` is how many of these sizes are
@@ -106,11 +117,10 @@ class Cutter:
 
     def predicted_positions(self, document: int, tokens: int) -> Ids:
         """Returns which tokens of a document of this many tokens are predicted."""
-        windows = self.windows(document, list(range(tokens)))  # positions in place of ids
+        windows = self.windows(document, list(range(tokens)))  # positions instead of ids
         return [label for window in windows for label in window.main.labels if label != NO_LABEL]
 
     def windows(self, document: int, ids: Ids) -> Iterator[Window]:
-        """Yields the windows of one document."""
         room = self.length - (self.start is not None) - (self.end is not None)
         if self.task == "completion":
             room *= 2  # half of the text goes to each stack
@@ -123,12 +133,12 @@ class Cutter:
             else:
                 yield from self._completion(document, piece)
 
-    def _causal(self, piece: Ids) -> Part:
+    def _causal(self, piece: Ids) -> WindowPart:
         before = [] if self.start is None else [self.start]
         ids = before + piece
-        return Part(ids, [False] * len(before) + [True] * len(piece), [*ids[1:], NO_LABEL])
+        return WindowPart(ids, [False] * len(before) + [True] * len(piece), [*ids[1:], NO_LABEL])
 
-    def _masked(self, piece: Ids, document: int, number: int) -> Part:
+    def _masked(self, piece: Ids, document: int, number: int) -> WindowPart:
         rng = np.random.default_rng([self.seed, document, number])
         hidden = rng.random(len(piece)) < MASKED_SHARE
         hidden[rng.integers(len(piece))] = True  # at least one
@@ -141,11 +151,11 @@ class Cutter:
         half = len(piece) // 2
         if half == 0:  # one token has no second half
             return
-        given, target = piece[:half], piece[half:]
-        encoder = _framed(given, [NO_LABEL] * half, None, self.end)
+        target = piece[half:]
+        encoder = _framed(piece[:half], [NO_LABEL] * half, None, self.end)
         assert self.start is not None
         shifted = [self.start, *target[:-1]]
-        yield Window(document, Part(shifted, [False] + [True] * (len(target) - 1), target), encoder)
+        yield Window(document, WindowPart(shifted, [False] + [True] * (len(target) - 1), target), encoder)
 
 
 def cutter_for(
@@ -171,16 +181,16 @@ def cutter_for(
     return Cutter(task, length, seed, start, tokenizer.eos_token_id, None)
 
 
-def read_text(
+def tokenize_documents(
     documents: Documents,
-    encode: Callable[[list[str]], list[EncodedDocument]],
+    encode: Encoder,
     cut: Cutter,
     *,
     request: TextRequest,
     parallel: bool,
     padding: int,
     least: int = LEAST_DOCUMENTS,
-) -> Text:
+) -> TokenizedText:
     """Returns windows with about the requested number of tokens per language, from documents in a seeded random order.
 
     Many documents are more informative than long ones: of documents beyond AMPLE tokens only the beginning is used, as
@@ -189,29 +199,29 @@ def read_text(
     """
     tokens = request.tokens
     coded = {
-        code: _encoded(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
+        code: _encode_documents(texts, encode, cut, tokens=math.inf if parallel else tokens, seed=request.seed)
         for code, texts in documents.items()
     }
-    check_number(coded, least=least)
+    check_document_counts(coded, least=least)
     if parallel:
         coded = _common(coded, tokens)
-        check_number(coded, " that every other language has too", least=least)
+        check_document_counts(coded, " that every other language has too", least=least)
     lang: list[str] = []
     numbers: list[int] = []
     sizes: list[float] = []
     windows: list[Window] = []
     estimated = 0
     for code, chosen in coded.items():
-        limit = math.inf if parallel else _limit([len(each.ids) for each in chosen.values()], tokens)
-        for index, each in chosen.items():
-            number, used = len(numbers), int(min(limit, len(each.ids)))
+        limit = math.inf if parallel else _limit([len(document.ids) for document in chosen.values()], tokens)
+        for index, document in chosen.items():
+            number, used = len(numbers), int(min(limit, len(document.ids)))
             predicted = cut.predicted_positions(number, used)
             lang.append(code)
             numbers.append(index if parallel else number)
-            sizes.append(_predicted_bytes(documents[code][index], each, predicted))
-            estimated += each.token_bytes is None and len(predicted) < len(each.ids)
-            windows += cut.windows(number, each.ids[:used])
-    return Text(
+            sizes.append(_predicted_bytes(documents[code][index], document, predicted))
+            estimated += document.token_bytes is None and len(predicted) < len(document.ids)
+            windows += cut.windows(number, document.ids[:used])
+    return TokenizedText(
         tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding, estimated
     )
 
@@ -226,13 +236,8 @@ def _predicted_bytes(document: str, encoded: EncodedDocument, predicted: Ids) ->
     return float(encoded.token_bytes[predicted].sum())
 
 
-def _encoded(
-    texts: tuple[str, ...],
-    encode: Callable[[list[str]], list[EncodedDocument]],
-    cut: Cutter,
-    *,
-    tokens: float,
-    seed: int,
+def _encode_documents(
+    texts: tuple[str, ...], encode: Encoder, cut: Cutter, *, tokens: float, seed: int
 ) -> Mapping[int, EncodedDocument]:
     """Returns encoded documents by position, as many as the budget allows and at least five if there are."""
     order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
@@ -240,12 +245,12 @@ def _encoded(
     total = 0
     for begin in range(0, len(order), ENCODED_AT_ONCE):
         indices = order[begin : begin + ENCODED_AT_ONCE]
-        for index, each in zip(indices, encode([texts[i] for i in indices]), strict=True):
+        for index, document in zip(indices, encode([texts[i] for i in indices]), strict=True):
             if total >= tokens and len(chosen) >= LEAST_DOCUMENTS:
                 return chosen
-            if cut.predicts(len(each.ids)):
-                chosen[index] = each
-                total += min(len(each.ids), AMPLE)
+            if cut.predicts(len(document.ids)):
+                chosen[index] = document
+                total += min(len(document.ids), AMPLE)
     return chosen
 
 
@@ -265,12 +270,12 @@ def _limit(lengths: Iterable[int], tokens: int) -> float:
     return math.inf
 
 
-def check_number(coded: Mapping[str, Mapping[int, EncodedDocument]], which: str = "", *, least: int) -> None:
+def check_document_counts(chosen: Mapping[str, Sized], which: str = "", *, least: int) -> None:
     """Raises if a language has fewer than `least` documents."""
-    for code, chosen in coded.items():
-        if len(chosen) < least:
+    for code, documents in chosen.items():
+        if len(documents) < least:
             raise InputError(
-                f"{code} has {count_of(len(chosen), 'document')}{which}; each language needs at least {least}: "
+                f"{code} has {count_of(len(documents), 'document')}{which}; each language needs at least {least}: "
                 "add text, cut it into more documents, or leave the language out"
             )
 
@@ -289,14 +294,14 @@ def _common(
     return {code: {index: chosen[index] for index in kept} for code, chosen in coded.items()}
 
 
-def _framed(ids: Ids, labels: Ids, before: int | None, after: int | None) -> Part:
+def _framed(ids: Ids, labels: Ids, before: int | None, after: int | None) -> WindowPart:
     head: Ids = [] if before is None else [before]
     tail: Ids = [] if after is None else [after]
     text = [False] * len(head) + [True] * len(ids) + [False] * len(tail)
-    return Part([*head, *ids, *tail], text, [NO_LABEL] * len(head) + labels + [NO_LABEL] * len(tail))
+    return WindowPart([*head, *ids, *tail], text, [NO_LABEL] * len(head) + labels + [NO_LABEL] * len(tail))
 
 
-def unigrams(text: Text) -> NDArray[np.int64]:
+def unigrams(text: TokenizedText) -> NDArray[np.int64]:
     """Returns how often each token is predicted in each language, (languages, tokens up to the largest id)."""
     languages = text.language_of
     largest = max(max(window.main.labels) for window in text.windows)

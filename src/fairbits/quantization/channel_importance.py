@@ -11,9 +11,9 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import batches
 from fairbits.forward.lockstep import lockstep, positions_at_once
-from fairbits.forward.recorder import probed_linears
+from fairbits.forward.recorder import observable_linears
 from fairbits.forward.streaming import BlockLoader
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import walk_dtype
 from fairbits.quantization.gptq.block_rounding import WorkCounter
@@ -38,7 +38,7 @@ class ChannelImportance:
 
 
 def channel_importance(
-    checkpoint: Checkpoint, text: Text, *, device: str = "cpu", progress: Progress | None = None
+    checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu", progress: Progress | None = None
 ) -> ChannelImportance:
     """Returns the importance of all input channels of a causal model, after one forward pass over the text."""
     dtype = walk_dtype(checkpoint, device)
@@ -46,7 +46,7 @@ def channel_importance(
     model, languages = loader.model.model, TextLanguages.of(text, {})
     positions = positions_at_once(checkpoint, text, device=device, dtype=dtype)
     chosen = [batch.on(device) for batch in batches(text, positions=positions)]
-    linears, hidden = probed_linears(checkpoint.architecture, model)
+    linears, hidden = observable_linears(checkpoint.architecture, model)
     squares: dict[str, Floats] = {}
     left_out = dict(hidden)
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])

@@ -18,10 +18,10 @@ from fairbits.core.files import write_files
 from fairbits.core.memory import LEARNING_POSITIONS
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, read_object
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.batches import batches
 from fairbits.forward.recorder import is_observable
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, grid_of
@@ -50,7 +50,7 @@ def execute_plan(
     checkpoint: Checkpoint,
     plan: Plan,
     *,
-    text: Text | None = None,
+    text: TokenizedText | None = None,
     device: str = "cpu",
     finished: Finished | None = None,
     saved: Path | None = None,
@@ -161,7 +161,9 @@ class _PlanLearner:
             if weights[name].block is not None and weights[name].expert is None
         }
         rest = {name: codes for name, codes in rounded.items() if name not in start}
-        with Reference.of(self.checkpoint, self.split.text, device=self.device, progress=self.progress) as reference:
+        with ReferenceModel.on_text(
+            self.checkpoint, self.split.text, device=self.device, progress=self.progress
+        ) as reference:
             return distill_model(
                 self.checkpoint,
                 start,
@@ -197,6 +199,6 @@ class _PlanLearner:
         return {name: replace(result, error=errors.error(name)) for name, result in results.items()}
 
     @cached_property
-    def _block_text(self) -> Text:
+    def _block_text(self) -> TokenizedText:
         """The text with which blocks are rounded and learned one by one before the whole model is."""
         return self.split.shorten(self.learning.block_tokens)

@@ -18,12 +18,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import instance, instances, sequence, whole
+from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
 
-LEAST_DOCUMENTS = 5
-"""Documents that a language needs for an interval."""
 Rng = np.random.Generator | int
 """A generator, or the whole number that seeds one."""
 
@@ -32,11 +30,10 @@ class EmptyResampleError(InputError):
     """A resample holds no document of a language, which has too few of the documents it is resampled with."""
 
     def __init__(self, language: str, documents: int) -> None:
-        """Says which language it is, and how many documents are resampled together."""
         self.language, self.documents = language, documents
         super().__init__(
             f"a resample of the documents holds nothing of {language}: it covers too few of the {documents} "
-            "documents it is resampled with; give it more documents, or document ids of its own"
+            "documents it is resampled with; give it more documents, or its own document ids"
         )
 
 
@@ -55,7 +52,7 @@ class Replicates:
     """The estimates of all languages with their bootstrap deviations and standard errors.
 
     `deviation` (resample, language) is v* − v, `replicate_error` is the standard error inside each resample, and
-    `correlation` is that of the estimates, 0 between languages without a common document.
+    `correlation` is between the estimates, 0 between languages without a common document.
     """
 
     languages: tuple[str, ...]
@@ -69,7 +66,6 @@ class Replicates:
 
     @property
     def covariance(self) -> Floats:
-        """The covariance of the estimates, (language, language)."""
         return self.correlation * np.outer(self.error, self.error)
 
     def logarithm(self) -> "Replicates":
@@ -85,22 +81,20 @@ class Replicates:
             replicate_error=self.replicate_error / self.value,
         )
 
+    def select(self, columns: NDArray[np.intp]) -> "Replicates":
+        return replace(
+            self,
+            languages=tuple(self.languages[i] for i in columns),
+            **{name: getattr(self, name)[columns] for name in ("value", "error", "documents")},
+            **{name: getattr(self, name)[:, columns] for name in ("deviation", "replicate_error")},
+            correlation=self.correlation[np.ix_(columns, columns)],
+        )
 
-def replicates_of_none(resamples: int) -> Replicates:
-    """Returns the replicates of no language."""
+
+def no_replicates(resamples: int) -> Replicates:
+    """Returns replicates without any language."""
     none, columns = np.zeros(0), np.zeros((resamples, 0))
     return Replicates((), none, none, columns, columns, np.zeros((0, 0)), np.zeros(0, dtype=np.intp), 0)
-
-
-def select_languages(replicates: Replicates, which: NDArray[np.intp]) -> Replicates:
-    """Returns the replicates of some languages, given by their columns."""
-    return replace(
-        replicates,
-        languages=tuple(replicates.languages[i] for i in which),
-        **{name: getattr(replicates, name)[which] for name in ("value", "error", "documents")},
-        **{name: getattr(replicates, name)[:, which] for name in ("deviation", "replicate_error")},
-        correlation=replicates.correlation[np.ix_(which, which)],
-    )
 
 
 def link_languages(
@@ -112,7 +106,7 @@ def link_languages(
 
     >>> import numpy as np
     >>> lang, document = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2])
-    >>> [each.columns.tolist() for each in link_languages(lang, document, values=np.ones(5), weights=np.ones(5))]
+    >>> [group.columns.tolist() for group in link_languages(lang, document, values=np.ones(5), weights=np.ones(5))]
     [[0, 1], [2]]
     """
     size = int(lang.max()) + 1
@@ -131,15 +125,6 @@ def link_languages(
     return tuple(linked)
 
 
-def _check_columns(linked: Sequence[LinkedLanguages], languages: Sequence[str]) -> tuple[LinkedLanguages, ...]:
-    """Returns the groups if every language is a column of exactly one of them."""
-    checked: tuple[LinkedLanguages, ...] = instances("linked", linked, LinkedLanguages)
-    columns = np.sort(np.concatenate([group.columns for group in checked]))
-    if not np.array_equal(columns, np.arange(len(languages))):
-        raise InputError(f"the groups hold the languages {columns.tolist()}; {len(languages)} names are given for them")
-    return checked
-
-
 def replicate(
     linked: Sequence[LinkedLanguages], languages: Sequence[str], *, resamples: int, rng: np.random.Generator
 ) -> Replicates:
@@ -148,10 +133,6 @@ def replicate(
     With residuals e = d − v·w and multinomial counts c of the documents, v* − v = Σ c·e / Σ c·w. The standard error
     is se² = n/(n−1) · Σ e² / (Σ w)², and the same inside each resample. Assumes independent documents.
     """
-    languages = sequence("languages", languages)
-    linked = _check_columns(linked, languages)
-    whole("resamples", resamples, least=1)
-    instance("rng", rng, np.random.Generator)
     size = len(languages)
     value, error = np.zeros(size), np.zeros(size)
     deviation, replicate_error = np.zeros((resamples, size)), np.zeros((resamples, size))
@@ -160,7 +141,6 @@ def replicate(
         names = [languages[column] for column in group.columns]
         at, count = group.columns, group.present.sum(axis=0)
         total = group.weights.sum(axis=0)
-        _refuse_small(names, count, total)
         value[at] = group.values.sum(axis=0) / total
         residual = _residuals(group, value[at])
         inflation = np.sqrt(count / (count - 1))
@@ -221,11 +201,3 @@ def _counts(n: int, resamples: int, rng: np.random.Generator) -> Floats:
     drawn += np.arange(0, resamples * n, n)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=resamples * n)
     return counts.reshape(resamples, n).astype(np.float64)
-
-
-def _refuse_small(names: Sequence[str], count: NDArray[np.intp], total: Floats) -> None:
-    few = int(np.argmin(count))
-    if count[few] < LEAST_DOCUMENTS:
-        raise InputError(f"{names[few]} has {count[few]} document(s); each language needs at least {LEAST_DOCUMENTS}")
-    if (total <= 0).any():
-        raise InputError(f"the weights of {names[int(np.argmin(total))]} sum to 0; they must be positive")

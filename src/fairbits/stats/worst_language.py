@@ -9,7 +9,7 @@ although the true gap is 0. Two things follow, and they are treated separately:
 * Intervals must cover the true extreme of all languages, whichever language that is. They are built from limits of
   single languages, or of pairs, so that nothing has to be assumed about which language is the worst.
 
-`random_effects_sd` estimates how far the true damages lie apart; the shrinkage needs it.
+`random_effects_sd` estimates how far apart the true damages are; the shrinkage needs it.
 """
 
 import math
@@ -20,17 +20,15 @@ import scipy  # its modules are loaded when they are used
 from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import in_range, instance, one_of
 from fairbits.core.errors import InputError
 from fairbits.stats.intervals import Estimate, estimate_within, marginal, order_quantile, reach, studentised
-from fairbits.stats.resample import Replicates, select_languages
+from fairbits.stats.resample import Replicates
 
-METHODS = ("shrinkage", "bootstrap", "naive")
 ROUNDING = 1e-6
 """A standard error of a difference below this share of the errors of its parts is 0 up to rounding."""
 
 
-def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
+def worst_language(replicates: Replicates, confidence: float = 0.95) -> tuple[str, Estimate]:
     """Returns the language with the largest estimate, and an estimate of the largest true damage.
 
     The value is max v minus its bias (see `bias_corrected_range`), but never below the mean of the languages: the
@@ -39,11 +37,10 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
 
     The interval is [max_λ(v_λ − q·se_λ), max_λ high_λ], where q is the (1+c)/2 quantile of max_λ t*_λ and high_λ are
     the marginal limits. It covers max θ with probability at least c, because either side fails with probability
-    (1−c)/2 at most: all lower limits v_λ − q·se_λ hold at once, so the largest of them lies below max θ; and the upper
-    limit of the one language that is truly the worst lies above its θ, so the largest upper limit does too.
+    (1−c)/2 at most: all lower limits v_λ − q·se_λ hold at once, so the largest of them is below max θ; and the upper
+    limit of the one language that is truly the worst is above its θ, so the largest upper limit does too.
     """
-    instance("replicates", replicates, Replicates)
-    level = 0.5 + in_range("confidence", confidence, above=0, below=1) / 2
+    level = 0.5 + confidence / 2
     t = studentised(replicates.deviation, replicates.replicate_error)
     low = float((replicates.value - reach(order_quantile(t.max(axis=1), level), replicates.error)).max())
     high = float(marginal(replicates, confidence)[1].max())
@@ -55,17 +52,16 @@ def worst_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, 
     return replicates.languages[at], estimate_within(value, low, high, n=n, confidence=confidence)
 
 
-def best_of(replicates: Replicates, *, confidence: float = 0.95) -> tuple[str, Estimate]:
+def best_language(replicates: Replicates, confidence: float = 0.95) -> tuple[str, Estimate]:
     """Returns the language with the smallest estimate, and an estimate of the smallest true damage.
 
-    This is `worst_of` of the negated damages: min θ = −max(−θ).
+    This is `worst_language` of the negated damages: min θ = −max(−θ).
     """
-    instance("replicates", replicates, Replicates)
-    lang, mirrored = worst_of(_negated(replicates), confidence=confidence)
+    lang, mirrored = worst_language(_negated(replicates), confidence)
     return lang, mirrored.transform(lambda x: -x)
 
 
-def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, method: str = "shrinkage") -> Estimate:
+def bias_corrected_range(replicates: Replicates, confidence: float = 0.95, *, method: str = "shrinkage") -> Estimate:
     """Returns max θ − min θ over languages, corrected for the amount by which noise widens max v − min v.
 
     The bias is E*[range(θ̃ + δ*)] − range(θ̃), where δ* are the bootstrap deviations and θ̃ stand for the true damages:
@@ -77,67 +73,55 @@ def bias_corrected_range(replicates: Replicates, *, confidence: float = 0.95, me
     naive:     no correction.
 
     The value is never below 0. The interval is built from all pairs, [max_{λμ}(v_λ − v_μ − q·se_λμ), max_{λμ} high_λμ],
-    and covers for the reason given in `worst_of`.
+    and covers for the reason given in `worst_language`.
     """
-    instance("replicates", replicates, Replicates)
-    in_range("confidence", confidence, above=0, below=1)
-    above, below = _bias(replicates, one_of("method", method, METHODS))
+    above, below = _bias(replicates, method)
     low, high = _range_limits(replicates, confidence)
     value = float(np.clip(np.ptp(replicates.value) - above - below, max(low, 0.0), high))
     least = low if math.isinf(low) else max(low, 0.0)
     return estimate_within(value, least, high, n=replicates.clusters, confidence=confidence)
 
 
-def worst_difference(joint: Replicates, *, confidence: float = 0.95) -> Estimate:
+def worst_difference(joint: Replicates, confidence: float = 0.95) -> Estimate:
     """Returns max θ − max η; the first half of the replicates' columns is θ of each language, the second half is η.
 
-    The value is the difference of both `worst_of`. The interval covers with probability at least c whichever languages
-    are the worst, and is wide where many may be. Let S and R be the sets of languages that may be the worst of θ and of
-    η (`_candidates`), and i ∈ S and j ∈ R those that are. Then two statements hold about θ_i − η_j, the number to be
-    bounded. It lies between the limits of some pair in S × R. And because θ_j ≤ θ_i and η_i ≤ η_j, it is at least
-    θ_j − η_j and at most θ_i − η_i, which are differences of one language each and often much better known. The
+    The value is the difference of both `worst_language`. The interval covers with probability at least c, whichever
+    languages are the worst, and is wide where many may be. Let S and R be the sets of languages that may be the worst
+    of θ and of η (`_candidates`), and i ∈ S and j ∈ R the true ones. Then two statements hold about θ_i − η_j, the
+    number to be bounded. It is between the limits of some pair in S × R. And because θ_j ≤ θ_i and η_i ≤ η_j, it is at
+    least θ_j − η_j and at most θ_i − η_i, which are differences of one language each and often much better known. The
     interval is the intersection of the two. Of the allowed error 1 − c, each of S and R may use a tenth, and each of
     the four limits of one pair a fifth.
     """
-    instance("joint", joint, Replicates)
-    doubt = 1 - in_range("confidence", confidence, above=0, below=1)
-    size = len(joint.value) // 2
-    if size < 1 or len(joint.value) % 2:
-        raise InputError(f"there are {len(joint.value)} columns; the languages must come twice, once per method")
-    own = np.arange(size)
-    mine = _candidates(joint, own, level=1 - doubt / 10)
-    theirs = _candidates(joint, own + size, level=1 - doubt / 10)
+    doubt, size = 1 - confidence, len(joint.value) // 2
+    languages = np.arange(size)
+    mine = _candidates(joint, languages, level=1 - doubt / 10)
+    theirs = _candidates(joint, languages + size, level=1 - doubt / 10)
     level = 1 - doubt / 5
     over_pairs = [_pair_limits(joint, i, theirs, level=level) for i in mine.tolist()]
     alike = [_pair_limits(joint, i, np.array([i + size]), level=level) for i in range(size)]
     low = max(min(float(lower.min()) for lower, _ in over_pairs), min(float(alike[j - size][0][0]) for j in theirs))
     high = min(max(float(upper.max()) for _, upper in over_pairs), max(float(alike[i][1][0]) for i in mine))
     low, high = min(low, high), max(low, high)  # each bound may fail a little; keep them in order
-    values = [worst_of(select_languages(joint, half), confidence=confidence)[1].value for half in (own, own + size)]
+    halves = languages, languages + size
+    values = [worst_language(joint.select(half), confidence)[1].value for half in halves]
     value = float(np.clip(values[0] - values[1], low, high))
     return estimate_within(value, low, high, n=joint.clusters, confidence=confidence)
 
 
-def random_effects_sd(replicates: Replicates, *, confidence: float = 0.95) -> Estimate:
+def random_effects_sd(replicates: Replicates, confidence: float = 0.95) -> Estimate:
     """Returns τ, the standard deviation of true damage between languages, with its Q-profile interval.
 
     The model is v ~ N(μ1, τ²I + Σ) with Σ known from the bootstrap. Orthonormal contrasts z of v do not depend on μ;
     chosen so that they diagonalise Σ into s_k, they give Q(τ²) = Σ z_k²/(τ² + s_k) ~ χ²_{L−1}. Q falls with τ², so each
     level of Q belongs to one τ². The estimate solves Q(τ̂²) = L−1 (Paule–Mandel) and is 0 if Q(0) is smaller; the
-    interval holds the τ² whose Q lies between the χ² quantiles (Viechtbauer 2007). Assumes normal effects.
+    interval has the τ² whose Q is between the χ² quantiles (Viechtbauer 2007). Assumes normal effects.
     """
-    in_range("confidence", confidence, above=0, below=1)
     z, s = _diagonal_contrasts(replicates)
     df = len(z)
     upper, lower = (float(scipy.stats.chi2.ppf(tail, df)) for tail in (0.5 + confidence / 2, 0.5 - confidence / 2))
     tau, low, high = (np.sqrt(_tau_squared(z, s, level)) for level in (df, upper, lower))
     return Estimate(tau, low, high, df + 1, confidence)
-
-
-def between_variance(replicates: Replicates) -> float:
-    """Returns τ̂², the Paule–Mandel variance of true damage between languages."""
-    z, s = _diagonal_contrasts(replicates)
-    return _tau_squared(z, s, len(z))
 
 
 def _bias(replicates: Replicates, method: str) -> tuple[float, float]:
@@ -158,7 +142,8 @@ def _shrunken(replicates: Replicates) -> Floats:
     The estimates spread by τ² + noise. Adding bootstrap noise to them would count the noise twice. Scaling each
     eigendirection of the centred covariance by √(τ²/(τ² + noise)) brings their spread back to τ².
     """
-    tau2 = between_variance(replicates)
+    z, s = _diagonal_contrasts(replicates)
+    tau2 = _tau_squared(z, s, len(z))  # the Paule–Mandel variance of true damage
     mean = replicates.value.mean()
     if tau2 == 0:
         return np.full_like(replicates.value, mean)
@@ -200,17 +185,17 @@ def _contrasts(replicates: Replicates, i: int, j: NDArray[np.intp]) -> tuple[Flo
     inner = replicates.replicate_error
     variance = inner[:, [i]] ** 2 + inner[:, j] ** 2 - 2 * rho * inner[:, [i]] * inner[:, j]
     t = studentised(replicates.deviation[:, [i]] - replicates.deviation[:, j], np.sqrt(np.maximum(variance, 0.0)))
-    own = replicates.error
-    error = np.sqrt(np.maximum(own[i] ** 2 + own[j] ** 2 - 2 * rho * own[i] * own[j], 0.0))
-    known = error > ROUNDING * np.maximum(own[i], own[j])
-    return replicates.value[i] - replicates.value[j], np.where(known, error, 0.0), np.where(known, t, 0.0)
+    se = replicates.error
+    error = np.sqrt(np.maximum(se[i] ** 2 + se[j] ** 2 - 2 * rho * se[i] * se[j], 0.0))
+    varies = error > ROUNDING * np.maximum(se[i], se[j])
+    return replicates.value[i] - replicates.value[j], np.where(varies, error, 0.0), np.where(varies, t, 0.0)
 
 
 def _range_limits(replicates: Replicates, confidence: float) -> tuple[float, float]:
     """Returns the limits of the range from all pairs; one first language at a time, to bound the memory."""
     size, level = len(replicates.value), 0.5 + confidence / 2
     if size < 2:
-        raise InputError(f"{size} language(s) given; at least 2 must be given to compare languages")
+        raise InputError(f"{size} language(s) given; at least 2 are needed to compare languages")
     largest = np.zeros(len(replicates.deviation))
     differences, errors, high = [], [], -np.inf
     for i in range(size - 1):
@@ -231,9 +216,9 @@ def _negated(replicates: Replicates) -> Replicates:
 
 def _diagonal_contrasts(replicates: Replicates) -> tuple[Floats, Floats]:
     """Returns contrasts z of the estimates that are free of their mean and uncorrelated, and their variances s."""
-    size = len(instance("replicates", replicates, Replicates).value)
+    size = len(replicates.value)
     if size < 2:
-        raise InputError(f"{size} language(s) given; at least 2 must be given to compare languages")
+        raise InputError(f"{size} language(s) given; at least 2 are needed to compare languages")
     centring = np.eye(size) - 1 / size
     basis = np.linalg.svd(centring)[0][:, : size - 1]
     s, vectors = np.linalg.eigh(basis.T @ replicates.covariance @ basis)
@@ -244,7 +229,7 @@ def _diagonal_contrasts(replicates: Replicates) -> tuple[Floats, Floats]:
 def _tau_squared(z: Floats, s: Floats, level: float) -> float:
     """Returns the τ² ≥ 0 at which Q(τ²) falls to `level`, 0 where Q starts below it."""
     squares = z**2
-    highest = float(squares.sum()) / level  # Q(τ²) ≤ Σz²/τ², so the root lies below this
+    highest = float(squares.sum()) / level  # Q(τ²) ≤ Σz²/τ², so the root is below this
     if highest == 0:
         return 0.0
     floor = highest * 1e-12

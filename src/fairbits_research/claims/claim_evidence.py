@@ -14,7 +14,8 @@ from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.certified import Certified
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian
 from fairbits.models.scales.grid import Grid, GridKind
-from fairbits.stats.correlation import Correlation, pearson
+from fairbits.stats.correlation import Correlation
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.clip_distribution import clip_distribution
 from fairbits_research.theory.distributions import Distribution, Gaussian, Mixture
 from fairbits_research.theory.noise import mse

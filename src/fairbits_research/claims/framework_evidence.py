@@ -4,9 +4,9 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import LISTED, best_alpha, outlier_correlation
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.distributions import Distribution, Mixture
 from fairbits_research.theory.redundancy_theorem import unique_information
 from fairbits_research.theory.thresholds import families

@@ -7,7 +7,6 @@ import numpy as np
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.clip_formulas import banner_laplace
 from fairbits.models.scales.grid import Grid
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -20,6 +19,7 @@ from fairbits_research.claims.claim_evidence import (
     optima_at_kappa,
     rises_with_kappa,
 )
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import excess_bounds
 from fairbits_research.theory.distributions import Distribution
 from fairbits_research.theory.noise import additive_mse

@@ -6,11 +6,11 @@ import numpy as np
 
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.clip_formulas import banner_laplace
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, optimum
 from fairbits_research.stats.correlation_tests import correlation_power, sample_size_for_power
 from fairbits_research.stats.mediation_models import mediate
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.distributions import Laplace
 from fairbits_research.theory.mediation_theorem import SEED_MODEL, StructuralModel
 from fairbits_research.theory.redundancy_theorem import disparity_ratio, redundancy_bound

@@ -5,9 +5,9 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.grid import Grid
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, judge
 from fairbits_research.claims.claim_evidence import GAUSSIAN, LANGUAGES, LISTED, best_alpha, optimum, random_patterns
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import disparity, revised_estimate, tv_bound, variance_bound
 from fairbits_research.theory.distributions import Gaussian, GeneralisedGaussian, StudentT
 from fairbits_research.theory.noise import mse

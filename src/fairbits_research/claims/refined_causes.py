@@ -5,7 +5,7 @@ from scipy import stats
 
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.grid import Grid
-from fairbits.stats.correlation import fisher_interval, pearson
+from fairbits.stats.correlation import fisher_interval
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -19,6 +19,7 @@ from fairbits_research.claims.claim_evidence import (
     worst_over_best,
 )
 from fairbits_research.stats.correlation_tests import correlation_power, partial_correlation, sample_size_for_power
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.distributions import (
     Distribution,
     Gaussian,

@@ -4,7 +4,6 @@ import numpy as np
 from scipy import stats
 
 from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
@@ -15,6 +14,7 @@ from fairbits_research.claims.claim_evidence import (
     optimum,
 )
 from fairbits_research.stats.correlation_tests import correlation_power, sample_size_for_power
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import disparity
 from fairbits_research.theory.distributions import Distribution, GaussianScaleMixture
 from fairbits_research.theory.thresholds import families

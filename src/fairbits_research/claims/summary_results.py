@@ -5,12 +5,13 @@ from scipy.stats import t as student
 
 from fairbits.kurtosis.checklist import founding_statistics
 from fairbits.models.scales.grid import Grid
-from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.correlation import spearman
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import LANGUAGES, optimum, outlier_correlation, random_damages
 from fairbits_research.claims.framework_options import mixed_precision, switching_gains
 from fairbits_research.claims.refined_predictions import ROOTS_BYTES
 from fairbits_research.stats.correlation_tests import correlation_power, permutation_test, sample_size_for_power
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import conjecture_bound, disparity, tv_bound
 from fairbits_research.theory.clip_distribution import clip_distribution
 from fairbits_research.theory.distributions import Mixture

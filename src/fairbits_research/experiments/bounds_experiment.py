@@ -11,10 +11,10 @@ from fairbits.kurtosis.certificate import certificate
 from fairbits.kurtosis.outlier_blocks import founding_outliers
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.scales.scheme import Clip, Scheme, within_rows
-from fairbits.stats.correlation import pearson
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
 from fairbits_research.experiments.result import Answer, Cell, Figure, Result, Series, Table, estimate_text, number_text
+from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound
 
 NAME = "bounds"

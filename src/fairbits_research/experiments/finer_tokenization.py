@@ -12,8 +12,8 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import longest_input, task_of
-from fairbits.forward.windows import Ids, Text, cutter_for
+from fairbits.forward.tokenize import longest_input, prediction_task
+from fairbits.forward.windows import Ids, TokenizedText, cutter_for
 from fairbits.kurtosis.redundancy import FOREIGN
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.stats.frame import LanguageFrame
@@ -34,7 +34,7 @@ Splits = Callable[[int], list[tuple[int, int]]]
 def with_finer_tokens(lab: ModelLab) -> ModelLab:
     """Returns a lab with the text of another, document by document, in MORE_TOKENS more tokens."""
     own = lab.setting
-    if task_of(lab.checkpoint) != "causal":
+    if prediction_task(lab.checkpoint) != "causal":
         raise InputError(f"{lab.checkpoint.target} does not predict the next token; give a causal model")
     # a larger budget, because the same documents take more tokens
     setting = replace(
@@ -119,7 +119,7 @@ class _FinerTokenizer:
         return getattr(self._tokenizer, name)
 
 
-def _documents(text: Text) -> dict[int, Ids]:
+def _documents(text: TokenizedText) -> dict[int, Ids]:
     """Returns the tokens of every document, without the context before them."""
     found: dict[int, Ids] = {}
     for window in text.windows:

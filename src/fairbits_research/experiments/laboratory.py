@@ -15,10 +15,9 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.statistics import ActivationStatistics
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -85,7 +84,7 @@ class ModelLab:
         self._found: dict[object, LanguageFrame] = {}
 
     @cached_property
-    def text(self) -> Text:
+    def text(self) -> TokenizedText:
         """The evaluation text."""
         return tokenize_corpus(self.checkpoint, self.corpus, request=self.setting.evaluation_text)
 
@@ -197,11 +196,11 @@ class ModelLab:
 
     def damage(self) -> LanguageFrame:
         """Returns the damage of the weights that are replaced now; they stay replaced."""
-        return LanguageFrame.from_nll(
+        reference = self.trial.reference_nll
+        return LanguageFrame.from_nats(
             self.text.lang,
             self.text.document,
-            reference=self.trial.reference_nll,
-            quantized=self.trial.reference_nll + self.trial.added_nll(),
+            nats=(reference + self.trial.added_nll()) - reference,
             tokens=self.trial.predicted,
             size_bytes=self.text.size_bytes,
             unit=UNIT,

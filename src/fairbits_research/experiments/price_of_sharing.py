@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fairbits.core.array_checks import Floats
-from fairbits.forward.collect import collect_statistics
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import choose_scales, grid_of
 from fairbits.models.scales.scheme import Scheme, within_rows

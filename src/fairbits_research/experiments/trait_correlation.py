@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.stats.correlation import pearson, spearman
+from fairbits.stats.correlation import spearman
 from fairbits.stats.intervals import Estimate, holm
 from fairbits_research.experiments.result import Answer, Cell, Table, estimate_text, number_text
 from fairbits_research.stats.correlation_tests import (
@@ -16,6 +16,7 @@ from fairbits_research.stats.correlation_tests import (
     permutation_test,
     sample_size_for_power,
 )
+from fairbits_research.stats.pearson_correlation import pearson
 
 PERMUTATIONS = 9_999
 LEAST_RESAMPLED = 10

@@ -16,7 +16,7 @@ from scipy import integrate, special, stats
 from fairbits.core.array_checks import Floats, finite_array, labels, near_one
 from fairbits.core.checks import in_range, one_of, positive, whole
 from fairbits.core.errors import InputError
-from fairbits.stats.correlation import fisher_interval, paired
+from fairbits.stats.correlation import check_pairs, fisher_interval
 from fairbits.stats.intervals import Estimate
 from fairbits.stats.resample import Rng, generator
 
@@ -66,7 +66,7 @@ def permutation_test(
     >>> permutation_test([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]).p  # 2 of 120
     0.016666666666666666
     """
-    a, b = paired("x", x, other_name="y", other=y, least=4)
+    a, b = check_pairs(x, y)
     whole("resamples", resamples, least=99)
     if one_of("method", method, ("pearson", "spearman")) == "spearman":
         a, b = stats.rankdata(a), stats.rankdata(b)
@@ -103,7 +103,7 @@ def partial_correlation(
     >>> round(result.estimate.value, 3), result.df, round(result.permutation_p, 4)
     (0.965, 3, 0.0083)
     """
-    a, b = paired("x", x, other_name="y", other=y, least=5)
+    a, b = check_pairs(x, y, least=5)
     in_range("confidence", confidence, above=0, below=1)
     whole("resamples", resamples, least=99)
     basis, k = _basis(covariates, len(a))

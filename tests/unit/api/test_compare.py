@@ -15,7 +15,7 @@ from fairbits.cli.compare_command import compare_table
 from fairbits.comparison.comparison import Comparison, Entry
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
-from fairbits.forward.collect import document_losses
+from fairbits.forward.statistics import document_losses
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.engine import round_model

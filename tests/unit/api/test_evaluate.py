@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from safetensors.torch import save_file
 from fairbits.api.evaluate import evaluate
 from fairbits.cli.scores_table import evaluate_table
 from fairbits.core.errors import InputError
-from fairbits.evaluation.document_sums import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
@@ -195,14 +193,6 @@ def test_the_table_has_percentiles_over_tokens(scores) -> None:
         assert numbers[:4] == tuple(sorted(numbers[:4]))
         shown = next(line for line in rows if line.strip().startswith(code)).split()
         assert shown[1:] == [f"{each:.4f}" for each in numbers]
-
-
-def test_scores_of_version_1_have_no_percentiles_to_show(scores) -> None:
-    known = {code: TokenPercentiles(each.kl_p99) for code, each in scores.percentiles.items()}
-    text = printed(replace(scores, percentiles=known))
-    assert "These scores are of version 1, which kept no percentiles: evaluate again." in " ".join(text.split())
-    assert "99.9 %" not in text
-    assert "Over languages" in text
 
 
 def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:

@@ -13,7 +13,7 @@ from fairbits.api.audit import audit
 from fairbits.api.make_plan import plan
 from fairbits.cli.plan_table import bits_per_weight, plan_table
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import tokenize_corpus, tokens_of
+from fairbits.forward.tokenize import count_tokens, tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerResult, Plan
@@ -120,7 +120,7 @@ def shortage(found: Plan) -> list[str]:
 @pytest.mark.parametrize("policy", ["gptq", "rtn"])
 def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None:
     text = mixed_lengths()
-    hebrew = tokens_of(tokenize_corpus(llama, text.restrict(["heb"]), request=TextRequest(tokens=800)))["heb_Hebr"]
+    hebrew = count_tokens(tokenize_corpus(llama, text.restrict(["heb"]), request=TextRequest(tokens=800)))["heb_Hebr"]
     assert 100 < hebrew < 720
     found = plan(llama, policy=policy, text=text, tokens=800, group=16)
     note = f"calibration text is shorter than requested: heb_Hebr {hebrew} of 800 tokens"
@@ -130,7 +130,7 @@ def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None
 
 def test_parallel_text_is_short_if_the_mean_language_is(llama: Checkpoint) -> None:
     text = mixed_lengths(parallel=True)
-    counts = tokens_of(tokenize_corpus(llama, text, request=TextRequest(tokens=10**6)))
+    counts = count_tokens(tokenize_corpus(llama, text, request=TextRequest(tokens=10**6)))
     enough = sum(counts.values()) // len(counts)
     assert min(counts.values()) < 0.9 * enough
     assert shortage(plan(llama, text=text, tokens=enough, group=16)) == []

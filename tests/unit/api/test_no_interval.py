@@ -17,7 +17,7 @@ from fairbits.cli.run_table import next_steps, run_table
 from fairbits.cli.scores_table import evaluate_table
 from fairbits.cli.sweep_command import sweep_table
 from fairbits.comparison.comparison import COMPARE, Comparison, Entry
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import gate, junit
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
@@ -132,8 +132,8 @@ def test_a_gate_without_any_interval() -> None:
     few = drawn({"eng_Latn": 2, "yor_Latn": 1})
     verdict = gate(few, max_worst=100.0, max_mean=100.0, max_gap=0.0)
     assert [check.outcome for check in verdict.checks] == ["undecided"] * 3
-    assert "worst language (yor_Latn)" in verdict.reason
-    assert "(no interval)" in verdict.reason
+    assert "yor_Latn lost 0." in verdict.reason
+    assert "limit 100, but there is no interval for eng_Latn" in verdict.reason
     assert "(2 documents; an interval needs at least 5) and 1 more language" in verdict.reason
     data = json.loads(json.dumps(verdict.as_data(), allow_nan=False))
     assert all(check["estimate"]["high"] is None for check in data["checks"])

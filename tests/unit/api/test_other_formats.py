@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
-from fairbits.evaluation.divergence import compare_models
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
@@ -39,15 +38,15 @@ def model(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def reference(model: Checkpoint) -> Iterator[Reference]:
+def reference(model: Checkpoint) -> Iterator[ReferenceModel]:
     """Returns the answers of the model."""
     text = tokenize_corpus(model, CORPUS, request=TextRequest("evaluation"), least=1)
-    with Reference.of(model, text) as reference:
+    with ReferenceModel.on_text(model, text) as reference:
         yield reference
 
 
 @torch.no_grad()
-def divergence(reference: Reference, model: Checkpoint, quantized: Path, dtype: torch.dtype) -> float:
+def divergence(reference: ReferenceModel, model: Checkpoint, quantized: Path, dtype: torch.dtype) -> float:
     """Returns the mean KL of two models that transformers alone loads and computes, in nats per token."""
     p, q = (t.AutoModelForCausalLM.from_pretrained(each, dtype=dtype).eval() for each in (model.directory, quantized))
     found = []
@@ -61,7 +60,7 @@ def divergence(reference: Reference, model: Checkpoint, quantized: Path, dtype: 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in REFUSED])
 def test_divergence_is_that_of_transformers(
-    model: Checkpoint, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    model: Checkpoint, reference: ReferenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     FORMATS[name](model.directory, tmp_path / "written")
     exact = name not in SIXTEEN_BITS
@@ -69,7 +68,7 @@ def test_divergence_is_that_of_transformers(
     for large in (False, True):
         monkeypatch.setattr(features, "fits_whole", lambda *_, large=large: not large)
         checkpoint = Checkpoint(tmp_path / "written")
-        found = compare_models(checkpoint, reference)
+        found = reference.compare(checkpoint)
         kl = found.kl.sum() / found.predicted.sum()
         assert kl == pytest.approx(expected, rel=1e-3 if exact else 0.05)
         assert any("in memory as a whole" in note for note in found.notes) == (large and name not in BLOCKWISE)

@@ -14,11 +14,11 @@ import fairbits as fb
 from fairbits.core.errors import InputError
 from fairbits.evaluation.hidden_states import StreamedModel, WholeModel
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics, document_losses
 from fairbits.forward.lockstep import lockstep
 from fairbits.forward.speech_windows import Prompts
+from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
 from fairbits.text.language_codes import find_language
@@ -31,7 +31,7 @@ ON = {"languages": ["eng", "fra"], "tokens": TOKENS}
 
 
 @pytest.fixture(scope="module")
-def text(whisper: Path, speech: Path) -> Text:
+def text(whisper: Path, speech: Path) -> TokenizedText:
     """All languages of the calibration split."""
     return tokenize_corpus(fb.Checkpoint(whisper), read_corpus(speech), request=TextRequest(tokens=TOKENS))
 
@@ -55,7 +55,7 @@ def test_both_stacks_are_mapped(whisper: Path) -> None:
     assert found.head.name == "model.decoder.embed_tokens.weight"
 
 
-def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Path, text: Text) -> None:
+def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Path, text: TokenizedText) -> None:
     tokenizer = fb.Checkpoint(whisper).tokenizer()
     corpus = read_corpus(speech)
     start, english, transcribe, plain = tokenizer.convert_tokens_to_ids(
@@ -98,7 +98,7 @@ def test_a_model_of_one_language_is_not_told_it(whisper: Path, tmp_path: Path) -
     assert prompts.notes(["eng_Latn", "quy_Latn"]) == ()
 
 
-def test_losses_are_those_of_transformers(whisper: Path, text: Text) -> None:
+def test_losses_are_those_of_transformers(whisper: Path, text: TokenizedText) -> None:
     model = WhisperForConditionalGeneration.from_pretrained(whisper).eval()
     extractor = AutoFeatureExtractor.from_pretrained(whisper)
     nll, predicted = document_losses(model, text)
@@ -118,7 +118,7 @@ def test_losses_are_those_of_transformers(whisper: Path, text: Text) -> None:
         assert nll[window.document] == pytest.approx(float(mean) * len(own), rel=1e-5)
 
 
-def test_silence_after_a_clip_is_seen_but_is_no_text(text: Text) -> None:
+def test_silence_after_a_clip_is_seen_but_is_no_text(text: TokenizedText) -> None:
     batch = next(batches(text, positions=200))
     assert batch.inputs["input_features"].shape == (4, 8, 100)
     assert batch.encoder.real.all()
@@ -156,7 +156,9 @@ def test_sound_is_given_in_the_type_that_the_model_computes_in(whisper: Path, sp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_batches_walk_through_its_blocks_as_through_the_model(whisper: Path, text: Text, dtype: torch.dtype) -> None:
+def test_batches_walk_through_its_blocks_as_through_the_model(
+    whisper: Path, text: TokenizedText, dtype: torch.dtype
+) -> None:
     checkpoint = fb.Checkpoint(whisper)
     chosen = list(batches(text, positions=300))
     streaming = StreamingModel(checkpoint, "cpu", dtype=dtype)
@@ -177,7 +179,7 @@ def test_batches_walk_through_its_blocks_as_through_the_model(whisper: Path, tex
         torch.testing.assert_close(found[2][number], whole.decoder_hidden_states[1], rtol=0, atol=tolerance)
 
 
-def test_a_model_that_is_too_large_is_evaluated_block_by_block(whisper: Path, text: Text) -> None:
+def test_a_model_that_is_too_large_is_evaluated_block_by_block(whisper: Path, text: TokenizedText) -> None:
     checkpoint = fb.Checkpoint(whisper)
     streamed, whole = StreamedModel(checkpoint, text, device="cpu"), WholeModel(checkpoint.load(), text, device="cpu")
     found, expected = (torch.cat([part.features for part in each.features("", None)]) for each in (streamed, whole))
@@ -249,7 +251,7 @@ def test_its_weights_are_screened_and_quantized_without_sound(whisper: Path, tmp
     assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
 
 
-def test_the_file_of_a_processor_is_read_too(whisper: Path, speech: Path, tmp_path: Path, text: Text) -> None:
+def test_the_file_of_a_processor_is_read_too(whisper: Path, speech: Path, tmp_path: Path, text: TokenizedText) -> None:
     copy = Path(shutil.copytree(whisper, tmp_path / "copy"))
     own = json.loads((copy / "preprocessor_config.json").read_text())
     (copy / "preprocessor_config.json").unlink()

@@ -9,7 +9,7 @@ import pytest
 import real
 from fairbits import Checkpoint
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Part, Text, Window
+from fairbits.forward.windows import TokenizedText, Window, WindowPart
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 from real_autoround import Recipe, carry_out, rows_of, title_of
@@ -17,17 +17,18 @@ from real_autoround import Recipe, carry_out, rows_of, title_of
 START = 1
 
 
-def text_of(documents: dict[str, list[list[int]]], *, start: bool = True) -> Text:
+def text_of(documents: dict[str, list[list[int]]], *, start: bool = True) -> TokenizedText:
     """Returns a text whose documents have these tokens, one window each."""
     langs = [code for code, own in documents.items() for _ in own]
     tokens = [ids for own in documents.values() for ids in own]
     before = [START] if start else []
     parts = [
-        Part(before + ids, [False] * len(before) + [True] * len(ids), [-100] * len(before + ids)) for ids in tokens
+        WindowPart(before + ids, [False] * len(before) + [True] * len(ids), [-100] * len(before + ids))
+        for ids in tokens
     ]
     windows = tuple(Window(i, part) for i, part in enumerate(parts))
     numbers = np.arange(len(langs))
-    return Text(tuple(documents), np.array(langs), numbers, np.ones(len(langs)), windows, padding=0)
+    return TokenizedText(tuple(documents), np.array(langs), numbers, np.ones(len(langs)), windows, padding=0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from fairbits.api.quantize import quantize
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import COMPARE
 from fairbits.core.records import Kind, to_json
-from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
 from fairbits.reports.sources import RUN, SWEEP
@@ -64,18 +63,6 @@ def test_plans(name: str) -> None:
     assert set(found.languages) == LANGUAGES
     assert len(found.outcomes) == len(found.quantized) == 14
     assert (found.learned is not None) == (found.learning is not None) == ("learned" in name)
-
-
-def test_scores() -> None:
-    saved, found = json.loads((SAVED / "scores.json").read_bytes()), Scores.load(SAVED / "scores.json")
-    now = json.loads(found.as_bytes())
-    assert (saved.pop("schema"), now.pop("schema")) == ("fairbits.scores/1", "fairbits.scores/2")
-    percentiles = now.pop("percentiles")
-    assert saved.pop("kl_p99") == {code: own.pop("kl_p99") for code, own in percentiles.items()}
-    assert {value for own in percentiles.values() for value in own.values()} == {None}
-    assert now.pop("versions") == {"fairbits": "0.1.0"}
-    assert now | {"fairbits": "0.1.0"} == saved
-    assert set(found.languages) == set(found.kl) == LANGUAGES
 
 
 @pytest.mark.parametrize(

@@ -1,95 +1,9 @@
-"""A quantized model compared with its reference: the same as both in memory, evaluated window by window."""
+"""The divergence of logits against plain formulas in double precision."""
 
-import gc
-import resource
-import tempfile
-import weakref
-
-import numpy as np
 import pytest
 import torch
-import transformers as t
 
-from fairbits.core.errors import InputError
-from fairbits.evaluation import hidden_states as features_module
-from fairbits.evaluation.divergence import compare_logits, compare_models
-from fairbits.evaluation.reference import WHOLE, Reference
-from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import NO_LABEL, Text
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
-
-ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(6)]
-HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3)}." for i in range(6)]
-CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
-
-
-def text_of(checkpoint, **settings) -> Text:
-    return tokenize_corpus(checkpoint, CORPUS, request=TextRequest("evaluation", **settings))
-
-
-def disturbed(checkpoint, scale: float = 0.05):
-    """Returns the model with noise on all its weights."""
-    model, rng = checkpoint.load(), torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=rng))
-    return model
-
-
-@torch.no_grad()
-def in_memory(reference, quantized, text: Text) -> np.ndarray:
-    """Returns tokens, both losses, divergence, flips and changes of margins by document, from both models at once."""
-    sums = np.zeros((6, len(text.lang)))
-    reference, quantized = reference.double(), quantized.double()
-    for window in text.windows:
-        ids = torch.tensor([window.main.ids])
-        inputs = {"input_ids": ids}
-        if window.encoder is not None:
-            inputs = {"input_ids": torch.tensor([window.encoder.ids]), "decoder_input_ids": ids}
-        labels = torch.tensor(window.main.labels)
-        asked = labels != NO_LABEL
-        p, q = (model(**inputs).logits[0][asked].log_softmax(-1) for model in (reference, quantized))
-        rows = torch.arange(len(p))
-        kl = torch.nn.functional.kl_div(q, p, log_target=True, reduction="none").sum(1)
-        flips = p.argmax(1) != q.argmax(1)
-        choice = p.argmax(1)
-        others = [logs.scatter(1, choice[:, None], -torch.inf).amax(1) for logs in (p, q)]
-        margin = (q[rows, choice] - others[1]) - (p[rows, choice] - others[0])
-        found = [torch.ones(len(p)), -p[rows, labels[asked]], -q[rows, labels[asked]], kl, flips, margin]
-        sums[:, window.document] += [float(each.sum()) for each in found]
-    return sums
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mt5", "xlmr"])
-def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> None:
-    checkpoint = reading_model(family)
-    text = text_of(checkpoint, sequence=24)
-    model = disturbed(checkpoint)
-    with Reference.of(checkpoint, text) as reference:
-        found = compare_models(model, reference)
-        assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
-    tokens, nll_reference, nll_quantized, kl, flips, margin = in_memory(checkpoint.load(), model, text)
-    assert found.predicted == pytest.approx(tokens)
-    assert found.nll_reference == pytest.approx(nll_reference, rel=1e-5)
-    assert found.nll_quantized == pytest.approx(nll_quantized, rel=1e-5)
-    assert found.kl == pytest.approx(kl, rel=1e-4)
-    assert found.flips == pytest.approx(flips)
-    assert flips.sum() > 0
-    assert np.bincount(found.token_document, found.token_kl) == pytest.approx(kl, rel=1e-4)
-    assert np.bincount(found.token_document, found.token_margin) == pytest.approx(margin, rel=1e-3, abs=1e-3)
-
-
-@pytest.mark.parametrize("family", ["llama", "mt5"])
-def test_the_logits_of_the_reference_belong_to_the_caller(reading_model, family) -> None:
-    checkpoint = reading_model(family)
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        first = reference.logits(slice(0, 9))
-        expected = first.clone()
-        first.zero_()
-        assert torch.equal(reference.logits(slice(0, 9)), expected)
-        assert torch.equal(reference.logits(torch.arange(9)), expected)
-        assert not reference._features.flags.writeable
+from fairbits.evaluation.divergence import compare_logits
 
 
 def test_logits_that_are_compared_stay_as_they_are() -> None:
@@ -98,16 +12,6 @@ def test_logits_that_are_compared_stay_as_they_are() -> None:
     compare_logits(a, b, torch.zeros(40, dtype=torch.long))
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
-
-
-def test_the_same_model_diverges_nowhere(reading_model) -> None:
-    checkpoint = reading_model("llama")
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = compare_models(checkpoint.load(), reference)
-    assert not found.kl.any()
-    assert not found.flips.any()
-    assert not found.token_margin.any()
-    assert np.array_equal(found.nll_reference, found.nll_quantized)
 
 
 def test_small_divergence_of_large_logits_is_exact() -> None:
@@ -142,92 +46,3 @@ def test_margins_are_those_of_a_plain_loop() -> None:
     assert 20 < flips.sum() < 180
     assert torch.equal(found[3].bool(), flips)
     assert torch.equal(first - second + found[4] < -1e-6, flips)
-
-
-def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> None:
-    checkpoint = reading_model("llama")
-    text, model = text_of(checkpoint), disturbed(checkpoint)
-    seen = []
-    with Reference.of(checkpoint, text, progress=lambda *call: seen.append(call)) as reference:
-        large = compare_models(model, reference)
-        monkeypatch.setattr(features_module, "EVALUATION_POSITIONS", 8)
-        monkeypatch.setattr(features_module, "positions_at_once", lambda *_: 8)
-        small = compare_models(model, reference, progress=lambda *call: seen.append(call))
-    assert small.kl == pytest.approx(large.kl, rel=1e-4)
-    assert np.array_equal(small.token_document, large.token_document)
-    assert seen[0] == ("evaluating the reference model", len(text.windows), len(text.windows))
-    assert seen[-1] == ("evaluating the quantized model", len(text.windows), len(text.windows))
-    assert len(seen) == 1 + len(text.windows)
-
-
-def test_half_precision_is_kept_as_it_is(reading_model) -> None:
-    checkpoint = reading_model("llama")
-    text = text_of(checkpoint)
-    with Reference.of(checkpoint, text, dtype=torch.bfloat16) as reference:
-        assert reference.logits(slice(1)).dtype == torch.bfloat16
-        found = compare_models(checkpoint.load(torch.bfloat16), reference)
-        exact = compare_models(checkpoint.load(), reference)
-    assert not found.kl.any()
-    assert exact.kl.any()
-
-
-def test_the_reference_lets_go_of_model_and_disk(reading_model, monkeypatch, tmp_path) -> None:
-    checkpoint = reading_model("llama")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    model = checkpoint.load()
-    gone = weakref.ref(model)
-    reference = Reference.of_model(model, text_of(checkpoint), target="it")
-    del model
-    gc.collect()
-    assert gone() is None
-    reference.logits(slice(1))
-    reference.close()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match="it is closed"):
-        reference.logits(slice(1))
-
-
-def test_a_full_disk_is_said(reading_model) -> None:
-    checkpoint = reading_model("llama")
-    text = text_of(checkpoint)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(InputError, match=r"room for the answers of the reference model .*File too large.*TMPDIR"):
-            Reference.of(checkpoint, text)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_too_little_room_is_said_before_the_pass_ends(reading_model, monkeypatch) -> None:
-    checkpoint = reading_model("llama")
-    usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("fairbits.evaluation.reference.shutil.disk_usage", lambda _: usage)
-    with pytest.raises(InputError, match=r"bytes are needed and 10 are free"):
-        Reference.of(checkpoint, text_of(checkpoint))
-
-
-@pytest.mark.parametrize("broken", ["reference", "quantized"])
-def test_nan_names_the_model(reading_model, broken) -> None:
-    checkpoint = reading_model("llama")
-    models = {"reference": checkpoint.load(), "quantized": checkpoint.load()}
-    models["quantized"].name_or_path = "quantized"
-    with torch.no_grad():
-        models[broken].get_output_embeddings().weight[5] = torch.nan
-    with (
-        Reference.of_model(models["reference"], text_of(checkpoint), target="reference") as reference,
-        pytest.raises(InputError, match=f"^the logits of {broken} contain NaN"),
-    ):
-        compare_models(models["quantized"], reference)
-
-
-def test_another_vocabulary_is_refused(reading_model) -> None:
-    checkpoint = reading_model("llama")
-    config = t.LlamaConfig(**{**checkpoint.config.to_dict(), "vocab_size": 16400})
-    with (
-        Reference.of(checkpoint, text_of(checkpoint)) as reference,
-        pytest.raises(
-            InputError, match=r"16,400 tokens in its vocabulary and .* 1,024; both must have the same vocabulary"
-        ),
-    ):
-        compare_models(t.LlamaForCausalLM(config).eval(), reference)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
+from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import Check, GateResult, gate, junit
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
@@ -32,7 +32,7 @@ def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: floa
     )
     question = EvaluationSetting("causal", "drawn", "evaluation", True, dict.fromkeys(damage, "0" * 64), 4096, 512, 0)
     models = Identity("small", "f" * 64, 1000), Identity("large", "e" * 64, 4000)
-    return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, TokenPercentiles(0.25)))
+    return Scores(*models, question, tuple(damage), table, dict.fromkeys(damage, TokenPercentiles(*[0.25] * 6)))
 
 
 def shifted(scores: Scores, **nats: float) -> Scores:
@@ -82,8 +82,8 @@ def test_the_added_loss_decides_if_it_is_the_measure() -> None:
     assert verdict.checks[0].estimate.low > divergence.worst()[1].high
     assert (verdict.measure, gate(scores, **limits).measure) == ("loss", "divergence")
     assert verdict.as_data()["measure"] == "loss"
-    assert verdict.reason.endswith("is above 9 (measured by added loss)")
-    assert gate(scores, unit=UNIT, **limits).reason.endswith("is at most 9 (measured by divergence)")
+    assert verdict.reason.endswith(", limit 9 (measured by added loss)")
+    assert gate(scores, unit=UNIT, **limits).reason.endswith(", limit 9 (measured by divergence)")
     assert verdict.as_data()["schema"] == "fairbits.verdict/2"
 
 
@@ -104,9 +104,10 @@ def test_the_baseline_is_compared_by_the_measure(max_worse: float | None) -> Non
 def test_little_text_leaves_undecided_and_about_as_much_as_was_said_decides() -> None:
     little = gate(drawn(documents=8), unit=UNIT, max_worst=10.0)
     assert outcomes(little) == ["undecided"]
-    assert "not enough text" in little.reason
-    assert "there are 8" in little.reason
-    needed = int(little.reason.split("about ")[1].split(" documents")[0].replace(",", ""))
+    assert little.reason.startswith("undecided: heb_Hebr lost ")
+    assert ", limit 10. About " in little.reason
+    assert "would decide; there are 8" in little.reason
+    needed = int(little.reason.split("About ")[1].split(" documents")[0].replace(",", ""))
     assert 9 <= needed <= 200
     decided = [outcomes(gate(drawn(documents=2 * needed, seed=i), unit=UNIT, max_worst=10.0)) for i in range(10)]
     assert decided.count(["pass"]) >= 8
@@ -116,7 +117,7 @@ def test_one_missed_limit_is_enough_and_failures_come_first() -> None:
     verdict = gate(drawn(), unit=UNIT, max_worst=50.0, max_mean=6.0, max_gap=1.0)
     assert outcomes(verdict) == ["pass", "undecided", "fail"]
     assert not verdict.passed
-    assert verdict.reason.index("fail: gap") < verdict.reason.index("undecided: not enough text: mean")
+    assert verdict.reason.index("fail: languages differ by") < verdict.reason.index("undecided: the mean language lost")
     assert "worst" not in verdict.reason
     assert "heb_Hebr" in verdict.checks[0].reason
 
@@ -176,8 +177,8 @@ def test_with_a_limit_a_noisy_baseline_leaves_undecided_and_more_text_decides() 
     little = gate(scores, unit=UNIT, against=baseline, max_worse=2.0)
     assert not little.passed
     assert little.checks[0].outcome == "undecided"
-    assert "the difference may be on either side of 2 in" in little.reason
-    assert "documents per language would be enough; there are 8" in little.reason
+    assert "not certain to be at most 2 worse: " in little.reason
+    assert "documents per language would decide; there are 8" in little.reason
     scores, baseline = noisy(documents=400)
     assert outcomes(gate(scores, unit=UNIT, against=baseline, max_worse=2.0)) == ["pass"] * 3
     missed = gate(scores, unit=UNIT, against=baseline, max_worse=0.2)

@@ -9,9 +9,8 @@ from small_models import small_model
 import fairbits
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as module
-from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.hidden_states import StreamedModel, WholeModel, evaluated_model
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.streaming import NotStreamableError, StreamedBody
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
@@ -120,9 +119,9 @@ def test_a_model_whose_base_is_itself_is_loaded_as_a_whole(reading_model) -> Non
     found = evaluated_model(checkpoint, text_of(checkpoint), device="cpu")
     assert isinstance(found, WholeModel)
     assert found.notes[0].endswith("although it is large: its head cannot be separated from its blocks")
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
+    with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
         assert reference.notes[0] == found.notes[0]
-        assert compare_models(checkpoint, reference).notes == found.notes
+        assert reference.compare(checkpoint).notes == found.notes
 
 
 @pytest.mark.usefixtures("too_large")
@@ -141,13 +140,13 @@ def test_a_model_without_a_head_of_its_own_is_refused(reading_model, monkeypatch
     checkpoint = reading_model("llama")
     monkeypatch.setattr(StreamedBody, "split", refuse)
     with pytest.raises(InputError, match="its logits come from elsewhere; evaluate it where twice its size"):
-        Reference.of(checkpoint, text_of(checkpoint))
+        ReferenceModel.on_text(checkpoint, text_of(checkpoint))
 
 
 @pytest.mark.usefixtures("too_large")
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
-    with Reference.of(checkpoint, text_of(checkpoint)) as reference:
-        found = compare_models(checkpoint, reference)
+    with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
+        found = reference.compare(checkpoint)
     assert not found.kl.any()
     assert not found.flips.any()

@@ -6,10 +6,9 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.divergence import DocumentSums
-from fairbits.evaluation.document_sums import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
 
@@ -47,7 +46,7 @@ def test_other_numbers_of_a_language(draw) -> None:
 def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     rng = np.random.default_rng(0)
     lang = np.array(["eng_Latn"] * 5 + ["heb_Hebr"] * 5)
-    text = Text(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
+    text = TokenizedText(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
     documents = rng.integers(0, 10, 3000)
     kl = (rng.exponential(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
     sums = [np.bincount(documents).astype(float)] * 5
@@ -120,21 +119,21 @@ def test_only_significantly_worse_languages_are_named(draw, measure, column) -> 
     jitter = np.random.default_rng(3).normal(0, 0.5, len(shift))
     other = draw(DAMAGE)
     getattr(other.documents, column)[:] += shift + jitter
-    worse = other.worse_than(baseline, unit="nats_per_section", measure=measure)
+    worse = other.contrast(baseline, unit="nats_per_section", measure=measure).worse()
     assert set(worse) == {"fin_Latn"}
     assert worse["fin_Latn"].low < 2 < worse["fin_Latn"].high
-    assert set(baseline.worse_than(other, measure=measure)) == {"heb_Hebr"}
-    assert baseline.worse_than(baseline, measure=measure) == {}
+    assert set(baseline.contrast(other, measure=measure).worse()) == {"heb_Hebr"}
+    assert baseline.contrast(baseline, measure=measure).worse() == {}
     (unmoved,) = set(MEASURES) - {measure}
-    assert other.worse_than(baseline, measure=unmoved) == {}
+    assert other.contrast(baseline, measure=unmoved).worse() == {}
 
 
 def test_other_text_is_no_baseline(draw) -> None:
     scores = draw(DAMAGE)
     with pytest.raises(InputError, match=r"different text \(hashes"):
-        scores.worse_than(draw({"heb_Hebr": 9.0}))
+        scores.contrast(draw({"heb_Hebr": 9.0}))
     with pytest.raises(InputError, match="different tokens"):
-        scores.worse_than(draw(DAMAGE, tokens=99))
+        scores.contrast(draw(DAMAGE, tokens=99))
 
 
 def test_a_file_gives_the_same_scores_and_the_same_bytes(draw, tmp_path) -> None:
@@ -147,36 +146,6 @@ def test_a_file_gives_the_same_scores_and_the_same_bytes(draw, tmp_path) -> None
     assert back.quantized == scores.quantized
     assert back.summary() == scores.summary()
     assert len(written.splitlines()) < 50
-
-
-def as_version_1(scores: Scores) -> dict:
-    """Returns the content of a scores file as 0.1.0 wrote it."""
-    data = json.loads(scores.as_bytes())
-    data["kl_p99"] = {code: each["kl_p99"] for code, each in data.pop("percentiles").items()}
-    return data | {"schema": "fairbits.scores/1"}
-
-
-def test_a_file_of_version_1_has_only_the_99th_percentile(draw, tmp_path) -> None:
-    scores, path = draw(DAMAGE), tmp_path / "scores.json"
-    path.write_text(json.dumps(as_version_1(scores)))
-    found = Scores.load(path)
-    assert found.percentiles == dict.fromkeys(DAMAGE, TokenPercentiles(0.25))
-    assert found.frame().by_language() == scores.frame().by_language()
-    assert found.frame(measure="loss").by_language() == scores.frame(measure="loss").by_language()
-    found.save(path)
-    assert json.loads(path.read_bytes())["schema"] == "fairbits.scores/2"
-    assert Scores.load(path).percentiles == found.percentiles
-
-
-@pytest.mark.parametrize("broken", [None, 5, {"heb_Hebr": 1.0}, {**dict.fromkeys(DAMAGE, 1.0), "heb_Hebr": "x"}])
-def test_a_damaged_file_of_version_1_is_refused(draw, tmp_path, broken) -> None:
-    data, path = as_version_1(draw(DAMAGE)), tmp_path / "scores.json"
-    data["kl_p99"] = broken
-    if broken is None:
-        del data["kl_p99"]
-    path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"scores.json is damaged: .*; write it again"):
-        Scores.load(path)
 
 
 def damaged(data: dict, change: str) -> None:

@@ -5,11 +5,10 @@ import pytest
 import torch
 import transformers as t
 
-from fairbits.forward import collect as run
+from fairbits.forward import statistics
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.expert_inputs import ExpertCall
-from fairbits.forward.experts import ExpertPoint, expert_points
+from fairbits.forward.experts import ExpertCall, ExpertPoint, expert_points
+from fairbits.forward.statistics import collect_statistics
 from fairbits.text.text_request import TextRequest
 
 from .conftest import WEATHER
@@ -57,7 +56,7 @@ def direct_counts(checkpoint, text):
 
 @pytest.mark.parametrize("limit", [2**60, 0], ids=["whole model", "one block in memory"])
 def test_counts_are_those_of_the_router_logits(reading_model, weather, monkeypatch, limit):
-    monkeypatch.setattr(run, "WHOLE_MODEL_BYTES", limit)
+    monkeypatch.setattr(statistics, "WHOLE_MODEL_BYTES", limit)
     mixtral = reading_model("mixtral")
     measured = collect_statistics(mixtral, WEATHER, request=TextRequest(tokens=64))
     expected = direct_counts(mixtral, weather(mixtral))
@@ -113,4 +112,4 @@ def test_experts_whose_modules_do_not_get_the_choice_are_told(reading_model, mon
     monkeypatch.setattr(ExpertCall, "of", lambda _module, _arguments: None)
     measured = collect_statistics(reading_model("mixtral"), WEATHER, request=TextRequest(tokens=64))
     assert measured.experts == ()
-    assert "experts of blocks 0, 1 is not counted" in " ".join(measured.notes)
+    assert "expert usage is not counted in blocks 0, 1" in " ".join(measured.notes)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from fairbits.forward.token_bytes import bytes_by_token, encoder_of
+from fairbits.forward.token_bytes import bytes_by_token, document_encoder
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
@@ -58,19 +58,19 @@ def dropping_spaces() -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("tokenizer", [byte_level, dropping_spaces, Checkpoint("embedded:tiny").tokenizer])
 def test_real_tokenizers_report_all_bytes(tokenizer):
-    (found,) = encoder_of(tokenizer())([MIXED])
+    (found,) = document_encoder(tokenizer())([MIXED])
     assert len(found.token_bytes) == len(found.ids)
     assert found.token_bytes.sum() == pytest.approx(len(MIXED.encode()))
     assert (found.token_bytes > 0).all()
 
 
 def test_byte_level_pieces_have_one_byte_each():
-    (found,) = encoder_of(byte_level())([MIXED])
+    (found,) = document_encoder(byte_level())([MIXED])
     np.testing.assert_allclose(found.token_bytes, 1)
 
 
 def test_a_slow_tokenizer_reports_no_bytes():
-    (found,) = encoder_of(ByT5Tokenizer())([MIXED])
+    (found,) = document_encoder(ByT5Tokenizer())([MIXED])
     assert found.token_bytes is None
     assert len(found.ids) == len(MIXED.encode())
 

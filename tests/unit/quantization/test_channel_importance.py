@@ -8,7 +8,7 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import channel_importance as module
 from fairbits.quantization.channel_importance import channel_importance
@@ -25,11 +25,11 @@ WEATHER = Corpus(
 )
 
 
-def text_of(checkpoint: Checkpoint) -> Text:
+def text_of(checkpoint: Checkpoint) -> TokenizedText:
     return tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=64))
 
 
-def by_hooks(checkpoint: Checkpoint, text: Text) -> dict[str, np.ndarray]:
+def by_hooks(checkpoint: Checkpoint, text: TokenizedText) -> dict[str, np.ndarray]:
     """Returns E[x²] (languages, in) of all linear layers, window by window in the whole model."""
     model, sums, count = checkpoint.load(), defaultdict(lambda: 0.0), np.zeros(len(text.languages))
     for window in text.windows:
@@ -76,7 +76,7 @@ def test_experts_in_one_tensor_are_left_out_and_named(reading_model) -> None:
     assert "model.layers.0.self_attn.q_proj.weight" in found.squares
     experts = [why for name, why in found.left_out.items() if "experts" in name]
     assert experts
-    assert set(experts) == {"experts stacked in one tensor have no modules of their own"}
+    assert set(experts) == {"experts stacked in one tensor are not separate modules"}
 
 
 def test_activations_that_are_not_finite_are_refused(reading_model, monkeypatch) -> None:

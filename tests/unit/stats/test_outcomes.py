@@ -67,7 +67,7 @@ def test_translations_are_correlated_and_others_are_not() -> None:
 
 def test_holm_corrects_for_the_number_of_languages() -> None:
     changes = {"bad": (20, 4)} | {f"l{i}": (5, 5) for i in range(9)}
-    found = framed(changes).contrast_with_none()
+    found = framed(changes).contrast_with_zero()
     assert found.p["bad"] == pytest.approx(2 * binom.cdf(4, 24, 0.5))
     assert found.p_holm["bad"] == pytest.approx(10 * found.p["bad"])
     assert list(found.significant()) == ["bad"]

@@ -15,7 +15,7 @@ from fairbits.api.dry_run.jobs import Stages, audit_stages, evaluate_stages, qua
 from fairbits.api.dry_run.planning import Planned, stand_in_plan
 from fairbits.api.dry_run.sizes import TextSize
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Learning, Plan
@@ -65,7 +65,7 @@ def estimate_quantize(
     return estimate_workload(model, Workload(planned, stages, _smaller_plans), device=device, out=out)
 
 
-def quantize_workload(model: Checkpoint, plan: Plan, words: Text | None, *, device: str) -> Workload[Planned]:
+def quantize_workload(model: Checkpoint, plan: Plan, words: TokenizedText | None, *, device: str) -> Workload[Planned]:
     """Returns the carrying out of a plan; `words` is its text."""
 
     def stages(changed: Planned) -> Stages:
@@ -141,7 +141,7 @@ def _changed(planned: Planned, **changes: Any) -> Planned:
     return replace(planned, plan=replace(planned.plan, **changes))
 
 
-def _shortened(words: Text | None, plan: Plan, changed: Plan) -> Text | None:
+def _shortened(words: TokenizedText | None, plan: Plan, changed: Plan) -> TokenizedText | None:
     """Returns about the text that a changed plan would read; windows that would be shorter are not cut."""
     if words is None or plan.calibration is None or changed.calibration is None:
         return words
@@ -159,7 +159,7 @@ def _size(model: Checkpoint, corpus: Corpus, request: TextRequest) -> TextSize:
     return TextSize.of(tokenize_corpus(model, corpus, request=request, least=1))
 
 
-def _text(model: Checkpoint, corpus: Corpus | None, plan: Plan) -> Text | None:
+def _text(model: Checkpoint, corpus: Corpus | None, plan: Plan) -> TokenizedText | None:
     if corpus is None or plan.calibration is None:
         return None
     return tokenize_corpus(model, corpus.restrict(plan.languages), request=plan.calibration.request, least=1)

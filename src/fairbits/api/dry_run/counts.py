@@ -11,7 +11,7 @@ from fairbits.api.dry_run.footprint import LOGIT_COPIES, NUMBER, Footprint
 from fairbits.api.dry_run.sizes import Batches, BlockSize, TextSize
 from fairbits.api.dry_run.work import Held, Stage, Work, total
 from fairbits.core.memory import EVALUATION_POSITIONS, LEARNED_WEIGHT_BYTES, WHOLE_MODEL_BYTES
-from fairbits.forward.pass_settings import SAVED_PER_BLOCK
+from fairbits.forward.body_and_head import SAVED_PER_BLOCK
 from fairbits.quantization.execute import IMPORTANCE_TOKENS
 from fairbits.quantization.gptq.hessian import PANEL
 from fairbits.quantization.gptq.output_errors import SAMPLE

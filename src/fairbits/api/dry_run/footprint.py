@@ -27,9 +27,8 @@ from fairbits.core.memory import (
     PASS_ACTIVATIONS_BYTES,
     STATES_BYTES,
 )
-from fairbits.forward.collect import LOGITS_KEPT
+from fairbits.forward.body_and_head import LOGITS_KEPT, SAVED_PER_BLOCK
 from fairbits.forward.lockstep import ACTIVATIONS_PER_POSITION, MOST_BATCHES
-from fairbits.forward.pass_settings import SAVED_PER_BLOCK
 from fairbits.forward.streaming import least_places, segments
 from fairbits.models.device import is_gpu
 from fairbits.quantization.plan import Plan

@@ -11,9 +11,9 @@ from fairbits.api.dry_run.planning import Planned, planning_stage, stand_in_plan
 from fairbits.api.dry_run.sizes import ModelSize, TextSize
 from fairbits.api.dry_run.work import Held, Stage
 from fairbits.core.memory import LEARNING_SHARE
-from fairbits.forward.collect import measuring_dtype
+from fairbits.forward.statistics import measuring_dtype
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.learned.holdout import HoldoutSplit
@@ -35,9 +35,9 @@ class Texts:
 
     checkpoint: Checkpoint
     corpus: Corpus
-    _read: dict[tuple[tuple[str, ...], TextRequest], Text] = field(default_factory=dict)
+    _read: dict[tuple[tuple[str, ...], TextRequest], TokenizedText] = field(default_factory=dict)
 
-    def of(self, request: TextRequest, languages: tuple[str, ...] | None = None) -> Text:
+    def of(self, request: TextRequest, languages: tuple[str, ...] | None = None) -> TokenizedText:
         """Returns the requested text of all languages, or of some."""
         corpus = self.corpus if languages is None else self.corpus.restrict(languages)
         key = tuple(corpus.split(request.split)), request
@@ -45,7 +45,7 @@ class Texts:
             self._read[key] = tokenize_corpus(self.checkpoint, corpus, request=request, least=1)
         return self._read[key]
 
-    def of_plan(self, plan: Plan) -> Text | None:
+    def of_plan(self, plan: Plan) -> TokenizedText | None:
         """Returns the text that a plan is executed with."""
         return None if plan.calibration is None else self.of(plan.calibration.request, tuple(plan.languages))
 
@@ -68,7 +68,7 @@ def audit_stages(checkpoint: Checkpoint, text: TextSize, *, device: str) -> Stag
     return counter.audit(text), counter.check()
 
 
-def quantize_stages(checkpoint: Checkpoint, planned: Planned, text: Text | None, *, device: str) -> Stages:
+def quantize_stages(checkpoint: Checkpoint, planned: Planned, text: TokenizedText | None, *, device: str) -> Stages:
     """Returns the stages of a quantization; those of the plan too, if its policy requests evidence."""
     counter = counter_for(checkpoint, device)
     return counter.check(), *_quantize(counter, planned, text, name="quantize", written=True)
@@ -118,7 +118,9 @@ def _planned(job: "Job", variant: Variant, *, bits: int, with_text: bool) -> Pla
     )
 
 
-def _quantize(counter: Counter, planned: Planned, text: Text | None, *, name: str, written: bool) -> Iterator[Stage]:
+def _quantize(
+    counter: Counter, planned: Planned, text: TokenizedText | None, *, name: str, written: bool
+) -> Iterator[Stage]:
     plan, size = planned.plan, None if text is None else TextSize.of(text)
     planning = planning_stage(counter, planned, size, name=f"plan of {name}")
     if planning is not None:
@@ -130,7 +132,7 @@ def _quantize(counter: Counter, planned: Planned, text: Text | None, *, name: st
 
 
 def _learn(
-    counter: Counter, plan: Plan, learning: Learning, text: Text, *, name: str, written: bool
+    counter: Counter, plan: Plan, learning: Learning, text: TokenizedText, *, name: str, written: bool
 ) -> Iterator[Stage]:
     """Yields rounding, learning block by block, and learning end to end."""
     split = HoldoutSplit.of(text, seed=0 if plan.calibration is None else plan.calibration.seed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from fairbits.forward.windows import NO_LABEL, Text, Window
+from fairbits.forward.windows import NO_LABEL, TokenizedText, Window
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.text_request import TextRequest
@@ -142,7 +142,7 @@ class TextSize:
     languages: int
 
     @classmethod
-    def of(cls, text: Text, windows: Iterable[Window] | None = None) -> "TextSize":
+    def of(cls, text: TokenizedText, windows: Iterable[Window] | None = None) -> "TextSize":
         """Returns the sizes of a text, or of some of its windows."""
         chosen = tuple(text.windows if windows is None else windows)
         predicted = sum(label != NO_LABEL for window in chosen for label in window.main.labels)

@@ -15,6 +15,7 @@ from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import sequence as listed
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.setting import EvaluationSetting
 from fairbits.forward.tokenize import tokenize_corpus
@@ -26,7 +27,6 @@ from fairbits.quantization.policies.option import Embeddings
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.provenance import THREADS
 from fairbits.reports.sources import Baseline, RunFile
-from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import DECLARATION
 from fairbits.text.text_request import TextRequest

@@ -20,7 +20,7 @@ from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import count_of
 from fairbits.core.progress import Progress
 from fairbits.core.units import MEASURES
-from fairbits.evaluation.reference_answers import ReferenceAnswers
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.swapped_model import SwappedModel
@@ -132,11 +132,13 @@ def timed(report_done: Finished, what: str) -> Iterator[None]:
     report_done(what, time.perf_counter() - start)
 
 
-def _reference_answers(job: Job, progress: Progress | None) -> ReferenceAnswers:
-    return ReferenceAnswers.of(job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress)
+def _reference_answers(job: Job, progress: Progress | None) -> ReferenceModel:
+    return ReferenceModel.on_corpus(
+        job.checkpoint, job.corpus, request=job.evaluation, device=job.device, progress=progress
+    )
 
 
-def _scores_on_disk(place: RunDirectory, answers: ReferenceAnswers, progress: Progress | None) -> Scores:
+def _scores_on_disk(place: RunDirectory, answers: ReferenceModel, progress: Progress | None) -> Scores:
     """Returns the scores of the model on disk, which is the one that is released."""
     job = place.job
     written = Checkpoint(place.file("model"), trust_remote_code=job.checkpoint.trust_remote_code)

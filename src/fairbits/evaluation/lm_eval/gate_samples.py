@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairbits.core.checks import in_range
-from fairbits.evaluation.gate import Check, GateResult, limit_check, no_interval, numbers_of, unit_of
+from fairbits.evaluation.gate import GateResult, check_limits, limit_check, significance_checks
 from fairbits.evaluation.lm_eval.paired_samples import PairedSamples, pair_samples
-from fairbits.stats.frame import Contrast, LanguageFrame, contrast_of, interval_notes
+from fairbits.stats.frame import Contrast, interval_notes
 from fairbits.stats.intervals import Estimate
 from fairbits.stats.outcomes import OutcomeFrame, noise_floor, worst_by_chance
 
@@ -53,12 +52,11 @@ class SamplesGateResult:
     worst_by_chance: float
 
     def __bool__(self) -> bool:
-        """Whether the verdict is a pass."""
         return self.verdict.passed
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON; the verdict's own keys are those of `fairbits.verdict/2`."""
-        rows = [asdict(each) | {"loss": each.loss.to_dict()} for each in self.languages]
+        """Returns everything for JSON, with the keys of `fairbits.verdict/2`."""
+        rows = [asdict(row) | {"loss": row.loss.to_dict()} for row in self.languages]
         return self.verdict.as_data() | {
             "metric": self.metric,
             "test": self.test,
@@ -82,29 +80,27 @@ def gate_samples(
     tasks: str | None = None,
     language_of: Mapping[str, str] | None = None,
 ) -> SamplesGateResult:
-    """Returns what every language lost from the run of lm-eval in one directory to that in the other, and a verdict.
+    """Returns what every language lost between two runs of lm-eval, and a verdict.
 
     Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are met if the whole interval of the
     loss is at most the limit, as in `gate`. Without a limit the verdict is a failure if a language is significantly
     worse after Holm's correction, or the mean of the languages is. `tasks` is a pattern such as `belebele_*`;
-    `language_of` has the languages of tasks whose names do not tell.
+    `language_of` has the languages of tasks whose names do not contain one.
     """
-    limits = {"worst language": max_worst, "mean": max_mean, "gap": max_gap}
-    given = {
-        name: in_range(f"the limit of the {name}", limit, least=0)
-        for name, limit in limits.items()
-        if limit is not None
-    }
+    limits = check_limits(max_worst, max_mean, max_gap)
     paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)
-    frame, contrast = paired.frame, contrast_of_samples(paired.frame)
-    checks = [limit_check(frame, name, limit) for name, limit in given.items()] or _significance(frame, contrast)
+    frame, contrast = paired.frame, paired.frame.contrast_with_zero()
     name = paired.metric.name
+    unit = None if paired.metric.weighted else name
+    checks = [limit_check(frame, limited, limit, unit=unit) for limited, limit in limits.items()]
+    if not limits:
+        checks += significance_checks(contrast, {"mean": frame.mean()}, frame, unit=unit)
     verdict = GateResult(
         str(paired.after_run),
         f"loss of {name}",
         paired.metric.unit,
         tuple(checks),
-        improved=tuple(sorted(code for code, each in contrast.significant(LEVEL).items() if each.value < 0)),
+        improved=tuple(sorted(set(contrast.significant(LEVEL)) - set(contrast.worse(LEVEL)))),
         notes=(*paired.notes, *interval_notes(frame)),
     )
     return SamplesGateResult(
@@ -117,11 +113,6 @@ def gate_samples(
         frame.mean(),
         worst_by_chance(frame),
     )
-
-
-def contrast_of_samples(frame: LanguageFrame) -> Contrast:
-    """Returns the losses with their p values: McNemar's if items are right or wrong, else those of the bootstrap."""
-    return frame.contrast_with_none() if isinstance(frame, OutcomeFrame) else contrast_of(frame)
 
 
 def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]:
@@ -148,31 +139,3 @@ def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.loss.value))
-
-
-def _significance(frame: LanguageFrame, contrast: Contrast) -> list[Check]:
-    """Returns the checks of a gate without limits: no language, nor the mean, is significantly worse."""
-    worse = {code: each for code, each in contrast.significant(LEVEL).items() if each.value > 0}
-    found, mean = contrast.differences, frame.mean()
-    widest = max(found, key=lambda code: found[code].high)
-    title = "no language significantly worse"
-    if worse:
-        codes = sorted(worse, key=lambda code: -worse[code].value)
-        said = ", ".join(f"{code} by {numbers_of(worse[code])}" for code in codes)
-        first = Check(title, "fail", f"worse after than before: {said} {unit_of(frame)}", estimate=worse[codes[0]])
-    elif frame.without_interval:
-        first = Check(title, "undecided", f"not enough items: {no_interval(frame)}", estimate=found[widest])
-    else:
-        said = f"{widest} could still be up to {found[widest].high:.3g} {unit_of(frame)} worse"
-        first = Check(
-            title, "pass", f"none of {len(found)} languages is significantly worse; {said}", estimate=found[widest]
-        )
-    title = "mean not significantly worse"
-    if mean.low > 0:
-        return [first, Check(title, "fail", f"the mean is worse by {numbers_of(mean)} {unit_of(frame)}", 0.0, mean)]
-    if not mean.bounded or frame.without_interval:
-        return [first, Check(title, "undecided", f"not enough items: {no_interval(frame)}", 0.0, mean)]
-    return [
-        first,
-        Check(title, "pass", f"the mean is not significantly worse: {numbers_of(mean)} {unit_of(frame)}", 0.0, mean),
-    ]

@@ -19,7 +19,7 @@ CHOICES = 12
 KINDS = 3
 """Tasks with other metrics than the others that an error shows."""
 NOT_PER_ITEM = {"perplexity": "acc", "word_perplexity": "bits_per_byte", "byte_perplexity": "bits_per_byte"}
-"""Metrics whose samples hold log-likelihoods, which have no meaning as a score of an item; and what to use instead."""
+"""Metrics whose samples are log-likelihoods, which are not a score of an item, and what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit of a loss."""
         return "bits_per_byte" if self.weighted else "per_item"
 
     @staticmethod
@@ -43,14 +42,14 @@ class Metric:
 
 def choose_filter(samples: Sequence[TaskSamples], wanted: str | None) -> str:
     """Returns the filter of answers that decides: the one given, or the only one that there is."""
-    common = [name for name in samples[0].filters if all(name in each.filters for each in samples)]
+    common = [name for name in samples[0].filters if all(name in task.filters for task in samples)]
     if wanted is not None and wanted in common:
         return wanted
     if wanted is None and len(common) == 1:
         return common[0]
-    said = f"--filter is {wanted!r:.40}" if wanted else f"the tasks have {len(common)} filters of answers in common"
+    problem = f"--filter is {wanted!r:.40}" if wanted else f"the tasks have {len(common)} filters of answers in common"
     offered = listed(common, CHOICES) or "none: choose fewer tasks with --tasks"
-    raise InputError(f"{said}; it must be one of those that all tasks have ({offered}): give --filter NAME")
+    raise InputError(f"{problem}; it must be one that all tasks have ({offered}): give --filter NAME")
 
 
 def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str | None, run: RunFiles) -> Metric:
@@ -58,18 +57,18 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
 
     If the tasks have none of these in common, it is the only one that they have in common.
     """
-    each_has = [each.metrics[filter_name] for each in samples]
-    common = [name for name in each_has[0] if all(name in names for names in each_has)]
+    metrics = [task.metrics[filter_name] for task in samples]
+    common = [name for name in metrics[0] if all(name in names for names in metrics)]
     by_default = [name for name in PREFERRED if name in common] or (common if len(common) == 1 else [])
     name = wanted or (by_default[0] if by_default else "")
     if name not in common:
-        said = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
+        problem = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
         if not common:
-            kinds = {listed(names): each.task for each, names in zip(samples, each_has, strict=True)}
+            kinds = {listed(names): task.task for task, names in zip(samples, metrics, strict=True)}
             shown = "; ".join(f"{task} has {names}" for names, task in list(kinds.items())[:KINDS])
             raise InputError(f"the tasks have no metric in common ({shown}); choose tasks with --tasks 'PATTERN'")
         raise InputError(
-            f"{said}; it must be one of those that all tasks have ({listed(common, CHOICES)}): give --metric NAME"
+            f"{problem}; it must be one that all tasks have ({listed(common, CHOICES)}): give --metric NAME"
         )
     if name in NOT_PER_ITEM:
         raise InputError(f"{name} is a number of the whole text, not of an item; use --metric {NOT_PER_ITEM[name]}")
@@ -77,23 +76,23 @@ def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str 
 
 
 def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) -> bool:
-    results = {each.task: run.results[each.task] for each in samples}
-    found = [each.higher_is_better.get(task, {}).get(name) for task, each in results.items() if each is not None]
-    said = {each for each in found if each is not None}
-    if len(said) > 1:
+    results = {task.task: run.results[task.task] for task in samples}
+    stated = {result.higher_is_better.get(task, {}).get(name) for task, result in results.items() if result is not None}
+    directions = {direction for direction in stated if direction is not None}
+    if len(directions) > 1:
         raise InputError(f"{name} is better if higher in some tasks and if lower in others; choose fewer with --tasks")
-    if said:
-        return said.pop()
+    if directions:
+        return directions.pop()
     if name not in HIGHER:
         raise InputError(
-            f"it is not known whether {name} is better if higher, because results_*.json is not there or does not say "
-            "it; put it beside the samples, or choose another --metric"
+            f"it is not known whether a higher {name} is better, because results_*.json is missing or does not say so; "
+            "put it next to the samples, or choose another --metric"
         )
     return HIGHER[name]
 
 
 def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bool:
-    """Returns whether the items are pairs; only those of bits_per_byte are understood."""
+    """Returns whether the items are pairs, which are understood for bits_per_byte alone."""
     _, scores = next(iter(samples[0].filters[filter_name].values()))
     pair = isinstance(scores[name], list)
     if pair and name != "bits_per_byte":

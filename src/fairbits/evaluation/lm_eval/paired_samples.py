@@ -21,7 +21,7 @@ from fairbits.evaluation.lm_eval.sample_files import (
     listed,
     read_samples,
 )
-from fairbits.evaluation.lm_eval.task_language import family_of, languages_of
+from fairbits.evaluation.lm_eval.task_language import task_family, task_languages
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.outcomes import OutcomeFrame
 
@@ -29,7 +29,7 @@ CONFIGURED = (
     *("output_type", "num_fewshot", "repeats", "generation_kwargs", "filter_list", "description"),
     *("doc_to_text", "doc_to_target", "doc_to_choice", "target_delimiter", "fewshot_delimiter"),
 )
-"""What the configurations of a task must have in common; functions and paths are left aside."""
+"""What the configurations of a task must have in common; functions and paths are ignored."""
 RESAMPLES_PER_LANGUAGE = 100
 """Resamples that a p value needs to be significant after Holm's correction."""
 
@@ -71,7 +71,7 @@ class PairedSamples:
     @cached_property
     def right_or_wrong(self) -> bool:
         """Whether every item is right (1) or wrong (0) in both runs."""
-        return all(bool(np.isin(each, (0, 1)).all()) for each in (self.before, self.after)) and bool(
+        return all(bool(np.isin(scores, (0, 1)).all()) for scores in (self.before, self.after)) and bool(
             (self.weights == 1).all()
         )
 
@@ -80,7 +80,7 @@ class PairedSamples:
         """The score of each language before and after."""
         languages, code = np.unique(self.lang, return_inverse=True)
         total = np.bincount(code, weights=self.weights)
-        both = [(np.bincount(code, weights=each) / total).tolist() for each in (self.before, self.after)]
+        both = [(np.bincount(code, weights=scores) / total).tolist() for scores in (self.before, self.after)]
         return dict(zip(languages.tolist(), zip(*both, strict=True), strict=True))
 
 
@@ -93,14 +93,14 @@ def pair_samples(
     tasks: str | None = None,
     language_of: Mapping[str, str] | None = None,
 ) -> PairedSamples:
-    """Returns the items of two runs of lm-eval, paired; refuses runs that did not ask the same."""
+    """Returns the items of two runs of lm-eval, paired; refuses runs with different tasks, items or prompts."""
     runs = find_run(before), find_run(after)
     names = _common_tasks(*runs, pattern=tasks)
-    codes = languages_of(names, language_of or {})
+    codes = task_languages(names, language_of or {})
     for task in names:
         _check_configuration(task, *runs)
     both = {task: _read(task, *runs) for task in names}
-    firsts = [one for one, _ in both.values()]
+    firsts = [before_samples for before_samples, _ in both.values()]
     chosen_filter = choose_filter(firsts, filter_name)
     chosen = choose_metric(firsts, chosen_filter, metric, runs[0])
     lang: list[str] = []
@@ -110,12 +110,12 @@ def pair_samples(
     for task, pair in both.items():
         documents = sorted(pair[0].filters[chosen_filter])
         lang += [codes[task]] * len(documents)
-        family = family_of(task) if (codes[task], family_of(task)) not in seen else task
+        family = task_family(task) if (codes[task], task_family(task)) not in seen else task
         seen.add((codes[task], family))
         item += [f"{family}:{document}" for document in documents]
-        for column, each in zip(columns, pair, strict=True):
-            values = each.values(chosen_filter, chosen.name)
-            column += [_score(chosen, values[document], each) for document in documents]
+        for column, samples in zip(columns, pair, strict=True):
+            values = samples.values(chosen_filter, chosen.name)
+            column += [_score(chosen, values[document], samples) for document in documents]
     (scores, weights), (later, later_weights) = (np.array(column).T for column in columns)
     if not np.array_equal(weights, later_weights):
         raise InputError(f"{chosen.name} counts other bytes before and after; both runs must read the same text")
@@ -156,37 +156,34 @@ def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> 
 
 def _check_configuration(task: str, before: RunFiles, after: RunFiles) -> None:
     """Raises if the results say that the task was not the same."""
-    one, other = before.results[task], after.results[task]
-    if one is None or other is None:
+    results = before.results[task], after.results[task]
+    if results[0] is None or results[1] is None:
         return
-    _refuse_different(task, "versions", one.versions.get(task), other.versions.get(task))
-    _refuse_different(task, "n-shot", one.n_shot.get(task), other.n_shot.get(task))
-    for key in CONFIGURED:
-        mine, theirs = (each.configs.get(task, {}).get(key) for each in (one, other))
-        if not any(" at 0x" in str(each) for each in (mine, theirs)):  # functions have other addresses in every run
-            _refuse_different(task, key, mine, theirs)
-    _refuse_different(task, "chat_template_sha", one.chat_template_sha, other.chat_template_sha)
-    _refuse_different(task, "system_instruction_sha", one.system_instruction_sha, other.system_instruction_sha)
-
-
-def _refuse_different(task: str, name: str, mine: object, theirs: object) -> None:
-    if mine != theirs:
-        raise InputError(
-            f"{task} was not the same task: {name} was {mine!r:.60} before and is {theirs!r:.60} after; run both with "
-            "the same version of lm-eval and the same settings"
-        )
+    first, second = (
+        {"versions": result.versions.get(task), "n-shot": result.n_shot.get(task)}
+        | {key: result.configs.get(task, {}).get(key) for key in CONFIGURED}
+        | {key: getattr(result, key) for key in ("chat_template_sha", "system_instruction_sha")}
+        for result in (results[0], results[1])
+    )
+    for name, value in first.items():
+        is_function = " at 0x" in f"{value} {second[name]}"  # which has another address in every run
+        if value != second[name] and not is_function:
+            raise InputError(
+                f"{task} was not the same task: {name} was {value!r:.60} before and is {second[name]!r:.60} after; run "
+                "both with the same version of lm-eval and the same settings"
+            )
 
 
 def _read(task: str, before: RunFiles, after: RunFiles) -> tuple[TaskSamples, TaskSamples]:
     """Returns the samples of a task in both runs; their items must be the same."""
-    one, other = (read_samples(task, run.samples[task]) for run in (before, after))
-    if list(one.filters) != list(other.filters):
+    first, second = (read_samples(task, run.samples[task]) for run in (before, after))
+    if list(first.filters) != list(second.filters):
         raise InputError(
-            f"{task} has the filters {listed(one.filters)} before and {listed(other.filters)} after; run the "
+            f"{task} has the filters {listed(first.filters)} before and {listed(second.filters)} after; run the "
             "same version of the task"
         )
-    for name, mine in one.filters.items():
-        theirs = other.filters[name]
+    for name, mine in first.filters.items():
+        theirs = second.filters[name]
         if mine.keys() != theirs.keys():
             alone = sorted(mine.keys() ^ theirs.keys())
             raise InputError(
@@ -196,13 +193,13 @@ def _read(task: str, before: RunFiles, after: RunFiles) -> tuple[TaskSamples, Ta
         for document, (hashes, _) in mine.items():
             if hashes != theirs[document][0]:
                 pairs = zip(HASHES, hashes, theirs[document][0], strict=True)
-                kind = next(name for name, own, other_hash in pairs if own != other_hash)
+                kind = next(name for name, hash_before, hash_after in pairs if hash_before != hash_after)
                 what = {"doc_hash": "text", "prompt_hash": "prompt", "target_hash": "target"}[kind]
                 raise InputError(
                     f"{task}: document {document} has another {what} after than before ({kind}); both runs must ask "
                     "the same: same data, --num_fewshot, seed and chat template"
                 )
-    return one, other
+    return first, second
 
 
 def _score(metric: Metric, value: Value, samples: TaskSamples) -> tuple[float, float]:
@@ -216,24 +213,24 @@ def _score(metric: Metric, value: Value, samples: TaskSamples) -> tuple[float, f
 
 def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
     """Returns a note if the runs name different versions of software."""
-    found = []
+    notes = []
     for name in ("lm_eval_version", "transformers_version"):
         versions = [
-            sorted({said for each in run.results.values() if (said := getattr(each, name, None)) is not None})
+            sorted({getattr(results, name) for results in run.results.values() if results} - {None})
             for run in (before, after)
         ]
         if versions[0] != versions[1] and all(versions):
-            found.append(f"{name}: {', '.join(versions[0])} before, {', '.join(versions[1])} after")
-    return tuple(found)
+            notes.append(f"{name}: {', '.join(versions[0])} before, {', '.join(versions[1])} after")
+    return tuple(notes)
 
 
 def _pooled_notes(tasks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Returns a note if languages have several tasks."""
-    several = {code: each for code, each in tasks.items() if len(each) > 1}
+    several = {code: names for code, names in tasks.items() if len(names) > 1}
     if not several:
         return ()
     code, names = next(iter(several.items()))
     return (
-        f"{count_of(len(several), 'language')} with several tasks: their items are pooled and count alike ({code}: "
+        f"{count_of(len(several), 'language')} with several tasks: their items are pooled with equal weight ({code}: "
         f"{listed(names)}); --tasks shows one alone",
     )

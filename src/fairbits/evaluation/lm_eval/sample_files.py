@@ -1,11 +1,9 @@
 """The files of a run of lm-eval: `samples_TASK_DATE.jsonl` of every task, and `results_DATE.json` of all.
 
-The samples of one task: what every item scored, and the hashes of its document, prompt and target.
-
-A line holds a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes them
-last, so that only the end of a line is read. Filter and metrics come before the hashes and are the same in all lines,
-so that they are checked once; of the scores behind them, those that came before are not parsed again: most items are
-right or wrong. A line in another order is parsed as a whole.
+A line of samples has a document and its prompts, often several kB; the scores and hashes are 400 bytes. lm-eval writes
+them last, so that only the end of a line is read. Filter and metrics come before the hashes and are the same in all
+lines, so that they are checked once; scores that occurred before are not parsed again, as most items are right or
+wrong. A line in another order is parsed as a whole.
 """
 
 import json
@@ -76,19 +74,19 @@ def find_run(directory: str | Path) -> RunFiles:
     """
     root = Path(directory)
     if not root.is_dir():
-        raise InputError(f"{root} is not a directory; it must hold the samples of a run: {HOW}")
-    found = [(path, match) for path in sorted(root.rglob("samples_*.jsonl")) if (match := SAMPLES.fullmatch(path.name))]
-    homes = sorted({path.parent for path, _ in found})
+        raise InputError(f"{root} is not a directory; it must contain the samples of a run: {HOW}")
+    files = [(path, match) for path in sorted(root.rglob("samples_*.jsonl")) if (match := SAMPLES.fullmatch(path.name))]
+    homes = sorted({path.parent for path, _ in files})
     if not homes:
-        raise InputError(f"{root} holds no file samples_TASK_DATE.jsonl; {HOW}")
+        raise InputError(f"{root} has no file samples_TASK_DATE.jsonl; {HOW}")
     if len(homes) > 1:
         shown = listed(str(home.relative_to(root)) for home in homes)
-        raise InputError(f"{root} holds samples of {len(homes)} runs ({shown}); give the directory of one of them")
+        raise InputError(f"{root} has samples of {len(homes)} runs ({shown}); give the directory of one of them")
     newest: dict[str, tuple[str, Path]] = {}
-    for path, match in found:
+    for path, match in files:
         newest[match["task"]] = max(newest.get(match["task"], ("", path)), (match["date"], path))
-    older = len(found) - len(newest)
-    notes = [f"{root}: {count_of(older, 'older file')} of samples left aside, the newest of each task is used"]
+    older = len(files) - len(newest)
+    notes = [f"{root}: {count_of(older, 'older file')} of samples ignored, the newest of each task is used"]
     dates = {date for date, _ in newest.values()}
     results = {date: _results(homes[0] / f"results_{date}.json") for date in dates}
     missing = sorted(task for task, (date, _) in newest.items() if results[date] is None)
@@ -106,9 +104,9 @@ def _results(path: Path) -> Results | None:
         return None
     remedy = "it must be the results file of lm-eval: run lm-eval again"
     content = read_object(path, finite=False, remedy=remedy)
-    keys = {each.metadata.get("alias", each.name) for each in fields(Results)}
+    keys = {field.metadata.get("alias", field.name) for field in fields(Results)}
     try:
-        return check_record(Results, {key: each for key, each in content.items() if key in keys})
+        return check_record(Results, {key: value for key, value in content.items() if key in keys})
     except InputError as problem:
         raise InputError(f"{path}: {problem}; {remedy}") from None
 
@@ -134,13 +132,13 @@ Hashes = tuple[str, str, str]
 """In the order of HASHES."""
 Items = dict[int, tuple[Hashes, dict[str, Any]]]
 """By document id: the hashes, and the scores by metric."""
-Known = dict[bytes, tuple[str, tuple[str, ...], dict[bytes, dict[str, Any]]]]
+Endings = dict[bytes, tuple[str, tuple[str, ...], dict[bytes, dict[str, Any]]]]
 """By what the end of a line says before its hashes: filter, metrics, and by what follows the hashes the scores."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What every line must say of its item, in its own keys; `others` are the names of all other keys in the line."""
+    """What every line must say of its item; `scores` are the names of all other keys, which include the metrics."""
 
     doc_id: Count
     filter: ShortName
@@ -148,13 +146,13 @@ class Line:
     doc_hash: Digest
     prompt_hash: Digest
     target_hash: Digest
-    others: tuple[str, ...]
+    scores: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        check_within("metrics", self.metrics, "the line", self.others)
+        check_within("metrics", self.metrics, "the line", self.scores)
 
 
-OWN = frozenset(each.name for each in fields(Line)) - {"others"}
+LINE_KEYS = frozenset(item.name for item in fields(Line)) - {"scores"}
 
 
 @dataclass(frozen=True)
@@ -168,34 +166,32 @@ class TaskSamples:
     @property
     def metrics(self) -> dict[str, list[str]]:
         """The metrics of each filter, in the order of lm-eval: those that all items have."""
-        found = {}
+        metrics = {}
         for name, items in self.filters.items():
-            (_, first), *others = items.values()
-            found[name] = [metric for metric in first if all(metric in scores for _, scores in others)]
-        return found
+            (_, first), *rest = items.values()
+            metrics[name] = [metric for metric in first if all(metric in scores for _, scores in rest)]
+        return metrics
 
     def values(self, filter_name: str, metric: str) -> dict[int, Value]:
-        """Returns what every item scored."""
-        given = {str(i): scores.get(metric) for i, (_, scores) in self.filters[filter_name].items()}
+        written = {str(i): scores.get(metric) for i, (_, scores) in self.filters[filter_name].items()}
         try:
-            found = check_record(dict[str, Written], given)
+            values = check_record(dict[str, Written], written)
         except InputError as problem:
             raise InputError(
                 f"{metric} in {self.path}: document {problem}; choose another --metric, or run lm-eval again"
             ) from None
-        return {int(i): _floats(each) for i, each in found.items()}
-
-
-def _floats(given: Written) -> Value:
-    return (float(given[0]), float(given[1])) if isinstance(given, tuple) else float(given)
+        return {
+            int(i): (float(value[0]), float(value[1])) if isinstance(value, tuple) else float(value)
+            for i, value in values.items()
+        }
 
 
 def read_samples(task: str, path: Path) -> TaskSamples:
     """Returns the samples of a task; refuses lines that cannot be read, and an item that occurs twice."""
     filters: dict[str, Items] = {}
-    known: Known = {}
+    endings: Endings = {}
     for number, line in _lines(path):
-        document, name, hashes, scores = _item(line, known, path=path, number=number)
+        document, name, hashes, scores = _item(line, endings, path=path, number=number)
         items = filters.setdefault(name, {})
         if document in items:
             raise InputError(
@@ -223,25 +219,25 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
 
 
-def _item(line: bytes, known: Known, *, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
-    """Returns the document of a line, its filter, hashes and scores; `known` has the ends of the lines before it."""
+def _item(line: bytes, endings: Endings, *, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
+    """Returns the document of a line, its filter, hashes and scores; `endings` are the ends of earlier lines."""
     first, at = FIRST.match(line), line.rfind(END)
     hashed = HASHED.search(line, at) if at >= 0 else None
     if first is None or hashed is None:
         return _parsed(line, path, number)
     before, after = line[at : hashed.start()], line[hashed.end() :]
-    if before in known and number > WHOLE:
-        name, metrics, seen = known[before]
+    if before in endings and number > WHOLE:
+        name, metrics, seen = endings[before]
         scores = seen.get(after) or _scores(after, metrics)
         if scores is not None:
             if len(seen) < KNOWN:
                 seen[after] = scores
             document, prompt, target = hashed.groups()
             return int(first[1]), name, (document.decode(), prompt.decode(), target.decode()), scores
-    found = _parsed(line, path, number)
-    if METRICS in before and len(known) < KNOWN:  # without it, the end alone does not say what the line is
-        known.setdefault(before, (found[1], tuple(found[3]), {}))
-    return found
+    item = _parsed(line, path, number)
+    if METRICS in before and len(endings) < KNOWN:  # without it, the end alone does not say what the line is
+        endings.setdefault(before, (item[1], tuple(item[3]), {}))
+    return item
 
 
 def _scores(after: bytes, metrics: tuple[str, ...]) -> dict[str, Any] | None:
@@ -252,7 +248,7 @@ def _scores(after: bytes, metrics: tuple[str, ...]) -> dict[str, Any] | None:
         record = json.loads("{" + after[2:].decode("utf-8"), object_pairs_hook=distinct)
     except ValueError:
         return None
-    if OWN & record.keys() or not record.keys() >= set(metrics):
+    if LINE_KEYS & record.keys() or not record.keys() >= set(metrics):
         return None
     return {name: record[name] for name in metrics}
 
@@ -261,19 +257,19 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[int, str, Hashes, dic
     """Returns what `_item` returns, of a line that is parsed."""
     cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
     source = f"{path}, line {number}{cut}"
-    record = _end_of(line, source) if number > WHOLE else None
+    record = _parse_end(line, source) if number > WHOLE else None
     if record is None:
         record = parse_object(line, source, finite=False, remedy=ADVICE)
     try:
-        own = {name: record[name] for name in OWN & record.keys()}
-        said = check_record(Line, own | {"others": [name for name in record if name not in OWN]})
+        keys = {name: record[name] for name in LINE_KEYS & record.keys()}
+        item = check_record(Line, keys | {"scores": [name for name in record if name not in LINE_KEYS]})
     except InputError as problem:
         raise InputError(f"{source}: {problem}; {ADVICE}") from None
-    hashes = said.doc_hash, said.prompt_hash, said.target_hash
-    return said.doc_id, said.filter, hashes, {metric: record[metric] for metric in said.metrics}
+    hashes = item.doc_hash, item.prompt_hash, item.target_hash
+    return item.doc_id, item.filter, hashes, {metric: record[metric] for metric in item.metrics}
 
 
-def _end_of(line: bytes, source: str) -> dict[str, Any] | None:
+def _parse_end(line: bytes, source: str) -> dict[str, Any] | None:
     """Returns the end of a line as a record; None if it is not in the order that lm-eval writes."""
     first, at = FIRST.match(line), line.rfind(END)
     if first is None or at < 0:

@@ -18,28 +18,28 @@ NOT_LANGUAGES = frozenset({"mt"})
 STAR = "*"
 
 
-def languages_of(tasks: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the language code of every task: as given by name or pattern, else from the task's name.
+def task_languages(tasks: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
+    """Returns the language code of every task: as named by task or pattern, else from the task's name.
 
-    >>> languages_of(["belebele_fra_Latn", "mgsm_en_cot_de", "arc_easy"], {"arc_easy": "eng"})
+    >>> task_languages(["belebele_fra_Latn", "mgsm_en_cot_de", "arc_easy"], {"arc_easy": "eng"})
     {'belebele_fra_Latn': 'fra_Latn', 'mgsm_en_cot_de': 'deu_Latn', 'arc_easy': 'eng_Latn'}
     """
     wanted = list(tasks)
-    for pattern in given:
+    for pattern in named:
         if not any(fnmatchcase(task, pattern) for task in wanted):
             raise InputError(f"--language-of names {pattern}, and no task matches it; the tasks are {_shown(wanted)}")
-    found = {task: _given(task, given) or language_in(task) for task in wanted}
-    unclear = [task for task, code in found.items() if code is None]
+    codes_by_task = {task: _named_language(task, named) or language_in(task) for task in wanted}
+    unclear = [task for task, code in codes_by_task.items() if code is None]
     if unclear:
         raise InputError(
             f"the language of {_shown(unclear)} is not clear from the name; name it with --language-of "
             f"{unclear[0]}=eng, or choose other tasks with --tasks"
         )
-    return {task: code for task, code in found.items() if code is not None}
+    return {task: code for task, code in codes_by_task.items() if code is not None}
 
 
 def language_in(task: str) -> str | None:
-    """Returns the code of the language in a task's name; None if it holds none.
+    """Returns the code of the language in a task's name; None if it has none.
 
     A code with a script counts first, then an English name, then a code of two or three letters; the last of several.
     The first part of a name is the name of the benchmark.
@@ -47,27 +47,27 @@ def language_in(task: str) -> str | None:
     >>> [language_in(name) for name in ("belebele_arb_Latn", "include_french_shot_en", "mgsm_en_cot_sw", "arc_easy")]
     ['arb_Latn', 'fra_Latn', 'swh_Latn', None]
     """
-    found = _found(task)
-    return None if found is None else found[0]
+    parsed = _parse(task)
+    return None if parsed is None else parsed[0]
 
 
-def _given(task: str, given: Mapping[str, str]) -> str | None:
-    """Returns the code of the language that the user gave a task, by name or by a pattern."""
-    named = [name for pattern, name in given.items() if fnmatchcase(task, pattern)]
-    return own_language(named[-1]).code if named else None
+def _named_language(task: str, named: Mapping[str, str]) -> str | None:
+    """Returns the code of the language that the user named for a task, by its name or by a pattern."""
+    matching = [name for pattern, name in named.items() if fnmatchcase(task, pattern)]
+    return own_language(matching[-1]).code if matching else None
 
 
-def family_of(task: str) -> str:
-    """Returns a task's name with a star in place of its language: items of one family may be translations.
+def task_family(task: str) -> str:
+    """Returns a task's name with a star instead of its language: items of one family may be translations.
 
-    >>> family_of("belebele_fra_Latn"), family_of("arc_easy")
+    >>> task_family("belebele_fra_Latn"), task_family("arc_easy")
     ('belebele_*', 'arc_easy')
     """
-    found = _found(task)
-    return task if found is None else found[1]
+    parsed = _parse(task)
+    return task if parsed is None else parsed[1]
 
 
-def _found(task: str) -> tuple[str, str] | None:
+def _parse(task: str) -> tuple[str, str] | None:
     """Returns the language of a task and the name of its family."""
     parts = SEPARATORS.split(task)
     for read, length in ((_tag, 2), (_name, 1), (_code, 1)):

@@ -23,7 +23,7 @@ from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
-from fairbits.forward.windows import Text, Window
+from fairbits.forward.windows import TokenizedText, Window
 from fairbits.models.architecture.records import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
@@ -51,7 +51,7 @@ def round_model(
     checkpoint: Checkpoint,
     plan: Plan,
     *,
-    text: Text | None = None,
+    text: TokenizedText | None = None,
     device: str = "cpu",
     finished: Finished | None = None,
     refine: RefineBlock | None = None,
@@ -95,7 +95,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
             yield done
 
 
-def _with_text(job: BlockRounding, text: Text) -> Iterator[RoundedBlock]:
+def _with_text(job: BlockRounding, text: TokenizedText) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
     positions = positions_at_once(job.checkpoint, text, device=job.device, dtype=job.dtype)
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
@@ -228,7 +228,7 @@ class _WalkingText:
         return refine(BlockContext(block.index, block.stack, model, paused, targets, block.weights, start, counter.add))
 
 
-def _split_documents(text: Text, held_out: Collection[int]) -> Iterator[Text]:
+def _split_documents(text: TokenizedText, held_out: Collection[int]) -> Iterator[TokenizedText]:
     """Yields the text without the held-out documents, and these alone."""
     sides: tuple[list[Window], list[Window]] = ([], [])
     for window in text.windows:
@@ -247,7 +247,7 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
 
 
-def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:
+def check_plan(checkpoint: Checkpoint, plan: Plan, text: TokenizedText | None) -> None:
     """Raises if a plan cannot be executed with this model and text."""
     unknown = [layer.name for layer in plan.layers if layer.name not in checkpoint.architecture.weights]
     if unknown:

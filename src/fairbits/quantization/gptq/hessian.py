@@ -19,9 +19,9 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.tensors import all_finite
 from fairbits.forward.batches import Batch
-from fairbits.forward.expert_inputs import ExpertCall
+from fairbits.forward.experts import ExpertCall
 from fairbits.forward.lockstep import StopBlock
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.scales.groups import Notes
 from fairbits.models.scales.scheme import Scheme
@@ -44,7 +44,7 @@ class TextLanguages:
     pi: Floats
 
     @classmethod
-    def of(cls, text: Text, weights: Mapping[str, float]) -> "TextLanguages":
+    def of(cls, text: TokenizedText, weights: Mapping[str, float]) -> "TextLanguages":
         """Returns the languages of a text with the weights of a plan; a language without one has weight 0."""
         language_of = text.language_of
         counts = {stack: np.zeros(len(text.languages)) for stack in ("main", "encoder")}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.text.documents import seeded_hash
 
 HELD_OUT_SHARE = 0.15
@@ -18,12 +18,12 @@ HELD_OUT_POSITIONS = 1024
 class HoldoutSplit:
     """A text whose windows are either trained on or held out; `training` and `held_out` are indices of windows."""
 
-    text: Text
+    text: TokenizedText
     training: tuple[int, ...]
     held_out: tuple[int, ...]
 
     @classmethod
-    def of(cls, text: Text, *, seed: int) -> "HoldoutSplit":
+    def of(cls, text: TokenizedText, *, seed: int) -> "HoldoutSplit":
         """Returns a split that holds out about every seventh document of each language.
 
         The choice depends on the number of a document, not on its language: translations of each other are on the
@@ -52,7 +52,7 @@ class HoldoutSplit:
     def held_out_documents(self) -> frozenset[int]:
         return frozenset(self.text.windows[i].document for i in self.held_out)
 
-    def shorten(self, positions: int, *, held_out: bool = True) -> Text:
+    def shorten(self, positions: int, *, held_out: bool = True) -> TokenizedText:
         """Returns training windows until each language has about `positions` positions, and first all held-out windows.
 
         Without `held_out` only the training windows.

@@ -2,7 +2,7 @@
 
 The damage of a language is the mean KL(p ‖ q) over its predicted positions, p the full-precision model's distribution
 and q the quantized model's. The full-precision model (the teacher) is never in memory: its final hidden states were
-written to disk by one pass over the text (`Reference`), and its logits are computed from them again.
+written to disk by one pass over the text (`ReferenceModel`), and its logits are computed from them again.
 """
 
 import math
@@ -22,10 +22,9 @@ from fairbits.core.memory import LEARNING_POSITIONS, LEARNING_SHARE
 from fairbits.core.progress import Progress
 from fairbits.evaluation.divergence import differentiable_kl
 from fairbits.evaluation.hidden_states import positions_by_window, positions_of_logits, split_for
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.body_and_head import Split, recompute_in_backward
-from fairbits.forward.pass_settings import SAVED_PER_BLOCK
+from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split, recompute_in_backward
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
@@ -76,7 +75,7 @@ class Teacher:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: ReferenceModel,
         student: PreTrainedModel,
         *,
         recomputed: Sequence[nn.Module] = (),
@@ -198,7 +197,7 @@ def distill_model(
     start: Mapping[str, tuple[Codes, Grid]],
     rest: Mapping[str, Codes],
     *,
-    reference: Reference,
+    reference: ReferenceModel,
     split: HoldoutSplit,
     learning: Learning,
     device: str,

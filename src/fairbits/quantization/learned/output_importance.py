@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch
-from fairbits.forward.collect import measuring_dtype, observe
-from fairbits.forward.pass_settings import Job
-from fairbits.forward.recorder import Recorder, points_of
-from fairbits.forward.windows import Text
+from fairbits.forward.pass_settings import PassSettings
+from fairbits.forward.recorder import Recorder, measuring_points
+from fairbits.forward.statistics import measuring_dtype, run_pass
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 
 LEAST_IMPORTANCE = 0.01
@@ -29,14 +29,14 @@ LEAST_IMPORTANCE = 0.01
 
 
 def output_importance(
-    checkpoint: Checkpoint, text: Text, *, device: str, seed: int, progress: Progress | None = None
+    checkpoint: Checkpoint, text: TokenizedText, *, device: str, seed: int, progress: Progress | None = None
 ) -> dict[int, Tensor]:
     """Returns the importance of every channel after each block, on the device, by the index of the block."""
     dtype = measuring_dtype(checkpoint, device)
     job = _GradientJob(
         checkpoint, text, schemes=(), second_moments=False, dtype=dtype, device=device, seed=seed, progress=progress
     )
-    recorder, *_ = observe(job)
+    recorder, *_ = run_pass(job)
     assert isinstance(recorder, _OutputGradients)
     return {block: _importance(sums) for block, sums in recorder.sums.items()}
 
@@ -47,7 +47,7 @@ def _importance(sums: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _GradientJob(Job):
+class _GradientJob(PassSettings):
     """A pass that observes the outputs of blocks alone."""
 
     def recorder(self, model: PreTrainedModel) -> Recorder:
@@ -57,8 +57,8 @@ class _GradientJob(Job):
 class _OutputGradients(Recorder):
     """Σ ‖y‖² g² of every channel after each block, over the positions of text; each language has the weight 1."""
 
-    def __init__(self, job: Job, model: nn.Module) -> None:
-        every = points_of(job.checkpoint.architecture, model)
+    def __init__(self, job: PassSettings, model: nn.Module) -> None:
+        every = measuring_points(job.checkpoint.architecture, model)
         self.points = tuple(point for point in every if point.kind == "block")
         self.sums: dict[int, Tensor] = {}
         self._modules, self._place = dict(model.named_modules()), job.device

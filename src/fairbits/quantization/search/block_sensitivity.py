@@ -7,8 +7,8 @@ import numpy as np
 from fairbits.auditing.damage import predicted_damage
 from fairbits.core.array_checks import Floats
 from fairbits.core.progress import Progress
-from fairbits.forward.collect import collect_statistics, document_losses
-from fairbits.forward.windows import Text
+from fairbits.forward.statistics import collect_statistics, document_losses
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
@@ -70,7 +70,7 @@ class LossTrial:
     `reference_nll` and `predicted` have one entry per document: the loss in nats, and the predicted tokens.
     """
 
-    def __init__(self, checkpoint: Checkpoint, text: Text, *, device: str = "cpu") -> None:
+    def __init__(self, checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu") -> None:
         self.swapped, self.text = SwappedModel.load(checkpoint, device=device), text
         self.reference_nll, self.predicted = document_losses(self.swapped.model, text)
 
@@ -88,7 +88,7 @@ class LossTrial:
         return per_token(self.added_nll(), self.predicted, self.text)
 
 
-def per_token(nats: Floats, predicted: Floats, text: Text) -> Floats:
+def per_token(nats: Floats, predicted: Floats, text: TokenizedText) -> Floats:
     """Returns Σ nats / Σ predicted tokens of each language."""
     languages, count = text.language_of, len(text.languages)
     share: Floats = np.bincount(languages, nats, count) / np.bincount(languages, predicted, count)
@@ -98,7 +98,7 @@ def per_token(nats: Floats, predicted: Floats, text: Text) -> Floats:
 class BitsTrial:
     """A loaded model whose blocks can each have any number of bits, by absmax rounding to nearest."""
 
-    def __init__(self, checkpoint: Checkpoint, text: Text, *, group: Group, device: str = "cpu") -> None:
+    def __init__(self, checkpoint: Checkpoint, text: TokenizedText, *, group: Group, device: str = "cpu") -> None:
         self._trial, self.group = LossTrial(checkpoint, text, device=device), group
         self._weights = [
             [linear for linear in block.linears.values() if linear.is_quantizable]

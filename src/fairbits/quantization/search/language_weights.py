@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress, part
-from fairbits.forward.windows import Text
+from fairbits.core.units import LEAST_DOCUMENTS
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import LanguageWeights
 from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.search.block_sensitivity import LossTrial, per_token
-from fairbits.stats.resample import LEAST_DOCUMENTS, Replicates, link_languages, replicate
+from fairbits.stats.resample import Replicates, link_languages, replicate
 from fairbits.text.documents import seeded_hash
 
 RESAMPLES = 2000
@@ -34,7 +35,7 @@ def minimax_mix(
     checkpoint: Checkpoint,
     plan: Plan,
     *,
-    text: Text,
+    text: TokenizedText,
     rounds: int = 4,
     rate: float = 1.0,
     floor: float = 0.2,
@@ -71,7 +72,7 @@ def minimax_mix(
     )
 
 
-def _check_documents(text: Text, check: Text) -> None:
+def _check_documents(text: TokenizedText, check: TokenizedText) -> None:
     few = min(text.languages, key=lambda code: int((check.lang == code).sum()))
     if (check.lang == few).sum() < LEAST_DOCUMENTS:
         raise InputError(
@@ -93,7 +94,7 @@ def update_weights(pi: Floats, damage: Floats, *, rate: float, least: float) -> 
     return mixed
 
 
-def halves(text: Text, *, seed: int) -> tuple[Text, Text]:
+def halves(text: TokenizedText, *, seed: int) -> tuple[TokenizedText, TokenizedText]:
     """Returns the text in two halves, split by the seed; parallel documents are in the same half in all languages."""
     order = sorted(set(text.document.tolist()), key=lambda number: seeded_hash(seed, number))
     rank = {number: i for i, number in enumerate(order)}
@@ -105,7 +106,7 @@ def halves(text: Text, *, seed: int) -> tuple[Text, Text]:
     return _subset(text, ~side), _subset(text, side)
 
 
-def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
+def _subset(text: TokenizedText, kept: NDArray[np.bool_]) -> TokenizedText:
     number = np.cumsum(kept) - 1
     windows = tuple(
         replace(window, document=int(number[window.document])) for window in text.windows if kept[window.document]
@@ -115,7 +116,7 @@ def _subset(text: Text, kept: NDArray[np.bool_]) -> Text:
     )
 
 
-def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: int) -> bool:
+def is_better(new: Floats, old: Floats, *, predicted: Floats, text: TokenizedText, seed: int) -> bool:
     """Returns whether the worst language loses less in 95 % of the resamples of documents.
 
     `new`, `old` are the added nats and `predicted` the predicted tokens of every document.
@@ -125,13 +126,13 @@ def is_better(new: Floats, old: Floats, *, predicted: Floats, text: Text, seed: 
     return bool(np.quantile(worst[0] - worst[1], CONFIDENCE) < 0)
 
 
-def _replicates(added: Floats, predicted: Floats, text: Text, *, seed: int) -> Replicates:
+def _replicates(added: Floats, predicted: Floats, text: TokenizedText, *, seed: int) -> Replicates:
     documents = np.unique(text.document, return_inverse=True)[1]
     linked = link_languages(text.language_of, documents, values=added, weights=predicted)
     return replicate(linked, text.languages, resamples=RESAMPLES, rng=np.random.default_rng(seed))
 
 
-def _named(text: Text, values: Floats) -> dict[str, float]:
+def _named(text: TokenizedText, values: Floats) -> dict[str, float]:
     return {code: float(f"{value:.6g}") for code, value in zip(text.languages, values, strict=True)}
 
 

@@ -19,10 +19,9 @@ from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.body_and_head import split_head
-from fairbits.forward.collect import positions_at_once
-from fairbits.forward.recorder import probed_linears
-from fairbits.forward.windows import Text
+from fairbits.forward.body_and_head import positions_per_batch, split_head
+from fairbits.forward.recorder import observable_linears
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Architecture, Weight
 from fairbits.models.scales.grid import Grid
 from fairbits.quantization.gptq.hessian import input_stack
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 Points = dict[str, list[Weight]]
 
 
-def text_of(text: Text, language: str) -> Text:
+def text_of(text: TokenizedText, language: str) -> TokenizedText:
     """Returns the windows of one language. Documents keep their numbers; those of other languages have no windows."""
     own = text.lang == language
     windows = tuple(window for window in text.windows if own[window.document])
@@ -48,7 +47,7 @@ def text_of(text: Text, language: str) -> Text:
 
 def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Points, dict[str, str]]:
     """Returns the linear layers of blocks by the input they share, and why the inputs of others are not quantized."""
-    linears, left_out = probed_linears(architecture, model)
+    linears, left_out = observable_linears(architecture, model)
     points: Points = {}
     for name, weight in linears.items():
         if weight.expert is not None:
@@ -64,7 +63,7 @@ def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Poi
 
 @torch.no_grad()
 def record_activations(
-    model: "PreTrainedModel", architecture: Architecture, text: Text, *, progress: Progress | None = None
+    model: "PreTrainedModel", architecture: Architecture, text: TokenizedText, *, progress: Progress | None = None
 ) -> ActivationRecord:
     """Returns how |x| is distributed at every point in every language, after one pass over the text.
 
@@ -75,7 +74,7 @@ def record_activations(
     parts = {code: text_of(text, code) for code in text.languages}
     device = str(model.device)
     split = split_head(model, next(batches(text, positions=1)).on(device))
-    positions = positions_at_once(model, split)
+    positions = positions_per_batch(model, split)
     seen, done = {}, 0
     for code, own in parts.items():
         with _Watch(model, points) as watch:

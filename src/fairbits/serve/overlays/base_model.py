@@ -14,7 +14,7 @@ from fairbits.core.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
 from fairbits.forward.batches import batches
 from fairbits.forward.lockstep import StopBlock
 from fairbits.forward.recorder import is_observable
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import read_packed
@@ -79,7 +79,7 @@ class OverlayBase:
         """Returns a linear layer of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
-    def input_statistics(self, text: Text, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
+    def input_statistics(self, text: TokenizedText, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
         """Yields the input statistics of each linear layer on a text, with equal weights for all languages.
 
         The text passes through the base, not through any overlay of it.
@@ -91,7 +91,7 @@ class OverlayBase:
                 if known is not None:
                     yield from ((name, known) for name in names)
 
-    def _inputs(self, text: Text, names: Iterable[str], products: bool) -> HessianAccumulator:
+    def _inputs(self, text: TokenizedText, names: Iterable[str], products: bool) -> HessianAccumulator:
         weights = [self.weight(name) for name in names]
         present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
         points = {str(each.sees): InputPoint(each.module, input_stack(each), True, products) for each in weights}

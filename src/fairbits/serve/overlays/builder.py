@@ -13,12 +13,11 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.batches import batches
-from fairbits.forward.body_and_head import recompute_in_backward, split_head
-from fairbits.forward.collect import positions_at_once
+from fairbits.forward.body_and_head import positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.windows import NO_LABEL, Text
+from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.quantization.learned.learn_model import Teacher
 from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.overlay_rows import BASE, Form, Overlay, Patch
@@ -37,7 +36,7 @@ class OverlayBuilder:
     """
 
     def __init__(
-        self, overlay_base: OverlayBase, reference: Reference, *, seed: int = 0, progress: Progress | None = None
+        self, overlay_base: OverlayBase, reference: ReferenceModel, *, seed: int = 0, progress: Progress | None = None
     ) -> None:
         self.overlay_base, self.text, self._seed = overlay_base, reference.text, seed
         self._tell = progress or (lambda _stage, _done, _total: None)
@@ -84,7 +83,7 @@ class OverlayBuilder:
             self._sensitivity[code] = sensitivity(self.overlay_base, self._fitting((code,)), seed=self._seed)
         return self._sensitivity[code]
 
-    def _fitting(self, languages: Iterable[str]) -> Text:
+    def _fitting(self, languages: Iterable[str]) -> TokenizedText:
         """Returns the part of some languages' text that overlays are fitted to."""
         wanted = set(languages)
         windows = (window for window in self.text.windows if self._is(window.document, wanted, apart=False))
@@ -105,7 +104,7 @@ class OverlayBuilder:
         return ratio
 
 
-def held_out_documents(text: Text) -> frozenset[int]:
+def held_out_documents(text: TokenizedText) -> frozenset[int]:
     """Returns every third document of each language."""
     documents: dict[str, list[int]] = {code: [] for code in text.languages}
     for document in sorted({window.document for window in text.windows}):
@@ -149,7 +148,7 @@ def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tup
     return tuple(found)
 
 
-def importance_patterns(overlay_base: OverlayBase, text: Text) -> dict[str, Floats]:
+def importance_patterns(overlay_base: OverlayBase, text: TokenizedText) -> dict[str, Floats]:
     """Returns for each language the logarithm of E_λ[x_j²] of every input of every linear layer, less its mean per map.
 
     Subtracting the mean removes the overall magnitude. What remains is which inputs matter more to a language than
@@ -182,7 +181,7 @@ def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...
     return tuple(sorted(found, key=lambda each: (-len(each), each)))
 
 
-def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict[str, Tensor]:
+def sensitivity(overlay_base: OverlayBase, text: TokenizedText, *, seed: int = 0) -> dict[str, Tensor]:
     """Returns E[(∂/∂y_r)²] of every linear layer, (out,), per predicted token: F_r in KL ≈ ½ Σ_r F_r E[(Δy_r)²].
 
     Gradients are those of logits · ξ, ξ a Fisher direction drawn from `seed` at every predicted position; no label is
@@ -219,13 +218,13 @@ def _watcher(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
     return hook
 
 
-def _backward(overlay_base: OverlayBase, text: Text, seed: int) -> int:
+def _backward(overlay_base: OverlayBase, text: TokenizedText, seed: int) -> int:
     """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
     draws, scores = SignDraws(seed), LossSums(len(text.lang))
     split = split_head(model, next(batches(text, positions=1)).on(device))
-    for batch in batches(text, positions=positions_at_once(model, split)):
+    for batch in batches(text, positions=positions_per_batch(model, split)):
         here = batch.on(device)
         with recompute_in_backward(blocks):
             features = split.body(here)

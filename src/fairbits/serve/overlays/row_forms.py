@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, dequantize_in_float32, fit_scales
 from fairbits.models.scales.scheme import Scheme
@@ -61,7 +61,7 @@ class Candidate:
 
 
 def candidates(
-    overlay_base: OverlayBase, text: Text, sensitivity: Mapping[str, Tensor], *, form: Form
+    overlay_base: OverlayBase, text: TokenizedText, sensitivity: Mapping[str, Tensor], *, form: Form
 ) -> Iterator[Candidate]:
     """Yields every linear layer in a form fitted to its inputs on a text, in the base.
 

@@ -40,7 +40,7 @@ def test_a_significantly_worse_language_fails_without_a_limit(runs) -> None:
     assert outcomes(found) == ["fail", "fail"]
     assert not found
     assert found.verdict.exit_code == 1
-    assert found.verdict.reason.startswith("fail: worse after than before: tha_Thai by 0.135 [0.0")
+    assert found.verdict.reason.startswith("fail: significantly worse: tha_Thai by 0.135 acc (95 % CI 0.0")
     assert found.verdict.reason.endswith("(measured by loss of acc)")
     first = found.languages[0]
     assert (first.language, first.before, first.after, first.lost, first.gained) == ("tha_Thai", 0.5, 0.365, 30, 3)
@@ -75,8 +75,8 @@ def test_limits_are_met_exceeded_or_undecided(runs) -> None:
         assert found.verdict.checks[0].estimate == worst
     found = gate_samples(*both, max_worst=worst.value * 1.1, max_mean=0.5, max_gap=0.5)
     assert outcomes(found) == ["undecided", "pass", "pass"]
-    assert "not enough items: worst language (tha_Thai)" in found.verdict.reason
-    assert "items per language would be enough; there are 200" in found.verdict.reason
+    assert "undecided: tha_Thai lost " in found.verdict.reason
+    assert "items per language would decide; there are 200" in found.verdict.reason
 
 
 def test_json_and_junit(runs) -> None:

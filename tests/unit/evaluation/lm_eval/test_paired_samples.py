@@ -31,7 +31,7 @@ def test_several_tasks_of_a_language_are_pooled(lm_eval_run) -> None:
     found = paired(lm_eval_run, before, after)
     assert found.tasks == {"deu_Latn": ("mgsm_direct_de", "xnli_de"), "fra_Latn": ("xnli_fr",)}
     assert found.frame.by_language()["deu_Latn"].n == 12
-    assert "their items are pooled and count alike (deu_Latn: mgsm_direct_de, xnli_de)" in found.notes[0]
+    assert "their items are pooled with equal weight (deu_Latn: mgsm_direct_de, xnli_de)" in found.notes[0]
     alone = paired(lm_eval_run, before, after, tasks="xnli_*")
     assert alone.frame.by_language()["deu_Latn"].n == 6
 
@@ -86,12 +86,12 @@ def test_the_metric_that_decides(lm_eval_run, lm_eval_sample, has, wanted, chose
         (
             METRICS,
             "f1",
-            r"--metric is 'f1'; it must be one of those that all tasks have \(acc, acc_norm, exact_match\)",
+            r"--metric is 'f1'; it must be one that all tasks have \(acc, acc_norm, exact_match\)",
         ),
         ({"f1": 1, "em": 1}, None, r"no metric is the usual one .*\(f1, em\): give --metric NAME"),
         ({"perplexity": -3.0}, None, "perplexity is a number of the whole text, not of an item; use --metric acc"),
         ({"bleu": ["a", "b"]}, None, "an item's bleu is .'a', 'b'., from which lm-eval computes one number"),
-        ({"oddity": 1.0}, None, "not known whether oddity is better if higher"),
+        ({"oddity": 1.0}, None, "not known whether a higher oddity is better"),
     ],
 )
 def test_metrics_that_cannot_decide_are_refused(lm_eval_run, lm_eval_sample, has, wanted, message) -> None:
@@ -112,7 +112,7 @@ def test_results_say_which_direction_is_better(lm_eval_run) -> None:
     assert not pair_samples(*runs).metric.higher_is_better
     unknown = {"higher_is_better": {"xnli_de": {"oddity": None}}}
     runs = [lm_eval_run(name, {"xnli_de": [1, 0]}, metric="oddity", **unknown) for name in ("before", "after")]
-    with pytest.raises(InputError, match="it is not known whether oddity is better if higher"):
+    with pytest.raises(InputError, match="it is not known whether a higher oddity is better"):
         pair_samples(*runs)
 
 

@@ -133,19 +133,17 @@ def test_the_newest_files_of_a_run_are_found(lm_eval_run) -> None:
     assert "T03-04-06" in run.samples["xnli_de"].name
     assert run.results["xnli_de"].versions == {"xnli_de": 1}
     assert run.results["xnli_de"].higher_is_better == {}
-    assert run.notes == (
-        f"{run.directory.parent}: 1 older file of samples left aside, the newest of each task is used",
-    )
+    assert run.notes == (f"{run.directory.parent}: 1 older file of samples ignored, the newest of each task is used",)
 
 
 def test_directories_without_one_run_are_refused(tmp_path, lm_eval_run) -> None:
-    with pytest.raises(InputError, match=r"none is not a directory; it must hold .* lm_eval --log_samples"):
+    with pytest.raises(InputError, match=r"none is not a directory; it must contain .* lm_eval --log_samples"):
         find_run(tmp_path / "none")
-    with pytest.raises(InputError, match=r"holds no file samples_TASK_DATE.jsonl"):
+    with pytest.raises(InputError, match=r"has no file samples_TASK_DATE.jsonl"):
         find_run(tmp_path)
     lm_eval_run("a", {"xnli_de": [1]})
     lm_eval_run("b", {"xnli_de": [1]})
-    with pytest.raises(InputError, match=r"holds samples of 2 runs \(a/model, b/model\); give the directory of one"):
+    with pytest.raises(InputError, match=r"has samples of 2 runs \(a/model, b/model\); give the directory of one"):
         find_run(tmp_path)
     results = next((tmp_path / "a/model").glob("results*"))
     results.write_text('{"configs": {"xnli_de": 1}, "date": 1}')

@@ -1,7 +1,7 @@
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.evaluation.lm_eval.task_language import family_of, language_in, languages_of
+from fairbits.evaluation.lm_eval.task_language import language_in, task_family, task_languages
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def test_the_language_in_a_name(task, code) -> None:
 
 
 def test_families_of_translated_tasks() -> None:
-    assert family_of("mgsm_en_cot_fr") == family_of("mgsm_en_cot_de") == "mgsm_en_cot_*"
-    assert family_of("global_mmlu_full_sw_anatomy") == "global_mmlu_full_*_anatomy"
-    assert family_of("arc_easy") == "arc_easy"
+    assert task_family("mgsm_en_cot_fr") == task_family("mgsm_en_cot_de") == "mgsm_en_cot_*"
+    assert task_family("global_mmlu_full_sw_anatomy") == "global_mmlu_full_*_anatomy"
+    assert task_family("arc_easy") == "arc_easy"
 
 
 def test_languages_may_be_given_by_name_or_pattern() -> None:
     tasks = ["xwinograd_jp", "include_chinese_a", "include_chinese_b", "xnli_de"]
-    found = languages_of(tasks, {"xwinograd_jp": "Japanese", "include_chinese_*": "zho_Hans"})
+    found = task_languages(tasks, {"xwinograd_jp": "Japanese", "include_chinese_*": "zho_Hans"})
     assert list(found.values()) == ["jpn_Jpan", "zho_Hans", "zho_Hans", "deu_Latn"]
-    assert languages_of(["mine"], {"mine": "my-dialect"}) == {"mine": "my-dialect"}
+    assert task_languages(["mine"], {"mine": "my-dialect"}) == {"mine": "my-dialect"}
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_languages_may_be_given_by_name_or_pattern() -> None:
 )
 def test_unclear_languages_are_refused(given, message) -> None:
     with pytest.raises(InputError, match=message):
-        languages_of(["hellaswag", "arc_easy"], given)
+        task_languages(["hellaswag", "arc_easy"], given)

@@ -5,7 +5,6 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.models.moments import Moments
-from fairbits.models.scales import block_clip as blocks_module
 from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample, minimax_sample

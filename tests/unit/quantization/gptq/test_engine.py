@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from fairbits.core.errors import InputError
 from fairbits.forward.batches import batches
-from fairbits.forward.collect import collect_statistics
-from fairbits.forward.expert_inputs import ExpertCall
+from fairbits.forward.experts import ExpertCall
+from fairbits.forward.statistics import collect_statistics
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales, round_to_nearest

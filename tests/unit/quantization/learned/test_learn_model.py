@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
-from fairbits.evaluation.divergence import compare_models, differentiable_kl
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.divergence import differentiable_kl
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned import learn_model as model_distillation
 from fairbits.quantization.learned.learn_model import Teacher
@@ -23,7 +23,7 @@ def asked(outer_blocks):
     with torch.no_grad():
         W = student.transformer.h[1].mlp.dense_h_to_4h.weight
         W += 0.5 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0))
-    with Reference.of(checkpoint, text) as reference:
+    with ReferenceModel.on_text(checkpoint, text) as reference:
         yield reference, student, checkpoint
 
 
@@ -43,7 +43,7 @@ def test_damage_is_what_an_evaluation_measures(asked):
     reference, student, _ = asked
     teacher = Teacher(reference, student)
     found = teacher.damage(range(len(reference.text.windows)))
-    answers = compare_models(student, reference)
+    answers = reference.compare(student)
     languages = reference.text.language_of
     kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
     assert np.allclose(found, kl, rtol=1e-4)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairbits.forward import collect as run
+from fairbits.forward import statistics as run
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned.output_importance import LEAST_IMPORTANCE, output_importance
 from fairbits.text.corpus import Corpus

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairbits.forward.collect import document_losses
+from fairbits.forward.statistics import document_losses
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
 from fairbits.models.scales.scheme import Scheme
@@ -40,11 +40,11 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def text(llama: Checkpoint, corpus: Corpus) -> Text:
+def text(llama: Checkpoint, corpus: Corpus) -> TokenizedText:
     return tokenize_corpus(llama, corpus, request=REQUEST)
 
 
-def rounded_by_hand(checkpoint: Checkpoint, text: Text, bits: dict[int, int], group: int | None) -> np.ndarray:
+def rounded_by_hand(checkpoint: Checkpoint, text: TokenizedText, bits: dict[int, int], group: int | None) -> np.ndarray:
     """Returns the damage of another copy of the model, rounded without the workbench."""
     model = checkpoint.load()
     before, predicted = document_losses(model, text)
@@ -74,7 +74,7 @@ def test_measured_is_the_loss_of_the_rounded_model(
     assert np.abs(table.at(8)).max() < 0.1 * np.abs(table.at(2)).max()
 
 
-def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
+def test_order_and_history_do_not_matter(llama: Checkpoint, text: TokenizedText) -> None:
     trial = BitsTrial(llama, text, group="channel")
     first = trial.damage({0: 2})
     trial.damage((3, 3))
@@ -82,7 +82,7 @@ def test_order_and_history_do_not_matter(llama: Checkpoint, text: Text) -> None:
     assert trial.damage({0: 2}).tolist() == first.tolist()
 
 
-def test_progress_counts_every_block_and_number_of_bits(llama: Checkpoint, text: Text) -> None:
+def test_progress_counts_every_block_and_number_of_bits(llama: Checkpoint, text: TokenizedText) -> None:
     seen: list[tuple[str, float, float]] = []
     trial = BitsTrial(llama, text, group="channel")
     measured_sensitivity(trial, bits=(3, 4), progress=lambda *at: seen.append(at))
@@ -110,7 +110,7 @@ def test_one_scale_per_tensor_is_measured_per_channel(llama: Checkpoint, corpus:
     assert "per channel" in table.notes[0]
 
 
-def test_a_trial_restores_the_named_weights(llama: Checkpoint, text: Text) -> None:
+def test_a_trial_restores_the_named_weights(llama: Checkpoint, text: TokenizedText) -> None:
     trial = LossTrial(llama, text)
     one, other = (f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj"))
     trial.swapped.replace({name: torch.zeros(llama.architecture.weights[name].shape) for name in (one, other)})

@@ -9,7 +9,7 @@ import pytest
 from fairbits.api.make_plan import plan
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.search.language_weights import halves, is_better, minimax_mix, update_weights
 from fairbits.text.corpus import Corpus
@@ -35,7 +35,7 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def text(llama: Checkpoint, corpus: Corpus) -> Text:
+def text(llama: Checkpoint, corpus: Corpus) -> TokenizedText:
     return tokenize_corpus(llama, corpus, request=TextRequest(**SMALL))
 
 
@@ -55,7 +55,7 @@ def test_equal_damage_moves_nothing() -> None:
     assert update_weights(pi, np.array([1.0, -3.0]), rate=1.0, least=0.1)[0] > 0.5  # whatever the sign of the mean
 
 
-def test_halves_share_no_document(text: Text) -> None:
+def test_halves_share_no_document(text: TokenizedText) -> None:
     fit, check = halves(text, seed=0)
     assert len(fit.windows) + len(check.windows) == len(text.windows)
     for code in LANGUAGES:
@@ -105,7 +105,7 @@ def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkp
         assert taken == rounds[1]["pi"]
 
 
-def test_better_means_better_than_noise(text: Text) -> None:
+def test_better_means_better_than_noise(text: TokenizedText) -> None:
     rng = np.random.default_rng(0)
     predicted = np.full(len(text.lang), 20.0)
     old = 20 * (0.1 + 0.2 * text.language_of + 0.05 * rng.standard_normal(len(predicted)))

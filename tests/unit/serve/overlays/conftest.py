@@ -7,7 +7,7 @@ import pytest
 
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import quantize
-from fairbits.evaluation.reference import Reference
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.base_model import OverlayBase
@@ -37,5 +37,5 @@ def builder(outer_blocks: Callable[[int], Checkpoint], tiny_base: Path) -> Itera
     """Returns the builder of these four blocks and three languages."""
     model = outer_blocks(4)
     words = tokenize_corpus(model, udhr(["eng", "heb", "jpn"]), request=TextRequest(tokens=400, sequence=128))
-    with Reference.of(model, words) as reference:
+    with ReferenceModel.on_text(model, words) as reference:
         yield OverlayBuilder(OverlayBase(model, Checkpoint(tiny_base)), reference)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import Text
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.activation_table import ActivationRecord, ActivationTable
 from fairbits.serve.overlays.activations import record_activations
@@ -24,7 +24,7 @@ class Case:
 
     def __init__(self, checkpoint: Checkpoint, *, sequence: int = 64) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.load()
-        self.text: Text = tokenize_corpus(
+        self.text: TokenizedText = tokenize_corpus(
             checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=200, sequence=sequence)
         )
         self.record: ActivationRecord = record_activations(self.model, checkpoint.architecture, self.text)
@@ -40,7 +40,7 @@ class Case:
             found: Tensor = self.model(input_ids=ids, **asked).logits
         return found
 
-    def inputs(self, module: str, text: Text) -> np.ndarray:
+    def inputs(self, module: str, text: TokenizedText) -> np.ndarray:
         """Returns what a module of a causal model sees of a text, one window at a time: nothing is padded."""
         seen: list[Tensor] = []
         handle = self.model.get_submodule(module).register_forward_pre_hook(lambda _, args: seen.append(args[0]))

@@ -3,8 +3,8 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.forward.token_bytes import EncodedDocument
-from fairbits.forward.tokenize import estimated_size_notes, longest_input, task_of, tokenize_corpus
-from fairbits.forward.windows import NO_LABEL, Cutter, cutter_for, read_text, unigrams
+from fairbits.forward.tokenize import estimated_size_notes, longest_input, prediction_task, tokenize_corpus
+from fairbits.forward.windows import NO_LABEL, Cutter, cutter_for, tokenize_documents, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
@@ -23,7 +23,7 @@ def letters(texts):
 
 
 def read(documents, *, tokens, parallel=False, seed=0, cut=CAUSAL):
-    return read_text(
+    return tokenize_documents(
         documents, letters, cut, request=TextRequest(tokens=tokens, seed=seed), parallel=parallel, padding=0
     )
 
@@ -170,13 +170,13 @@ def test_without_spans_the_bytes_of_cut_documents_are_estimated(cut, estimated):
         return [EncodedDocument([ord(letter) for letter in text], None) for text in texts]
 
     documents = {"heb": tuple("שלום" * 3 + letter * 100 for letter in "abcdefgh")}
-    text = read_text(documents, encode, cut, request=TextRequest(tokens=75), parallel=False, padding=0)
+    text = tokenize_documents(documents, encode, cut, request=TextRequest(tokens=75), parallel=False, padding=0)
     predicted = np.zeros(len(text.lang))
     for window in text.windows:
         predicted[window.document] += sum(label != NO_LABEL for label in window.main.labels)
     np.testing.assert_allclose(text.size_bytes, (24 + 100) * predicted / 112)
     assert text.estimated == estimated
-    whole = read_text(documents, encode, CAUSAL, request=TextRequest(tokens=10**6), parallel=False, padding=0)
+    whole = tokenize_documents(documents, encode, CAUSAL, request=TextRequest(tokens=10**6), parallel=False, padding=0)
     assert whole.size_bytes.tolist() == [124] * 8
     assert whole.estimated == 0
     assert estimated_size_notes(whole.estimated, 8) == ()
@@ -199,7 +199,7 @@ def test_parallel_documents_that_a_language_lacks_are_left_out_everywhere():
         return [EncodedDocument([] if text == "silent" else [5, 6], None) for text in texts]
 
     documents = {"eng": ("spoken",) * 7, "heb": ("spoken", "silent", *("spoken",) * 5)}
-    text = read_text(documents, encode, CAUSAL, request=TextRequest(tokens=1000), parallel=True, padding=0)
+    text = tokenize_documents(documents, encode, CAUSAL, request=TextRequest(tokens=1000), parallel=True, padding=0)
     for code in documents:
         assert sorted(text.document[text.lang == code].tolist()) == [0, 2, 3, 4, 5, 6]
 
@@ -217,10 +217,10 @@ def test_one_document_is_enough_where_no_interval_is_needed():
     def encode(texts):
         return [EncodedDocument([5, 6], None) for _ in texts]
 
-    text = read_text(documents, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
+    text = tokenize_documents(documents, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
     assert [(text.lang == code).sum() for code in documents] == [6, 1]
     with pytest.raises(InputError, match="heb has 0 documents; each language needs at least 1"):
-        read_text(documents | {"heb": ()}, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
+        tokenize_documents(documents | {"heb": ()}, encode, CAUSAL, request=request, parallel=False, padding=0, least=1)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -230,7 +230,7 @@ def test_documents_without_tokens_do_not_count(parallel):
 
     documents = {"eng": ("spoken",) * 6, "heb": ("spoken",) * 4 + ("silent",) * 2}
     with pytest.raises(InputError, match="at least 5"):
-        read_text(documents, encode, CAUSAL, request=TextRequest(tokens=100), parallel=parallel, padding=0)
+        tokenize_documents(documents, encode, CAUSAL, request=TextRequest(tokens=100), parallel=parallel, padding=0)
 
 
 def test_unigrams_count_what_is_predicted():
@@ -247,7 +247,7 @@ TEXT = {"eng": [f"Sentence number {i} is about the weather of that day." for i i
 
 
 def test_the_task_and_the_longest_input_follow_the_model(reading_model):
-    tasks = {name: task_of(reading_model(name)) for name in ("llama", "gpt2", "xlmr", "mt5")}
+    tasks = {name: prediction_task(reading_model(name)) for name in ("llama", "gpt2", "xlmr", "mt5")}
     assert tasks == {"llama": "causal", "gpt2": "causal", "xlmr": "masked", "mt5": "completion"}
     assert longest_input(reading_model("gpt2")) == 64
     assert longest_input(reading_model("xlmr")) == 68 - 4  # positions are counted from behind the padding token, 3

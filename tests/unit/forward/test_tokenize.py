@@ -1,25 +1,26 @@
 import numpy as np
 import pytest
 
-from fairbits.forward.tokenize import short_text_notes, tokenize_corpus, tokens_of
-from fairbits.forward.windows import Part, Text, Window
+from fairbits.forward.tokenize import count_tokens, short_text_notes, tokenize_corpus
+from fairbits.forward.windows import TokenizedText, Window, WindowPart
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
 LENGTHS = {"eng_Latn": 80, "fin_Latn": 95, "heb_Hebr": 20, "fra_Latn": 50, "deu_Latn": 60}
 
 
-def text_of(lengths: dict[str, int]) -> Text:
+def text_of(lengths: dict[str, int]) -> TokenizedText:
     """One document per language, behind a start token."""
     windows = [
-        Window(i, Part([1] * (n + 1), [False] + [True] * n, [1] * n + [-100])) for i, n in enumerate(lengths.values())
+        Window(i, WindowPart([1] * (n + 1), [False] + [True] * n, [1] * n + [-100]))
+        for i, n in enumerate(lengths.values())
     ]
     lang = np.array(list(lengths))
-    return Text(tuple(lengths), lang, np.arange(len(lang)), np.ones(len(lang)), tuple(windows), 0)
+    return TokenizedText(tuple(lengths), lang, np.arange(len(lang)), np.ones(len(lang)), tuple(windows), 0)
 
 
 def test_the_shortest_are_named_and_the_others_counted() -> None:
-    assert tokens_of(text_of(LENGTHS)) == LENGTHS
+    assert count_tokens(text_of(LENGTHS)) == LENGTHS
     (note,) = short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=False)
     assert note == (
         "evaluation text is shorter than requested: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
@@ -40,4 +41,4 @@ def test_all_tokens_count_whatever_must_be_predicted(reading_model, family) -> N
     checkpoint = reading_model(family)
     text = tokenize_corpus(checkpoint, Corpus("weather", {}, {"eng": sentences}), request=TextRequest("evaluation"))
     ids = checkpoint.tokenizer()(sentences, add_special_tokens=False)["input_ids"]
-    assert tokens_of(text) == {"eng_Latn": sum(map(len, ids))}
+    assert count_tokens(text) == {"eng_Latn": sum(map(len, ids))}

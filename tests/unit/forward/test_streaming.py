@@ -8,9 +8,8 @@ import torch
 import transformers as t
 
 from fairbits.core.errors import InputError
-from fairbits.forward import collect as run
-from fairbits.forward import streaming
-from fairbits.forward.collect import collect_statistics, measuring_dtype
+from fairbits.forward import statistics, streaming
+from fairbits.forward.statistics import collect_statistics, measuring_dtype
 from fairbits.forward.streaming import NotStreamableError, least_places, segments
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
@@ -51,7 +50,7 @@ PER_DOCUMENT = ("predicted", "nll", "entropy", "positions", "norm", "square", "u
 @pytest.fixture
 def streamed(monkeypatch):
     """Returns a function that measures a model in blocks, whatever its size."""
-    monkeypatch.setattr(run, "WHOLE_MODEL_BYTES", 0)
+    monkeypatch.setattr(statistics, "WHOLE_MODEL_BYTES", 0)
     return lambda checkpoint, **options: collect_statistics(
         checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options
     )
@@ -59,7 +58,7 @@ def streamed(monkeypatch):
 
 def whole(checkpoint, **options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "WHOLE_MODEL_BYTES", 2**60)
+        patch.setattr(statistics, "WHOLE_MODEL_BYTES", 2**60)
         return collect_statistics(checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options)
 
 
@@ -195,7 +194,7 @@ def test_progress_reaches_the_end(reading_model, streamed):
 
 
 def test_small_models_pass_as_a_whole(reading_model, monkeypatch):
-    monkeypatch.setattr(run, "streaming_pass", None)
+    monkeypatch.setattr(statistics, "streaming_pass", None)
     assert collect_statistics(reading_model("llama"), CORPUS).notes == ()
 
 

@@ -2,18 +2,18 @@ import numpy as np
 import torch
 
 from fairbits.forward.batches import batches
-from fairbits.forward.windows import NO_LABEL, Part, Text, Window
+from fairbits.forward.windows import NO_LABEL, TokenizedText, Window, WindowPart
 
 
 def causal(document, length):
     ids = list(range(10, 10 + length))
-    return Window(document, Part(ids, [False] + [True] * (length - 1), [*ids[1:], NO_LABEL]))
+    return Window(document, WindowPart(ids, [False] + [True] * (length - 1), [*ids[1:], NO_LABEL]))
 
 
 def text_of(*windows, padding=3):
     n = 1 + max(window.document for window in windows)
     lang = np.array(["eng", "heb"] * n)[:n]
-    return Text(("eng", "heb"), lang, np.arange(n), np.ones(n), windows, padding)
+    return TokenizedText(("eng", "heb"), lang, np.arange(n), np.ones(n), windows, padding)
 
 
 def test_rows_are_padded_on_the_right_and_padding_is_no_text():
@@ -30,8 +30,10 @@ def test_rows_are_padded_on_the_right_and_padding_is_no_text():
 
 
 def test_two_stacks_are_padded_apart():
-    short = Window(0, Part([3], [False], [7]), Part([5, 2], [True, False], [NO_LABEL] * 2))
-    long = Window(1, Part([3, 8], [False, True], [8, 9]), Part([5, 6, 7, 2], [True] * 3 + [False], [NO_LABEL] * 4))
+    short = Window(0, WindowPart([3], [False], [7]), WindowPart([5, 2], [True, False], [NO_LABEL] * 2))
+    long = Window(
+        1, WindowPart([3, 8], [False, True], [8, 9]), WindowPart([5, 6, 7, 2], [True] * 3 + [False], [NO_LABEL] * 4)
+    )
     (batch,) = batches(text_of(long, short, padding=0), positions=8)
     assert batch.inputs["input_ids"].tolist() == [[5, 2, 0, 0], [5, 6, 7, 2]]
     assert batch.inputs["attention_mask"].tolist() == [[1, 1, 0, 0], [1] * 4]

@@ -1,4 +1,4 @@
-"""What is stored of an evaluation: sums of every document, and percentiles over the tokens of every language."""
+"""What scores store: sums of every document, and percentiles over the tokens of every language."""
 
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -28,14 +28,13 @@ class DocumentScores:
     flips: Sums
 
     def __post_init__(self) -> None:
-        """Checks that every column has an entry for every document."""
         for name, column in self.columns().items():
             if len(column) != len(self.lang) or not len(column):
                 raise InputError(f"{name} has {len(column)} entries and lang has {len(self.lang)}; they must agree")
         self._check_counts()
 
     def _check_counts(self) -> None:
-        """Checks that tokens are counted in whole numbers, flips among them, and that losses are of some token."""
+        """Checks that tokens are counted in whole numbers, flips are among them, and losses belong to some token."""
         for name in ("tokens", "flips"):
             odd = np.flatnonzero(getattr(self, name) % 1)
             if odd.size:
@@ -53,43 +52,39 @@ class DocumentScores:
         pairs = list(zip(names, self.document.tolist(), strict=True))
         if len(set(pairs)) < len(pairs):
             code, number = next(pair for pair, times in Counter(pairs).items() if times > 1)
-            raise InputError(f"document {number} of {code} is there twice; each must be there once")
+            raise InputError(f"document {number} of {code} occurs twice; each must occur once")
         place = {code: i for i, code in enumerate(dict.fromkeys(names))}
-        own = [place[code] for code in names]
+        codes = [place[code] for code in names]
         for column in (self.tokens, self.bytes):
-            empty = np.flatnonzero(np.bincount(own, weights=column) == 0)
+            empty = np.flatnonzero(np.bincount(codes, weights=column) == 0)
             if empty.size:
                 raise InputError(f"{[*place][empty[0]]} has no token or no byte; every language must have text")
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Returns the columns by their names."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class TokenPercentiles:
-    """Percentiles over the predicted tokens of a language; None in scores of version 1, which have only `kl_p99`.
+    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, in nats.
 
-    `kl_…` are those of the divergence in nats; `margin_…` those of the change of the decision margin in nats: the
-    logit of the reference's first choice less that of the next best token. A negative change brings the choice closer
-    to a flip.
+    The margin is the logit of the reference's first choice less the logit of the next best token. A negative change
+    brings the choice closer to a flip.
     """
 
     kl_p99: Amount
-    kl_p50: Amount | None = None
-    kl_p95: Amount | None = None
-    kl_p99_9: Amount | None = None
-    margin_p50: float | None = None
-    margin_p1: float | None = None
+    kl_p50: Amount
+    kl_p95: Amount
+    kl_p99_9: Amount
+    margin_p50: float
+    margin_p1: float
 
     def __post_init__(self) -> None:
-        """Checks the order of the percentiles."""
         check_ordered("kl_p50, kl_p95, kl_p99, kl_p99_9", (self.kl_p50, self.kl_p95, self.kl_p99, self.kl_p99_9))
         check_ordered("margin_p1, margin_p50", (self.margin_p1, self.margin_p50))
 
     @classmethod
     def of(cls, kl: NDArray[np.float32], margin: NDArray[np.float32]) -> "TokenPercentiles":
-        """Returns the percentiles of the tokens of one language."""
         p50, p95, p99, p99_9 = np.quantile(kl, [0.5, 0.95, 0.99, 0.999]).tolist()
         median, least = np.quantile(margin, [0.5, 0.01]).tolist()
         return cls(p99, p50, p95, p99_9, median, least)

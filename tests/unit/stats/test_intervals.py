@@ -5,8 +5,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import check_record
-from fairbits.stats.intervals import Estimate, estimate_within
-from fairbits.stats.resample import generator
+from fairbits.stats.intervals import Estimate, estimate_within, holm
 
 
 def test_prints_value_interval_and_n():
@@ -75,11 +74,6 @@ def test_estimates_are_frozen():
         Estimate(1.0, 0.5, 2.0, 9).value = 3.0
 
 
-def test_generator_takes_a_generator_or_a_seed():
-    rng = np.random.default_rng(3)
-    assert generator(rng) is rng
-    assert generator(7).random() == np.random.default_rng(7).random()
-    with pytest.raises(InputError, match="rng is -1"):
-        generator(-1)
-    with pytest.raises(InputError, match="rng is None"):
-        generator(None)
+def test_holm_keeps_the_order_of_its_p_values():
+    assert holm([0.5, 0.001]).tolist() == [0.5, 0.002]
+    assert holm([0.7]).tolist() == [0.7]
