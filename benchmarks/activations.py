@@ -25,8 +25,13 @@ from fairbits.forward.windows import Text
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
-from fairbits.serve.overlays.activation_table import ActivationRecord, ActivationTable
-from fairbits.serve.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.serve.overlays.activations import (
+    ActivationQuantizer,
+    ActivationRecord,
+    ActivationTable,
+    language_windows,
+    record_activations,
+)
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.included_texts import udhr
@@ -67,7 +72,7 @@ class Bench:
             after = np.zeros_like(self.before)
             for code in self.text.languages:
                 switch(code)
-                after += document_losses(self.model, text_of(self.text, code))[0]
+                after += document_losses(self.model, language_windows(self.text, code))[0]
         return LanguageFrame.from_nll(
             self.text.lang,
             self.text.document,

@@ -32,11 +32,10 @@ from fairbits.core.units import bits_per_byte
 from fairbits.evaluation.divergence import compare_models
 from fairbits.evaluation.reference import Reference
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.serve.overlays.activations import text_of
+from fairbits.serve.overlays.activations import language_windows
 from fairbits.serve.overlays.base_model import OverlayBase
-from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, clusters
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay
-from fairbits.serve.overlays.row_forms import Candidate
+from fairbits.serve.overlays.builder import Candidate, Cluster, OverlayBuilder, clusters
+from fairbits.serve.overlays.overlay_files import BASE, Overlay
 from fairbits.serve.overlays.switch import Switch
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.text_request import TextRequest
@@ -68,7 +67,7 @@ class Judge:
         )
         self._seed, self._device = options.seed, options.device
         self._said = {
-            code: keep.enter_context(Reference.of(checkpoint, text_of(self.text, code), device=options.device))
+            code: keep.enter_context(Reference.of(checkpoint, language_windows(self.text, code), device=options.device))
             for code in self.text.languages
         }
 

@@ -32,8 +32,7 @@ from fairbits.comparison.plan_trial import PlanTrial, corpus_for
 from fairbits.evaluation.divergence import DocumentSums, compare_models
 from fairbits.quantization.evidence import is_rounded
 from fairbits.stats.frame import LanguageFrame
-from fairbits.text.mix import build_mix
-from fairbits.text.mix_file import Mix
+from fairbits.text.mix import Mix, build_mix
 from fairbits.text.text_request import TextRequest
 
 WORKERS = Path(__file__).parent / "peers"

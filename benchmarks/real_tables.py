@@ -12,7 +12,7 @@ import numpy as np
 
 import real_figure
 from fairbits.core.units import GB, MB, bits_per_byte
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from measured import Measure, Measured, contrast_counts, number, shown
 from real_ablations import TITLES
 from real_against import ablation_lines, against_lines
@@ -140,7 +140,7 @@ def language_lines(group: Group) -> Iterator[str]:
         own = first.lang == code
         before = bits_per_byte(float(first.nll_reference[own].sum()), float(first.bytes[own].sum()))
         mark = "" if code in group.calibrated else " *"
-        start = [f"{language_of(code).name}{mark}", str(int(own.sum())), number(before, 2)]
+        start = [f"{language_from_code(code).name}{mark}", str(int(own.sum())), number(before, 2)]
         rows.append([*start, *(shown(each[code]) for each in frames.values())])
     yield f"\n### {group.title}, {group.setting}, {TEXTS.get(group.text, group.text)}\n"
     yield from table(["language", "documents", "loss of the reference", *heads], rows)

@@ -28,8 +28,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays, Patch
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.included_texts import udhr
 

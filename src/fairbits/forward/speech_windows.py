@@ -21,7 +21,7 @@ from fairbits.models.feature_extractor import load_feature_extractor
 from fairbits.stats.resample import LEAST_DOCUMENTS
 from fairbits.text.corpus import Corpus
 from fairbits.text.documents import seeded_hash
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Chooser:
 
     def clips(self, corpus: Corpus, code: str, *, prompt: int) -> dict[int, tuple[EncodedDocument, Sound]]:
         """Returns the chosen clips of a language by their numbers, with their transcripts as tokens."""
-        texts, clips = corpus.split(self._request.split)[code], corpus.clips_of(code, self._request.split)
+        texts, clips = corpus.split(self._request.split)[code], corpus.language_clips(code, self._request.split)
         found: dict[int, tuple[EncodedDocument, Sound]] = {}
         total = 0
         for index in sorted(range(len(texts)), key=lambda i: seeded_hash(self._request.seed, i)):
@@ -156,6 +156,6 @@ class Prompts:
 
     @staticmethod
     def _token(code: str) -> str:
-        language = language_of(code)
+        language = language_from_code(code)
         subtag = language.bcp47.partition("-")[0] or language.code
         return f"<|{OTHER_NAMES.get(subtag, subtag)}|>"

@@ -18,7 +18,7 @@ from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.reports.markdown import card, fence, quantize_command, text
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
-from fairbits.text.language_codes import PRIVATE_USE, language_of
+from fairbits.text.language_codes import PRIVATE_USE, language_from_code
 
 CARD = "README.md"
 OWNER = "OWNER"
@@ -194,7 +194,7 @@ def language_codes(codes: Iterable[str]) -> tuple[list[str], list[str]]:
     >>> language_codes(["zho_Hans", "zho_Hant", "ace_Latn", "my-dialect", "qaa"])
     (['ace', 'zh'], ['my-dialect', 'qaa'])
     """
-    tags = {code: language_of(code).bcp47.split("-")[0].lower() for code in codes}
+    tags = {code: language_from_code(code).bcp47.split("-")[0].lower() for code in codes}
     unknown = [code for code, tag in tags.items() if not re.fullmatch("[a-z]{2,3}", tag) or PRIVATE_USE.fullmatch(tag)]
     return sorted({tag for code, tag in tags.items() if code not in unknown}), unknown
 

@@ -10,7 +10,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.reports.sources import Sources
 from fairbits.stats.frame import Contrast
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 UNKNOWN = "unknown"
 FIRST_SCALE = "divergence_bits_per_byte"
@@ -48,7 +48,7 @@ def describe(code: str) -> dict[str, Any]:
     >>> describe("heb_Hebr")["autonym"], describe("heb_Hebr")["right_to_left"], describe("x_X")["name"]
     ('עברית', True, 'x_X')
     """
-    found = language_of(code)
+    found = language_from_code(code)
     return {
         "code": code,
         "name": found.name,

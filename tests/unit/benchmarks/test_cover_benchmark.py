@@ -9,7 +9,7 @@ import pytest
 import cover_tables
 import samples_tables
 from cover_sets import largest, random_sets
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from language_trial import Results
 from own_samples import first_words, prompts_of
 
@@ -31,7 +31,7 @@ def test_the_largest_are_those_with_most_training_text_or_pages() -> None:
 
 
 def test_prompts_need_a_name_or_a_few_words() -> None:
-    german, sections = language_of("deu_Latn"), ("Alle Menschen sind frei", "Jeder hat Anspruch")
+    german, sections = language_from_code("deu_Latn"), ("Alle Menschen sind frei", "Jeder hat Anspruch")
     assert prompts_of("name", german, sections, 2) == ["Deutsch", "Deutsch"]
     assert prompts_of("words", german, sections, 3) == ["Alle Menschen", "Jeder hat", "Alle Menschen"]
     assert prompts_of("free", german, sections, 1) == [""]

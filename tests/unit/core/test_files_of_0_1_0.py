@@ -20,7 +20,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
 from fairbits.reports.sources import RUN, SWEEP
 from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays
-from fairbits.text.mix_file import Mix
+from fairbits.text.mix import Mix
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
 LANGUAGES = {"eng_Latn", "heb_Hebr"}

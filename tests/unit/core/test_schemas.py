@@ -19,7 +19,7 @@ from fairbits.evaluation.signature import Signature
 from fairbits.quantization.plan import Plan
 from fairbits.reports.sources import RUN
 from fairbits.serve.overlays.overlay_files import OVERLAYS
-from fairbits.text.mix_file import Mix, manifest_path
+from fairbits.text.mix import Mix, manifest_path
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import Language, catalog
-from fairbits.text.language_codes import find_language, find_languages, resolve
+from fairbits.text.language_codes import find_language, find_languages, resolve_language
 
 ROOT = Path(__file__).parents[3]
 
@@ -132,7 +132,7 @@ def test_aliases(code: str, alias: str) -> None:
     ],
 )
 def test_says_what_it_took_a_name_for(name: str, because: str) -> None:
-    resolution = resolve(name)
+    resolution = resolve_language(name)
     assert (resolution.given, resolution.because) == (name, because)
 
 
@@ -162,7 +162,7 @@ def test_stored_aliases_point_into_the_catalog() -> None:
     table = json.loads(files("fairbits").joinpath("assets/languages.json").read_text(encoding="utf-8"))
     for group in ("other codes", "other names"):
         for alias, (code, because) in table[group].items():
-            assert (find_language(alias).code, resolve(alias).because) == (code, because)
+            assert (find_language(alias).code, resolve_language(alias).because) == (code, because)
     for codes in table["ambiguous"].values():
         assert all(find_language(code).code == code for code in codes)
 

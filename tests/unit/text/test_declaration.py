@@ -11,7 +11,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import Language
-from fairbits.text.included_texts import CALIBRATION, EVALUATION, SECTIONS, declaration, udhr, udhr_languages
+from fairbits.text.included_texts import CALIBRATION, EVALUATION, SECTIONS, udhr, udhr_languages, udhr_sections
 
 SENTENCE_END = re.compile(r"(?<=[.!?;。！？；।॥።؟։။།])\s*|\n")
 
@@ -35,7 +35,7 @@ def test_there_are_many_languages_in_little_space() -> None:
 
 @pytest.mark.parametrize("language", udhr_languages(), ids=lambda language: language.code)
 def test_each_declaration_is_whole_clean_and_in_its_script(language: Language) -> None:
-    sections = declaration(language.code)
+    sections = udhr_sections(language.code)
     assert len(sections) == SECTIONS
     assert all(sections[1:])
     text = "\n".join(sections)
@@ -56,7 +56,7 @@ def test_each_declaration_is_whole_clean_and_in_its_script(language: Language) -
 
 
 def test_only_a_few_preambles_are_missing() -> None:
-    partial = [language.code for language in udhr_languages() if not declaration(language.code)[0]]
+    partial = [language.code for language in udhr_languages() if not udhr_sections(language.code)[0]]
     assert partial == ["amh_Ethi", "grn_Latn", "miq_Latn", "srq_Latn"]
 
 
@@ -72,7 +72,7 @@ def test_splits_are_parallel_and_cover_every_section_once() -> None:
     assert sorted(CALIBRATION + EVALUATION) == list(range(SECTIONS))
     corpus = udhr(["en", "he"])
     assert corpus.parallel
-    english = declaration("eng_Latn")
+    english = udhr_sections("eng_Latn")
     assert corpus.calibration["eng_Latn"] == tuple(english[n] for n in CALIBRATION)
     assert corpus.evaluation["eng_Latn"] == tuple(english[n] for n in EVALUATION)
     assert "reason and conscience" in corpus.calibration["eng_Latn"][1]
@@ -86,7 +86,7 @@ def test_evaluation_text_does_not_depend_on_the_other_languages() -> None:
 
 @pytest.mark.parametrize("language", udhr_languages(), ids=lambda language: language.code)
 def test_no_sentence_is_in_both_splits(language: Language) -> None:
-    sections = declaration(language.code)
+    sections = udhr_sections(language.code)
     calibration, evaluation = (
         {part.casefold() for n in numbers for part in SENTENCE_END.split(sections[n]) if len(part) >= 15}
         for numbers in (CALIBRATION, EVALUATION)
@@ -131,6 +131,6 @@ def test_only_the_languages_that_are_named_are_unpacked_and_each_once(monkeypatc
 
     monkeypatch.setattr(zipfile.ZipFile, "read", spy)
     codes = [language.code for language in udhr_languages()[:20]]
-    declaration.cache_clear()
+    udhr_sections.cache_clear()
     udhr(codes), udhr(codes)
     assert sorted(unpacked) == sorted(f"{code}.txt" for code in codes)

@@ -10,12 +10,12 @@ from fairbits.text.catalog import catalog
 from fairbits.text.language_codes import (
     find_language,
     find_languages,
-    language_of,
-    own_language,
-    own_names,
+    language_from_code,
+    requested_languages,
     resolve,
     unlisted_notes,
-    wanted_languages,
+    user_codes,
+    user_language,
 )
 
 
@@ -49,14 +49,14 @@ def test_languages_outside_the_catalog(name, facts) -> None:
     assert (found.code, found.iso639_3, found.bcp47, found.name, found.script, found.family) == facts
     assert not found.listed
     assert found.autonym == ""
-    assert found == find_language(found.code) == language_of(found.code) == own_language(name)
+    assert found == find_language(found.code) == language_from_code(found.code) == user_language(name)
 
 
 def test_it_is_said_why_a_tag_was_read_as_a_language() -> None:
     assert resolve("frr").because == "BCP-47 code"
     assert resolve("frr-DE").because == "BCP-47 code, region DE left aside"
     assert resolve("x-mine").because == "private-use tag"
-    assert resolve("mine", own=["mine"]).because == "a name of your own"
+    assert resolve("mine", user_codes=["mine"]).because == "a name of your own"
 
 
 def test_scripts_outside_the_catalog_run_from_right_to_left_too() -> None:
@@ -66,23 +66,23 @@ def test_scripts_outside_the_catalog_run_from_right_to_left_too() -> None:
 
 
 def test_a_name_that_the_user_invented_is_known_where_text_has_it() -> None:
-    assert find_language("My-Dialect", own={"my-dialect": ()}).code == "my-dialect"
-    assert [each.code for each in find_languages(["fr", "mine"], own=["mine"])] == ["fra_Latn", "mine"]
+    assert find_language("My-Dialect", user_codes={"my-dialect": ()}).code == "my-dialect"
+    assert [each.code for each in find_languages(["fr", "mine"], user_codes=["mine"])] == ["fra_Latn", "mine"]
     with pytest.raises(InputError, match="'my-dialect' is unknown"):
         find_language("my-dialect")
     with pytest.raises(InputError, match="'my-dialect' is unknown"):
-        find_language("my-dialect", own=["another"])
+        find_language("my-dialect", user_codes=["another"])
 
 
 def test_text_that_is_yet_to_be_read_may_have_any_safe_name() -> None:
-    assert [each.code for each in wanted_languages(["fr", "frech", "qaa"])] == ["fra_Latn", "frech", "qaa"]
-    assert own_names(["Mine", "a/b"]) == {"mine"}
+    assert [each.code for each in requested_languages(["fr", "frech", "qaa"])] == ["fra_Latn", "frech", "qaa"]
+    assert user_codes(["Mine", "a/b"]) == {"mine"}
     with pytest.raises(InputError, match="'a/b' is unknown"):
-        wanted_languages(["a/b"])
+        requested_languages(["a/b"])
     with pytest.raises(InputError, match="mine twice"):
-        wanted_languages(["mine", "MINE"])
+        requested_languages(["mine", "MINE"])
     with pytest.raises(InputError, match="must be a str"):
-        wanted_languages([3])  # type: ignore[list-item]
+        requested_languages([3])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -102,48 +102,48 @@ def test_text_that_is_yet_to_be_read_may_have_any_safe_name() -> None:
 )
 def test_what_may_be_a_misspelling_or_is_not_safe_is_refused_as_a_name_of_text(name, said) -> None:
     with pytest.raises(InputError, match=said):
-        own_language(name)
+        user_language(name)
 
 
 @pytest.mark.parametrize(
     "name", ["x-frech", "x-jp", "my-dialect", "klingon-dialect", "legal-en", "news", "mine", "方言"]
 )
 def test_other_names_of_text_are_accepted_as_they_are(name) -> None:
-    assert own_language(name).code == own_language(name).name == str(own_language(name)) == name
+    assert user_language(name).code == user_language(name).name == str(user_language(name)) == name
 
 
 @given(st.text(max_size=80))
 def test_any_name_gives_a_safe_code_or_an_input_error(name) -> None:
-    for find in (find_language, own_language):
+    for find in (find_language, user_language):
         try:
             code = find(name).code
         except InputError:
             continue
         assert 0 < len(code) <= 64
         assert all(character.isalnum() or character in "-_" for character in code)
-        assert find(code).code == code == language_of(code).code
+        assert find(code).code == code == language_from_code(code).code
 
 
 @given(st.from_regex("[a-z]{2,3}([_-][A-Z][a-z]{3})?([_-][A-Z]{2})?(-(1996|x-[a-z]{1,8}))?", fullmatch=True))
 def test_what_looks_like_a_tag_gives_a_safe_code_or_an_input_error(name) -> None:
     try:
-        found = own_language(name)
+        found = user_language(name)
     except InputError:
         return
-    assert own_language(found.code) == own_language(found.bcp47 or found.code) == found
+    assert user_language(found.code) == user_language(found.bcp47 or found.code) == found
 
 
 @given(st.text())
 def test_every_code_in_a_result_has_a_language(code) -> None:
-    assert language_of(code).name or not code
+    assert language_from_code(code).name or not code
 
 
 def test_the_languages_of_the_catalog_are_those_of_their_codes() -> None:
-    assert all(language_of(language.code) is language and language.listed for language in catalog())
+    assert all(language_from_code(language.code) is language and language.listed for language in catalog())
 
 
 def test_notes_name_what_the_catalog_does_not_hold() -> None:
-    found = [own_language(name) for name in ("fra", "frr", "bar", "qaa", "mine")]
+    found = [user_language(name) for name in ("fra", "frr", "bar", "qaa", "mine")]
     assert unlisted_notes(found) == (
         "not in the catalog, named as in the IANA registry: Northern Frisian (frr_Latn), Bavarian (bar_Latn)",
         "private codes, kept as given: qaa, mine",

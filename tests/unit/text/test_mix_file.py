@@ -6,8 +6,7 @@ import resource
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.text.mix import Mix, build_mix
-from fairbits.text.mix_file import Sample, manifest_path
+from fairbits.text.mix import Mix, Sample, build_mix, manifest_path
 
 ENG, FRA, HEB, ZHO = "eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans"
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbits.text.language_codes import LONGEST, own_name, parse_tag
+from fairbits.text.language_codes import LONGEST, parse_tag, user_code
 
 # tag: code, BCP-47 tag, name; written by hand
 TAGS = {
@@ -64,7 +64,7 @@ def test_the_code_and_the_tag_of_a_language_mean_that_language(text) -> None:
     ],
 )
 def test_names_of_the_user(text, code) -> None:
-    assert own_name(text) == code
+    assert user_code(text) == code
 
 
 UNSAFE = ["", "-a", "_a", "1a", "a-", "a b", "a.b", "a/b", "..", "a\\b", "a,b", "a=b", "a:b", "a+b", "a\0", "a\u202eb"]
@@ -72,14 +72,14 @@ UNSAFE = ["", "-a", "_a", "1a", "a-", "a b", "a.b", "a/b", "..", "a\\b", "a,b", 
 
 @pytest.mark.parametrize("text", [*UNSAFE, "x" * (LONGEST + 1)])
 def test_unsafe_names(text) -> None:
-    assert own_name(text) is None
+    assert user_code(text) is None
 
 
 @given(st.text())
 def test_any_text_is_a_safe_name_or_none(text) -> None:
-    code = own_name(text)
+    code = user_code(text)
     if code is not None:
-        assert own_name(code) == code
+        assert user_code(code) == code
         assert 0 < len(code) <= LONGEST
         assert code.isprintable()
         assert not set(code) & set(" ./\\,;:=+\"'%")

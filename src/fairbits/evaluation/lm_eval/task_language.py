@@ -7,7 +7,7 @@ from functools import cache
 
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import catalog, codes, fold, names
-from fairbits.text.language_codes import find_language, own_language
+from fairbits.text.language_codes import find_language, user_language
 
 SEPARATORS = re.compile(r"[_-]+")
 SHORTEST_NAME = 4
@@ -54,7 +54,7 @@ def language_in(task: str) -> str | None:
 def _given(task: str, given: Mapping[str, str]) -> str | None:
     """Returns the code of the language that the user gave a task, by name or by a pattern."""
     named = [name for pattern, name in given.items() if fnmatchcase(task, pattern)]
-    return own_language(named[-1]).code if named else None
+    return user_language(named[-1]).code if named else None
 
 
 def family_of(task: str) -> str:

@@ -51,7 +51,7 @@ def _given_mix(evidence: Evidence, given: Mapping[str, float]) -> dict[str, floa
     from fairbits.core.array_checks import weights_vector  # heavy: policies are declared without it
     from fairbits.text.language_codes import find_language
 
-    named = {find_language(name, own=evidence.languages).code: weight for name, weight in given.items()}
+    named = {find_language(name, user_codes=evidence.languages).code: weight for name, weight in given.items()}
     for code in named:
         one_language(evidence, code)  # is one of them
     weights = weights_vector("mix", [named.get(code, 0.0) for code in evidence.languages], size=len(evidence.languages))

@@ -13,8 +13,7 @@ import fairbits.serve.overlays.switch as switching
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel, Choice
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import find_language

@@ -12,7 +12,7 @@ from fairbits.models.scales.groups import dequantize_in_float32
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.builder import HOLDOUT_EVERY, OverlayBuilder, held_out_documents
-from fairbits.serve.overlays.overlay_rows import Overlay
+from fairbits.serve.overlays.overlay_files import Overlay
 
 BUDGET = 0.05
 

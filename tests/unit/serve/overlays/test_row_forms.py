@@ -7,9 +7,8 @@ import torch
 
 from fairbits.models.io.safetensors_files import in_memory, read_header, write_tensors
 from fairbits.models.scales.groups import dequantize_in_float32
-from fairbits.serve.overlays.builder import OverlayBuilder
-from fairbits.serve.overlays.overlay_rows import Form, Overlay
-from fairbits.serve.overlays.row_forms import Candidate
+from fairbits.serve.overlays.builder import Candidate, OverlayBuilder
+from fairbits.serve.overlays.overlay_files import Form, Overlay
 
 FORMS: tuple[Form, ...] = ("residual", "codes", "steps")
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbits.models.scales.groups import Codes
-from fairbits.serve.overlays.builder import patches_within
-from fairbits.serve.overlays.overlay_rows import Form, Overlay, Patch
-from fairbits.serve.overlays.row_forms import Candidate
+from fairbits.serve.overlays.builder import Candidate, patches_within
+from fairbits.serve.overlays.overlay_files import Form, Overlay, Patch
 
 
 def candidate(name: str, saved: list[float], *, columns: int, bits: int, groups: int, form: Form) -> Candidate:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch, of_language
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays, Patch, of_language
 from fairbits.serve.overlays.switch import Switch
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]

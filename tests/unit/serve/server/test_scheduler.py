@@ -9,7 +9,7 @@ import pytest
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.server import scheduler as module
 from fairbits.serve.server.app import Metrics
-from fairbits.serve.server.choice import Failure, PendingChoice, TextChunk
+from fairbits.serve.server.decoding import Failure, PendingChoice, TextChunk
 from fairbits.serve.server.request import Limits, RequestError, Sampling
 from fairbits.serve.server.scheduler import Scheduler
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.activation_table import ActivationRecord, ActivationTable
-from fairbits.serve.overlays.activations import record_activations
+from fairbits.serve.overlays.activations import ActivationRecord, ActivationTable, record_activations
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
 

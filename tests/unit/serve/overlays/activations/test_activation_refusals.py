@@ -9,8 +9,15 @@ import torch
 from torch import nn
 
 from fairbits.core.errors import InputError
-from fairbits.serve.overlays.activation_table import ActivationTable, Magnitudes, bin_counts
-from fairbits.serve.overlays.activations import ActivationQuantizer, activation_points, record_activations, text_of
+from fairbits.serve.overlays.activations import (
+    ActivationQuantizer,
+    ActivationTable,
+    Magnitudes,
+    activation_points,
+    bin_counts,
+    language_windows,
+    record_activations,
+)
 
 
 def test_a_language_without_thresholds_is_refused(tiny: Any) -> None:
@@ -33,7 +40,7 @@ def test_an_unknown_formula_is_refused(tiny: Any) -> None:
 
 
 def test_a_language_without_text_is_refused(tiny: Any) -> None:
-    empty = text_of(tiny.text, "eng_Latn")
+    empty = language_windows(tiny.text, "eng_Latn")
     with pytest.raises(InputError, match="the text has nothing in heb_Hebr"):
         record_activations(tiny.model, tiny.checkpoint.architecture, empty)
 

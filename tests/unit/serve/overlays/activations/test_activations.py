@@ -16,8 +16,15 @@ from fairbits.core.records import check_record
 from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
-from fairbits.serve.overlays.activation_table import ActivationTable, Magnitudes, SavedTable, bin_counts
-from fairbits.serve.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.serve.overlays.activations import (
+    ActivationQuantizer,
+    ActivationTable,
+    Magnitudes,
+    SavedTable,
+    bin_counts,
+    language_windows,
+    record_activations,
+)
 
 LANGUAGES = ["eng_Latn", "heb_Hebr"]
 
@@ -56,7 +63,7 @@ def error(x: np.ndarray, alpha: float, bits: int) -> float:
 @pytest.mark.parametrize("column", [1, 3, 15])
 def test_a_threshold_costs_no_more_than_half_a_percent_above_the_exact_one(tiny: Any, bits: int, column: int) -> None:
     table = tiny.table(bits)
-    x = tiny.inputs(table.modules[table.points[column]][0], text_of(tiny.text, "heb_Hebr"))
+    x = tiny.inputs(table.modules[table.points[column]][0], language_windows(tiny.text, "heb_Hebr"))
     exact = clip_sample(x, Grid(bits))
     assert exact.value <= error(x, table.row("heb_Hebr")[column], bits) * (1 + 1e-6)
     assert error(x, table.row("heb_Hebr")[column], bits) <= 1.005 * exact.value
@@ -64,11 +71,12 @@ def test_a_threshold_costs_no_more_than_half_a_percent_above_the_exact_one(tiny:
 
 def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
     text = replace(
-        tiny.text, windows=text_of(tiny.text, "eng_Latn").windows + text_of(tiny.text, "heb_Hebr").windows[:1]
+        tiny.text,
+        windows=language_windows(tiny.text, "eng_Latn").windows + language_windows(tiny.text, "heb_Hebr").windows[:1],
     )
     table = record_activations(tiny.model, tiny.checkpoint.architecture, text).table(4)
     column = 7
-    parts = [tiny.inputs(table.modules[table.points[column]][0], text_of(text, code)) for code in LANGUAGES]
+    parts = [tiny.inputs(table.modules[table.points[column]][0], language_windows(text, code)) for code in LANGUAGES]
     h = np.concatenate([np.full(part.size, 1 / part.size) for part in parts])
     exact = clip_sample(np.concatenate(parts), Grid(4), importance=h)
     found = sum(error(part, table.blind[column], 4) / part.size for part in parts)
@@ -79,7 +87,7 @@ def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
 
 def test_formulas_take_the_moments_of_the_activations(tiny: Any) -> None:
     laplace, gaussian, absmax = (tiny.record.table(4, clip) for clip in ("laplace", "gaussian", "absmax"))
-    x = tiny.inputs(laplace.modules[laplace.points[2]][0], text_of(tiny.text, "eng_Latn")).astype(np.float64)
+    x = tiny.inputs(laplace.modules[laplace.points[2]][0], language_windows(tiny.text, "eng_Latn")).astype(np.float64)
     assert laplace.row("eng_Latn")[2] == pytest.approx(banner_laplace(np.abs(x).mean(), 4), rel=1e-3)
     assert gaussian.row("eng_Latn")[2] == pytest.approx(banner_gaussian(np.sqrt(np.square(x).mean()), 4), rel=1e-3)
     assert absmax.row("eng_Latn")[2] == pytest.approx(np.abs(x).max(), rel=2e-3)

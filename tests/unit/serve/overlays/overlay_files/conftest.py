@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.activation_table import ActivationTable
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch
+from fairbits.serve.overlays.activations import ActivationTable
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays, Patch
 
 ROWS = torch.tensor([0, 5, 31])
 Q, K, V = (f"model.layers.0.self_attn.{each}_proj" for each in "qkv")

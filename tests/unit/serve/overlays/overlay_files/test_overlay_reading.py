@@ -13,8 +13,7 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, sha256_of, write_tensors
-from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays
-from fairbits.serve.overlays.overlay_rows import BASE
+from fairbits.serve.overlays.overlay_files import BASE, MANIFEST, Overlays
 
 Same = Callable[[Overlays, Overlays], None]
 

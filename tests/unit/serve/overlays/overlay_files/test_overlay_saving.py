@@ -11,8 +11,7 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.core.locks import LOCK
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays, check_directory, open_for_writing
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay
+from fairbits.serve.overlays.overlay_files import BASE, MANIFEST, Overlay, Overlays, check_directory, open_for_writing
 
 Same = Callable[[Overlays, Overlays], None]
 
