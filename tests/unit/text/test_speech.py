@@ -108,7 +108,7 @@ def test_csv_and_transcription_are_read(tmp_path: Path) -> None:
         ([{"file_name": "..\\b.wav", "text": "x"}], "outside of"),
         ([{"file_name": "/etc/b.wav", "text": "x"}], "outside of"),
         ([{"file_name": "C:\\b.wav", "text": "x"}], "outside of"),
-        ([{"file_name": "a.mp3", "text": "x"}], r"a\.mp3, which is no WAV file; .*ffmpeg -i a\.mp3 -ac 1 -ar 16000"),
+        ([{"file_name": "a.mp3", "text": "x"}], r"a\.mp3, which is not a WAV file; .*ffmpeg -i a\.mp3 -ac 1 -ar 16000"),
         ([{"file_name": 3, "text": "x"}], "has the file_name 3; it must name a WAV file"),
         ([{"text": "x"}], "has the file_name None"),
         ([{"file_name": "0.wav", "text": " \u200b"}], "has an empty transcript"),
@@ -189,7 +189,7 @@ def changed(at: int, value: bytes, content: bytes = SOUND) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (SOUND[:1000], "is damaged, or no WAV file of plain samples .*ffmpeg -i a.wav"),
+        (SOUND[:1000], "is damaged, or not a WAV file of plain samples .*ffmpeg -i a.wav"),
         (SOUND[:1001], "is damaged"),
         (changed(4, (992).to_bytes(4, "little"), SOUND[:1000]), "956 of 32,000 bytes of samples are there"),
         (SOUND[:30], "is damaged"),

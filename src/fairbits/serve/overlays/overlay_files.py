@@ -82,10 +82,10 @@ class Patch:
 
     def on(self, device: torch.device) -> "Patch":
         """Returns the patch on a device."""
-        tensors: dict[str, Any] = {
+        moved: dict[str, Any] = {
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        return replace(self, **tensors)
+        return replace(self, **moved)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors to store; the scales that it replaces are in the base."""

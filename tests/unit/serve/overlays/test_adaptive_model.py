@@ -212,7 +212,7 @@ def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) ->
 @pytest.mark.parametrize(
     ("prompt", "options", "said"),
     [
-        ("", {}, r"prompts\[0\] is ''; every prompt must hold some valid Unicode text"),
+        ("", {}, r"prompts\[0\] is ''; every prompt must be valid Unicode text, not empty"),
         (["a", "\ud800"], {}, r"prompts\[1\]"),
         ([3], {}, r"prompts\[0\] is 3"),
         (None, {}, "must be a list or a tuple"),
