@@ -130,7 +130,8 @@ def test_a_language_without_declaration_names_its_relatives() -> None:
 
 
 def test_torch_is_not_loaded() -> None:
-    code = "import sys; from fairbits.text.included_texts import udhr_languages, udhr; udhr([l.code for l in udhr_languages()]); "
+    code = "import sys; from fairbits.text.included_texts import udhr_languages, udhr; "
+    code += "udhr([language.code for language in udhr_languages()]); "
     code += "print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -155,7 +155,8 @@ def test_notes_name_what_the_catalog_does_not_hold() -> None:
 
 
 def test_the_registry_is_read_only_for_a_tag_that_needs_it() -> None:
-    code = "import sys; from fairbits.text.included_texts import find_languages as find, udhr; find(['he']); udhr(['en', 'fr']); "
+    code = "import sys; from fairbits.text.included_texts import find_languages as find, udhr; find(['he']); "
+    code += "udhr(['en', 'fr']); "
     code += "print('langcodes' in sys.modules); find(['frr']); print('langcodes' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]

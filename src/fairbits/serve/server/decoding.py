@@ -1,4 +1,4 @@
-"""Decoding: choices of one overlay in a batch, each with its own end, and their tokens turned into text as they come."""
+"""Decoding: choices of one overlay in a batch, each with its own end, and their tokens as text."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
