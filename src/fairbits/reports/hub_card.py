@@ -15,7 +15,7 @@ from typing import Any
 from fairbits.core.errors import InputError, printable
 from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.reports.markdown import card, fence, quantize_command, text
+from fairbits.reports.markdown import card, escape, fence, quantize_command
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.text.language_codes import PRIVATE_USE, language_from_code
@@ -301,11 +301,11 @@ def published(content: Mapping[str, Any], facts: HubFacts) -> dict[str, Any]:
 
 def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
     """Returns README.md: front matter, how to load the model, and what quantization costs every language."""
-    missing = [f"- {text(note)}" for note in _missing(content, facts)]
+    missing = [f"- {escape(note)}" for note in _missing(content, facts)]
     parts = [
         f"---\n{front_matter(content, facts)}\n---",
         WRITTEN,
-        f"# {text(facts.repository.rpartition('/')[2])}",
+        f"# {escape(facts.repository.rpartition('/')[2])}",
         *_load(content, facts),
         card(content).strip(),
         f"All figures: download [{PAGE}]({PAGE}) and open it in a browser; it needs no network.",
