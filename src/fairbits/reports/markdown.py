@@ -28,16 +28,8 @@ ROUNDED = "nearest rounding was better in "
 
 def card(content: Mapping[str, Any]) -> str:
     """Returns the section; text from a model or a user is escaped and never read as Markdown or HTML."""
-    environment = templates(autoescape=False)
-    environment.filters.update(
-        md=escape,
-        interval=_interval,
-        size=readable_size,
-        count_of=count_of,
-        fence=fence,
-        order_by=lambda values, order: [values[i] for i in order],
-    )
-    return environment.get_template("card.md").render(
+    return render_markdown(
+        "card.md",
         report=content,
         language_names={row["code"]: row["name"] for row in content["languages"]},
         origin=_origin(content),
@@ -48,6 +40,20 @@ def card(content: Mapping[str, Any]) -> str:
         loss_scale=LOSS_SCALE,
         significant=SIGNIFICANT,
     )
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Returns a template of Markdown with these values."""
+    environment = templates(autoescape=False)
+    environment.filters.update(
+        md=escape,
+        interval=_interval,
+        size=readable_size,
+        count_of=count_of,
+        fence=fence,
+        order_by=lambda values, order: [values[i] for i in order],
+    )
+    return environment.get_template(template).render(values)
 
 
 def escape(text: str) -> str:

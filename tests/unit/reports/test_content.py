@@ -14,7 +14,7 @@ from fairbits.auditing.audit_file import AUDIT
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.scores import SIGNIFICANT, Scores
-from fairbits.reports.content import Report, check_name, content, format_of
+from fairbits.reports.content import Report, check_name, content, report_format
 from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
@@ -227,8 +227,8 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
         own.save(tmp_path / f"report.{form}")
         assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.render(form)
     with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
-        format_of("report.pdf")
-    assert format_of("Report.HTML") == "html"
+        report_format("report.pdf")
+    assert report_format("Report.HTML") == "html"
     with pytest.raises(InputError, match=r"report\.html would hold json"):
         check_name("report.html", "json")
     with pytest.raises(InputError, match="is not a directory"):

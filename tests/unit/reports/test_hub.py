@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from fairbits.core.errors import InputError, printable
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import Report
-from fairbits.reports.hub_card import WRITTEN, HubFacts, Widths, facts_of, hub_files, model_card, published, recipe
+from fairbits.reports.hub_card import WRITTEN, HubFacts, Widths, collect_facts, hub_files, model_card, published, recipe
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = (
@@ -32,7 +32,7 @@ HOSTILE = (
 
 
 def facts(found: dict[str, Any], **given: str) -> HubFacts:
-    return facts_of(found, {}, **{"base_model": "org/Model", "license": "mit", "repository": "me/mine", **given})
+    return collect_facts(found, {}, **{"base_model": "org/Model", "license": "mit", "repository": "me/mine", **given})
 
 
 def test_huggingface_hub_finds_the_metadata(found) -> None:
@@ -59,7 +59,7 @@ def test_huggingface_hub_finds_the_results_of_every_language(found) -> None:
 
 
 def test_what_is_not_known_is_left_out_of_the_metadata_and_said(found) -> None:
-    text = model_card(found, facts_of(found, {}))
+    text = model_card(found, collect_facts(found, {}))
     data = ModelCard(text).data.to_dict()
     assert not {"base_model", "base_model_relation", "license"} & data.keys()
     assert "Not known when this card was written:\n\n- the id of the base model on the Hub\n- the licence: see" in text

@@ -12,12 +12,12 @@ from fairbits.core.errors import InputError
 from fairbits.reports.hub_card import (
     Widths,
     check_id,
-    facts_of,
-    id_of,
-    language_codes,
-    license_of,
+    collect_facts,
+    find_hub_id,
+    find_license,
+    hub_languages,
+    stored_widths,
     suggested_name,
-    widths_of,
 )
 from fairbits.text.catalog import catalog
 
@@ -44,10 +44,10 @@ def test_a_name_is_made_of_the_base_the_width_and_the_group(model: str, name: st
 
 
 def test_the_widths_are_those_of_the_plan(found) -> None:
-    assert widths_of(found, {}) == Widths((3,), "channel", "compressed-tensors")
+    assert stored_widths(found, {}) == Widths((3,), "channel", "compressed-tensors")
     own = copy.deepcopy(found)
     own["allocation"]["bits"][0][0] = 8
-    assert widths_of(own, {}).suffix == "W3-8A16-channel"
+    assert stored_widths(own, {}).suffix == "W3-8A16-channel"
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_the_widths_are_those_of_the_plan(found) -> None:
 def test_without_a_plan_the_widths_are_those_of_the_configuration(found, stored: object, widths: Widths) -> None:
     own = copy.deepcopy(found)
     own["provenance"]["policy"] = None
-    assert widths_of(own, {"quantization_config": stored}) == widths
+    assert stored_widths(own, {"quantization_config": stored}) == widths
 
 
 def test_every_language_of_the_catalog_has_a_code_of_two_or_three_letters() -> None:
-    codes, unknown = language_codes(each.code for each in catalog())
+    codes, unknown = hub_languages(each.code for each in catalog())
     assert not unknown
     assert {"ar", "de", "en", "fa", "he", "nb", "sw", "zh", "ace"} <= set(codes)
     assert all(2 <= len(each) <= 3 for each in codes)
@@ -94,14 +94,14 @@ def test_every_language_of_the_catalog_has_a_code_of_two_or_three_letters() -> N
     "target", ["./org/model", "~/model", "/org/model", "embedded:tiny", "a/b/c", "model", "o/m.gguf"]
 )
 def test_a_path_is_no_id(target: str) -> None:
-    assert id_of(target) is None
+    assert find_hub_id(target) is None
 
 
 def test_a_directory_that_looks_like_an_id_is_none(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert id_of("org/model") == "org/model"
+    assert find_hub_id("org/model") == "org/model"
     Path("org/model").mkdir(parents=True)
-    assert id_of("org/model") is None
+    assert find_hub_id("org/model") is None
 
 
 @pytest.mark.parametrize("odd", ["model", "a/b/c", "a b/c", "", "-a/b", "a/b.git", "<i>/x", "a/b\n"])
@@ -128,23 +128,23 @@ def test_an_id_that_the_hub_would_refuse_is_refused(odd: str) -> None:
 )
 def test_the_licence_is_that_of_the_card_next_to_the_model(tmp_path: Path, card: str, found: dict[str, str]) -> None:
     (tmp_path / "README.md").write_text(card, encoding="utf-8")
-    assert license_of(str(tmp_path)) == found
+    assert find_license(str(tmp_path)) == found
 
 
 def test_a_model_without_a_card_has_no_licence(tmp_path: Path) -> None:
-    assert license_of(str(tmp_path)) == license_of("org/not-in-the-cache") == license_of("gone.gguf") == {}
+    assert find_license(str(tmp_path)) == find_license("org/not-in-the-cache") == find_license("gone.gguf") == {}
     (tmp_path / "README.md").write_bytes(b"\xff\xfe---")
-    assert license_of(str(tmp_path)) == {}
-    assert license_of("embedded:tiny") == {"license": "apache-2.0"}
+    assert find_license(str(tmp_path)) == {}
+    assert find_license("embedded:tiny") == {"license": "apache-2.0"}
 
 
 def test_what_is_not_known_is_noted_and_what_is_given_is_taken(found) -> None:
-    facts = facts_of(found, {})
+    facts = collect_facts(found, {})
     assert (facts.base_model, facts.license) == (None, {})
     assert [note.split(" is left out: ")[0] for note in facts.notes] == ["base_model", "license"]
-    given = facts_of(found, {}, base_model="org/model", license="mit", repository="me/mine")
+    given = collect_facts(found, {}, base_model="org/model", license="mit", repository="me/mine")
     assert (given.base_model, given.license, given.repository) == ("org/model", {"license": "mit"}, "me/mine")
     assert given.notes == ()
-    assert facts_of(found, {}, base_model="org/model").repository == "OWNER/model-W3A16-channel"
+    assert collect_facts(found, {}, base_model="org/model").repository == "OWNER/model-W3A16-channel"
     with pytest.raises(InputError, match="the licence is 'The MIT licence'"):
-        facts_of(found, {}, license="The MIT licence")
+        collect_facts(found, {}, license="The MIT licence")
