@@ -46,7 +46,7 @@ def content(sources: Sources) -> dict[str, Any]:
         "blocks": None if audit is None else figures.blocks(audit),
         "patterns": None if audit is None else figures.patterns(audit, codes),
         "causes": None if audit is None else figures.causes(audit, codes),
-        "experts": None if audit is None else figures.experts(audit, codes),
+        "experts": None if audit is None else figures.expert_use(audit, codes),
         "prediction": None if audit is None else figures.prediction(sources, audit, languages=codes),
         "checklist": None if audit is None else figures.checklist(audit),
         "certificate": None if audit is None else figures.certificate(audit),

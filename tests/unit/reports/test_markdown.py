@@ -22,7 +22,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.signature import Signature
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import content
-from fairbits.reports.markdown import ROUNDED, card, text
+from fairbits.reports.markdown import ROUNDED, card, escape
 from fairbits.reports.page import group_notes
 from fairbits.reports.sources import Method, RunFile, Sources
 from fairbits.text.included_texts import udhr
@@ -186,7 +186,7 @@ def test_one_is_not_many(found) -> None:
 )
 def test_no_address_becomes_a_link(address: str, shown: str) -> None:
     """Some readers look for addresses after escapes and entities are gone: there must be something in between."""
-    (token,) = (token for token in PARSER.parse(text(address)) if token.type == "inline")
+    (token,) = (token for token in PARSER.parse(escape(address)) if token.type == "inline")
     assert "".join(each.content for each in token.children or []) == shown
 
 
@@ -224,7 +224,7 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_shown_as_it_is_in_a_cell(odd: str) -> None:
-    shown = tables(f"| a | b |\n| --- | --- |\n| {text(odd)} | x |")
+    shown = tables(f"| a | b |\n| --- | --- |\n| {escape(odd)} | x |")
     assert len(shown) == 1
     assert shown[0][1] == [printable(odd.strip()), "x"]
 
