@@ -58,7 +58,6 @@ def content(sources: Sources) -> dict[str, Any]:
 
 
 def _provenance(sources: Sources) -> dict[str, Any]:
-    """Returns what is needed to repeat the measurement."""
     scores, setting, plan = sources.after, sources.after.question, sources.plan
     calibration = None if plan is None else plan.calibration
     methods = [(method.name, method.scores.quantized) for method in sources.methods]
@@ -131,7 +130,6 @@ class Report:
 
     @classmethod
     def from_sources(cls, sources: Sources) -> "Report":
-        """Returns the report on some results."""
         return cls(content(sources))
 
     def html(self) -> str:
@@ -170,7 +168,6 @@ class Report:
         return facts
 
     def render(self, form: str) -> str:
-        """Returns the report as html, md or json."""
         return {"html": self.html, "md": self.markdown, "json": self.json}[form]()
 
 

@@ -368,7 +368,6 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _limits(damage: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the interval of an estimate; empty if it has none."""
     if damage["low"] is None:
         return {}
     return {key: round(damage[key], 6) for key in ("low", "high")} | {"confidence": damage["confidence"]}

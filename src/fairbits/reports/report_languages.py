@@ -63,7 +63,6 @@ def interval(estimate: Estimate) -> dict[str, float | None]:
 
 
 def _costs(scores: Scores, scales: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Returns the cost of one method for every language."""
     damage = {name: scores.frame(unit, measure=measure).by_language() for name, (measure, unit) in scales.items()}
     return {
         code: {

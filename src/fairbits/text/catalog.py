@@ -40,7 +40,6 @@ class Language:
 
     @property
     def listed(self) -> bool:
-        """Whether it is in the catalog."""
         return self.code in by_code()
 
     def __str__(self) -> str:

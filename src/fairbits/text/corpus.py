@@ -67,7 +67,6 @@ class Corpus:
 
     @cached_property
     def languages(self) -> tuple[Language, ...]:
-        """The languages, in their order in the corpus."""
         return tuple(language_from_code(code) for code in self.calibration)
 
     @cached_property
@@ -90,7 +89,6 @@ class Corpus:
         return self.clips[split].get(code, ()) if self.clips else ()
 
     def size(self, code: str, split: str) -> int:
-        """Returns the bytes of UTF-8 that a language has in a split."""
         return sum(len(document.encode()) for document in self.split(split)[code])
 
     def restrict(self, languages: Iterable[str]) -> "Corpus":

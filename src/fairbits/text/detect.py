@@ -55,7 +55,6 @@ class Detector:
         self._identifier.set_languages(list(self._by_label))
 
     def detect(self, text: str) -> Detection:
-        """Returns the likeliest language of the text and its probability."""
         return self.rank(text)[0]
 
     def rank(self, text: str) -> tuple[Detection, ...]:

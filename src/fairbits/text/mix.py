@@ -128,7 +128,6 @@ class Mix(Origin):
 
     @cached_property
     def languages(self) -> Mapping[str, LanguagePart]:
-        """What each language has in the mix, in the order of the shares."""
         parts = {}
         for code in self.shares:
             texts = [sample for sample in self.samples if sample.lang == code]
@@ -143,7 +142,6 @@ class Mix(Origin):
 
     @property
     def short_samples(self) -> int:
-        """How many samples have fewer tokens than requested."""
         return sum(sample.tokens < self.sequence for sample in self.samples)
 
     @cached_property
@@ -203,7 +201,6 @@ def _read(path: Path) -> bytes:
 
 
 def _check_counts(mix: Mix, manifest: MixManifest) -> None:
-    """Raises unless the manifest has the numbers of the samples."""
     for code, part in mix.languages.items():
         for name, number in asdict(part).items():
             stated = getattr(manifest.languages[code], name)

@@ -93,7 +93,6 @@ def _read(folder: Path) -> list[tuple[str, Clip]]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields "file:line" and the values of every row by column."""
     reader = csv.DictReader(line + "\n" for _, line in text_lines(path))
     try:
         for row in reader:

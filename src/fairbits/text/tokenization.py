@@ -60,7 +60,6 @@ class Tokenization:
         return None if ratio is None else ratio.transform(lambda x: 1 / x)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all values for JSON."""
         estimates = {name: value.to_dict() for name, value in vars(self).items() if isinstance(value, Estimate)}
         return {**asdict(self), **estimates, "quality": self.quality and self.quality.to_dict()}
 

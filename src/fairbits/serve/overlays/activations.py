@@ -60,7 +60,6 @@ class Magnitudes:
 
     @classmethod
     def from_counts(cls, counts: NDArray[np.integer]) -> "Magnitudes":
-        """Returns the distribution with these counts of all bins."""
         bins = np.flatnonzero(counts)
         return cls(bins.astype(np.int32), counts[bins] / counts.sum())
 
@@ -93,7 +92,6 @@ class Magnitudes:
         return float(grid.alpha(clip_sample(values, grid, importance=self.share, tolerance=TOLERANCE).step))
 
     def error(self, alpha: float, bits: int) -> float:
-        """Returns E(x − Q(x))² with a threshold."""
         grid = Grid(bits)
         return float(self.share @ (self.values - grid.quantize(self.values, grid.step(alpha))) ** 2)
 
@@ -151,7 +149,6 @@ class ActivationTable:
         return row
 
     def position(self, language: str) -> int:
-        """Returns the number of a language's row."""
         if language not in self.languages:
             raise InputError(
                 f"language {language!r} has no thresholds; available are {', '.join(self.languages)}: "
@@ -160,7 +157,6 @@ class ActivationTable:
         return self.languages.index(language)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors to store in a file."""
         return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
 
 
@@ -187,7 +183,6 @@ class ActivationRecord:
         return tuple(Magnitudes.pooled(parts) for parts in zip(*self.seen.values(), strict=True))
 
     def table(self, bits: int = 8, clip: Clip = "exact") -> ActivationTable:
-        """Returns the thresholds for activations of `bits` bits."""
         one_of("clip", clip, get_args(Clip))
         rows = {**self.seen, "all languages": self.mixed}
         alpha = np.array([[point.alpha(bits, clip) for point in row] for row in rows.values()], dtype=np.float32)
@@ -279,7 +274,6 @@ class _Watch:
             handle.remove()
 
     def distribution(self, name: str, language: str) -> Magnitudes:
-        """Returns the distribution at a point."""
         if name not in self._counts:
             raise InputError(f"text in {language} does not reach {name}; every linear layer of a block must see it")
         return Magnitudes.from_counts(self._counts[name])

@@ -52,7 +52,6 @@ class Choice:
     reason: str
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, the language by its code."""
         return {**vars(self), "language": self.language and self.language.code}
 
 
@@ -124,7 +123,6 @@ class Completion:
     finish_reason: str
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, the language by its code."""
         rest = {name: value for name, value in vars(self).items() if name not in ("text", "choice")}
         return {"text": self.text, **self.choice.as_data(), **rest}
 
@@ -167,7 +165,6 @@ class AdaptiveModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The base, and every overlay."""
         return (BASE, *(overlay.name for overlay in self.overlays.overlays)) if self.overlays else (BASE,)
 
     @property
@@ -256,7 +253,6 @@ class AdaptiveModel:
 
 
 def _overlays_for(overlays: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
-    """Returns the overlays; raises unless they were made for the base."""
     if overlays is None:
         return None
     if not isinstance(overlays, Overlays):

@@ -56,7 +56,6 @@ class OverlayBase:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of all tensors of the base."""
         return sum(info.nbytes for info in self.base.tensors.values())
 
     def weight(self, name: str) -> Weight:

@@ -57,7 +57,6 @@ class Candidate:
     transposed: bool
 
     def patch(self, rows: Tensor | None) -> Patch:
-        """Returns some rows, or all, for an overlay."""
         codes, scales, base_scales = (
             tensor if rows is None else tensor.index_select(0, rows)
             for tensor in (self.codes.codes, self.codes.scales, self.base_scales)
@@ -286,7 +285,6 @@ def sensitivity(overlay_base: OverlayBase, text: Text, *, seed: int = 0) -> dict
 
 
 def _gradient_hook(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
-    """Returns the hook that sums the squared gradient of a linear layer's output."""
 
     def take(gradient: Tensor) -> None:
         sums.add_(gradient.detach().flatten(0, -2).float().square().sum(0).double().cpu())

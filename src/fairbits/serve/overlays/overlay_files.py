@@ -81,7 +81,6 @@ class Patch:
         return len(self.scales)
 
     def on(self, device: torch.device) -> "Patch":
-        """Returns the patch on a device."""
         moved: dict[str, Any] = {
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
@@ -115,11 +114,9 @@ class Overlay:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of its tensors in a file."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all tensors to store."""
         return {name: tensor for patch in self.patches for name, tensor in patch.tensors().items()}
 
 
@@ -354,7 +351,6 @@ def _overlay_entry(overlay: Overlay, file: Path, digest: str) -> OverlayEntry:
 
 
 def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
-    """Returns the path for tensors, and the SHA-256 of their file."""
     sha256 = hashlib.sha256()
     for chunk in tensor_chunks(pieces):
         sha256.update(chunk)
@@ -363,7 +359,6 @@ def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
 
 
 def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Tensor]:
-    """Returns the tensors of a file in the manifest; raises if it is missing or damaged."""
     file = place / entry.file
     if file.parent != place or not file.is_file():
         raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
@@ -418,7 +413,6 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
 
 
 def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
-    """Returns which rows of a layer are stored; None: all of them."""
     if f"{name}_rows" not in tensors:
         return None
     rows = tensors[f"{name}_rows"].to(torch.int64).flatten()

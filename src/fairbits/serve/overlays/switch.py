@@ -90,7 +90,6 @@ class Switch:
 
 
 def _values(rows: Tensor, patch: Patch) -> Tensor:
-    """Returns the rows with the patch applied."""
     if patch.codes is None:
         return _rescaled(rows, patch, back=False)
     # like a loader: scales are first converted to the type of the model, then multiplied
@@ -127,7 +126,6 @@ def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
 
 
 def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
-    """Returns the parameter that the patch changes, as (out, in)."""
     W = matrix_at(model, patch.module, transposed=patch.transposed)
     if W is None:
         raise InputError(

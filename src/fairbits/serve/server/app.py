@@ -96,14 +96,12 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Starts the scheduler, and stops it at shutdown."""
         self.scheduler.start()
         yield
         self._pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.scheduler.stop, STOP_TIMEOUT)
 
     async def create_completion(self, client: Request) -> Response:
-        """Handles POST /v1/completions."""
         request = parse_request(await read_body(client, self.limits), self.limits)
         self._check_model(request.model)
         count = len(request.prompts) * request.n
@@ -126,21 +124,17 @@ class Service:
         return await responder.respond(client, timeout=self.limits.timeout)
 
     async def list_models(self) -> Any:
-        """Handles GET /v1/models: there is one model."""
         return JSONResponse({"object": "list", "data": [self.model]})
 
     async def get_model(self, name: str) -> Any:
-        """Handles GET /v1/models/NAME."""
         self._check_model(name)
         return JSONResponse(self.model)
 
     async def health(self) -> Any:
-        """Handles GET /health: whether requests are accepted."""
         ready = self.scheduler.ready
         return JSONResponse({"status": "ok" if ready else "stopping"}, status_code=200 if ready else 503)
 
     async def get_metrics(self) -> Any:
-        """Handles GET /metrics."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _check_model(self, name: str) -> None:
@@ -150,7 +144,6 @@ class Service:
 
 
 def _model_data(model: AdaptiveModel, name: str) -> dict[str, Any]:
-    """Returns the model object of the API."""
     served = model.overlays.languages if model.overlays else {}
     languages = [
         {"code": language.code, "name": language.name, "overlay": served[language.code]} for language in model.languages
@@ -169,7 +162,6 @@ class AccessMiddleware:
     loopback_only: bool
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Handles one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -118,7 +118,6 @@ class StopFilter:
         self.stopped = False
 
     def add(self, text: str) -> str:
-        """Returns the text that can be passed on now."""
         if self.stopped:
             return ""
         text = self._pending + text
@@ -179,7 +178,6 @@ class BatchMonitor:
         self._writers, self._halted, self._on_first_token = writers, halted, on_first_token
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002 (as transformers calls it)
-        """Returns which choices have ended."""
         halted = self._halted()
         for writer, token in zip(self._writers, input_ids[:, -1].tolist(), strict=True):
             if writer.done or writer.choice.cancelled or halted:

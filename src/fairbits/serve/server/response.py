@@ -97,7 +97,6 @@ class Responder:
         return {**self._frame, "choices": [choices[index] for index in sorted(choices)], "usage": self._usage()}
 
     async def _chunks(self, timeout: float) -> AsyncIterator[tuple[int, TextChunk]]:
-        """Yields chunks until all choices have ended."""
         left, loop = len(self.choices), asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while left:
@@ -140,7 +139,6 @@ class EventStream(StreamingResponse):
         self._responder, self._timeout = responder, timeout + SEND_GRACE
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Sends the stream."""
         try:
             async with asyncio.timeout(self._timeout):
                 await super().__call__(scope, receive, send)
@@ -155,7 +153,6 @@ def _language_code(served: Choice) -> str:
 
 
 async def _disconnected(client: "Request") -> None:
-    """Returns when the client has left."""
     while (await client.receive())["type"] != "http.disconnect":
         pass
 

@@ -43,7 +43,6 @@ class Metrics:
         Gauge("fairbits_running", "Choices that are decoded.", registry=self._registry).set_function(running)
 
     def text(self) -> bytes:
-        """Returns all metrics as /metrics shows them."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -75,7 +74,6 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted."""
         return self._thread.is_alive() and not self.closing
 
     def start(self) -> None:
@@ -128,7 +126,6 @@ class Scheduler:
             self._reserved -= count
 
     def submit(self, choices: Sequence[PendingChoice]) -> None:
-        """Queues choices for which room was reserved."""
         with self._changed:
             self._reserved -= len(choices)
             self._waiting.extend(choices)
