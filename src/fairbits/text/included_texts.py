@@ -48,10 +48,8 @@ def udhr(languages: Iterable[str] | None = None) -> Corpus:
     >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
     (12, 19)
     """
-    if languages is None:
-        chosen = tuple(language for language in udhr_languages() if udhr_sections(language.code)[0])
-    else:
-        chosen = find_languages(languages)
+    complete = (language for language in udhr_languages() if udhr_sections(language.code)[0])
+    chosen = tuple(complete) if languages is None else find_languages(languages)
     missing = [language for language in chosen if language not in udhr_languages()]
     if missing:
         raise InputError(
@@ -91,14 +89,10 @@ def help_text(languages: Iterable[str] | None = None) -> Corpus:
     >>> len(corpus.calibration["fin_Latn"]), len(corpus.evaluation["fin_Latn"])
     (92, 64)
     """
-    if languages is None:
-        chosen = tuple(
-            language
-            for language in help_languages()
-            if all(all(_help_documents(language.code, split)) for split in SPLITS)
-        )
-    else:
-        chosen = find_languages(languages)
+    complete = (
+        language for language in help_languages() if all(all(_help_documents(language.code, split)) for split in SPLITS)
+    )
+    chosen = tuple(complete) if languages is None else find_languages(languages)
     missing = [language for language in chosen if language not in help_languages()]
     if missing:
         raise InputError(

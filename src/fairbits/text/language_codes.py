@@ -206,10 +206,8 @@ def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolutio
     code = user_code(name)
     if code is not None and code in user_codes:
         return Resolution(name, _user_defined(code), "a name from your text")
-    hint = (
-        suggest_languages(name) or "`fairbits languages` lists the catalog; your own names must be those of your text"
-    )
-    raise InputError(f"{_unknown(name)}; {hint}")
+    hint = "`fairbits languages` lists the catalog; your own names work only with text that has them"
+    raise InputError(f"{_unknown(name)}; {suggest_languages(name) or hint}")
 
 
 def user_language(name: str) -> Language:

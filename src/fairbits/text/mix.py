@@ -161,7 +161,7 @@ class Mix(Origin):
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
-        """Returns the mix saved at `path`, if its samples are those of its manifest."""
+        """Returns the mix saved at `path`, if its samples match its manifest."""
         path = Path(path).resolve()
         data, manifest = _read(path), MIX.read(manifest_path(path))
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
@@ -315,9 +315,8 @@ def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
     >>> allocate({"eng": Fraction(1, 2), "fra": Fraction(1, 2)}, 5)
     {'eng': 2, 'fra': 2}
     """
-    exact = {code: share * samples for code, share in shares.items()}
-    counts = {code: int(number) for code, number in exact.items()}
-    remainder = {code: exact[code] - counts[code] for code in counts}
+    counts = {code: int(share * samples) for code, share in shares.items()}
+    remainder = {code: share * samples - counts[code] for code, share in shares.items()}
     for _, group in groupby(sorted(remainder, key=lambda code: -remainder[code]), key=lambda code: remainder[code]):
         codes = list(group)
         if sum(counts.values()) + len(codes) > samples:
@@ -411,8 +410,7 @@ def _spend_budget(
             f"text for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({sampler.sequence}), "
             "add text or allow it to repeat"
         )
-    repeated = [f"{code}: text used {rounds} times" for code, rounds in sampler.rounds.items() if rounds > 1]
-    return samples, tuple(repeated)
+    return samples, tuple(f"{code}: text used {rounds} times" for code, rounds in sampler.rounds.items() if rounds > 1)
 
 
 def _as_large_as_possible(pi: LanguageShares, sampler: _Sampler) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:

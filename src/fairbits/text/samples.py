@@ -162,17 +162,14 @@ class _Cutter:
             bisect = not bisect
             tokens = self.count(text[start : _clean_end(text, start, middle)])
             if tokens == length:
-                return self._with_whole_word(text, start, _clean_end(text, start, middle))
+                end = _clean_end(text, start, middle)
+                finished = _word_end(text, end)  # the rest of the last word, if that adds no token
+                return _Piece(start, finished if self.count(text[start:finished]) == length else end, length)
             if tokens < length:
                 low, low_tokens = middle, tokens
             else:
                 high, high_tokens = middle, tokens
         return _Piece(start, _clean_end(text, start, low), low_tokens)
-
-    def _with_whole_word(self, text: str, start: int, end: int) -> _Piece:
-        """Returns the piece with the rest of its last word, if that adds no token."""
-        finished = _word_end(text, end)
-        return _Piece(start, finished if self.count(text[start:finished]) == self.length else end, self.length)
 
 
 def _word_end(text: str, position: int) -> int:

@@ -18,7 +18,7 @@ from fairbits.core.records import Kind, to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
-from fairbits.reports.sources import RUN, SWEEP
+from fairbits.reports.sources import RUN
 from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays
 from fairbits.text.mix import Mix
 
@@ -99,7 +99,6 @@ def test_what_reports_read(name: str, kind: Kind[Any], languages: Callable[[Any]
 @pytest.mark.parametrize(
     ("name", "kind", "languages"),
     [
-        ("sweep.json", SWEEP, lambda found: found.damage),
         ("compare.json", COMPARE, lambda found: found.entries[0].damage),
     ],
 )

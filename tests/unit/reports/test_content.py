@@ -194,7 +194,8 @@ def test_a_damaged_part_is_refused_or_harmless(sources, finished_run) -> None:
 
 
 def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
-    from fairbits.reports import figures, provenance
+    from fairbits.reports import content as module
+    from fairbits.reports import figures
 
     codes = sources.after.languages
     try:
@@ -205,9 +206,9 @@ def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
                 *(make(own.audit, codes) for make in (figures.patterns, figures.causes)),
             ],
             "sweep": lambda: figures.curves(own.sweep, codes),
-            "run": lambda: provenance.provenance(own),
+            "run": lambda: module._provenance(own),
         }[name]()
-        json.dumps([shown, provenance.notes(own)], allow_nan=False)
+        json.dumps([shown, module._notes(own)], allow_nan=False)
     except InputError:
         return True
     return False

@@ -190,7 +190,7 @@ def test_the_card_or_recipe_of_another_is_not_replaced(found, tmp_path: Path, na
 
 
 def test_a_directory_must_be_there(found, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a directory; give that of the quantized model"):
+    with pytest.raises(InputError, match="is not a directory; give the directory of the quantized model"):
         Report(found).save_for_hub(tmp_path / "gone")
 
 

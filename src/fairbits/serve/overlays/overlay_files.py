@@ -1,4 +1,4 @@
-"""Overlays: rows of linear layers, fitted to one or a few languages, that replace those of the base; and their files.
+"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files.
 
 On disk each overlay is one safetensors file, described by the manifest, `overlays.json`.
 """
@@ -178,7 +178,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of overlays.json; the fields are those of Overlays."""
+    """The content of overlays.json, with the fields of Overlays."""
 
     base: Digest
     languages: Mapping[Code, str]

@@ -109,7 +109,7 @@ def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
 
 @torch.no_grad()
 def _is_recoverable(W: Tensor, patch: Patch) -> bool:
-    """Returns whether the rows of the base can be computed from those of the patch, bit for bit."""
+    """Returns whether the rows of the base can be recovered from the patched rows, bit for bit."""
     if patch.codes is not None:
         return False
     rows = W if patch.rows is None else W.index_select(0, patch.rows)
